@@ -151,7 +151,7 @@ def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapp
             f"{type(kind).__name__} needs: the state was saved by an optimizer of another kind"
         )
     for name in needed:
-        _check_value(f"{where}, {name}", entry[name], param if name in moments else None)
+        check_value(f"{where}, {name}", entry[name], param if name in moments else None)
     for name in moments:
         got, here = (_shape(each) for each in (entry.get(name), param))
         if None not in (got, here) and got != here:
@@ -161,7 +161,7 @@ def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapp
             )
 
 
-def _check_value(where: str, value: Any, param: Tensor | None) -> None:
+def check_value(where: str, value: Any, param: Tensor | None) -> None:
     """UsageTypeError unless `value` is a tensor whose numbers those of `param` can be; None: it counts, a number."""
     dtype = str(getattr(value, "dtype", ""))
     if param is not None:

@@ -11,6 +11,7 @@ import resilin.dist as dist
 from resilin.core.plain import whole
 from resilin.ddp.model_averaging import utils
 from resilin.ddp.model_averaging.agreeing import Agreement, phase
+from resilin.ddp.model_averaging.saved import count_of
 from resilin.ddp.traffic import Traffic
 
 _PERIOD_1 = (
@@ -40,8 +41,8 @@ class ModelAverager(ABC):
         return {"step": self.step}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from there."""
-        self.step = int(state_dict["step"])
+        """Go on from there. UsageError for a state without a whole number of steps."""
+        self.step = count_of(f"{type(self).__name__}.load_state_dict", state_dict, "step")
 
     def _group(self) -> dist.ProcessGroup:
         return self.process_group or dist.default_group()

@@ -17,12 +17,15 @@ from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.plain import whole
 from resilin.core.tensor import Tensor
 from resilin.ddp.model_averaging.agreeing import Agreement, options_of
+from resilin.ddp.model_averaging.saved import count_of, outer_of
 from resilin.ddp.model_averaging.utils import average_parameters
 from resilin.ddp.model_averaging.wrapping import WrappingOptimizer
 from resilin.ddp.traffic import Traffic
 from resilin.errors import UsageError, UsageTypeError
 from resilin.optim import SGD
-from resilin.optim.optimizer import Group, Optimizer
+from resilin.optim.optimizer import Group, Optimizer, check_state_dict
+
+_LOAD = "DiLoCoOptimizer.load_state_dict"
 
 
 def nesterov(params: list[Tensor]) -> Optimizer:
@@ -120,20 +123,30 @@ class DiLoCoOptimizer(WrappingOptimizer):
         return {**self.optim.state_dict(), "outer": outer}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over both. UsageError when the state is not one of DiLoCo, or of other parameters."""
-        outer = state_dict.get("outer")
-        shapes = [tuple(anchor.shape) for anchor in self._anchor]
-        if outer is None or [tuple(anchor.shape) for anchor in outer["anchor"]] != shapes:
-            raise UsageError(
-                "DiLoCoOptimizer.load_state_dict: expected a state with an anchor of the same parameters, got "
-                + ("one without" if outer is None else f"shapes {[tuple(a.shape) for a in outer['anchor']]}")
-            )
-        self.optim.load_state_dict({name: value for name, value in state_dict.items() if name != "outer"})
+        """Take over both, or nothing. UsageError when the state is not one of DiLoCo, or of other parameters."""
+        self.check_loadable(state_dict)
+        outer = state_dict["outer"]
+        self.optim.load_state_dict(_inner(state_dict))
         self.outer.load_state_dict(outer["optimizer"])
         for anchor, saved in zip(self._anchor, outer["anchor"], strict=True):
-            anchor._array[...] = saved._array
+            anchor._array[...] = saved._array if isinstance(saved, Tensor) else saved
             anchor._bump()
-        self.inner_steps = int(outer["inner_steps"])
+        self.inner_steps = count_of(_LOAD, outer, "inner_steps")
+
+    def check_loadable(self, state_dict: Mapping[str, Any]) -> None:
+        """What `load_state_dict` raises for a state that does not fit, before anything is changed.
+
+        For its tensors anything that has a shape will do.
+        """
+        check_state_dict(self, state_dict)
+        outer = outer_of(_LOAD, state_dict, self._anchor)
+        count_of(_LOAD, outer, "inner_steps")
+        self.outer.check_loadable(outer["optimizer"])
+        self.optim.check_loadable(_inner(state_dict))
+
+
+def _inner(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state_dict.items() if name != "outer"}
 
 
 def _copy(param: Tensor) -> Tensor:

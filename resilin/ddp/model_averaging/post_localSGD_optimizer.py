@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from resilin.ddp.model_averaging.averagers import ModelAverager
+from resilin.ddp.model_averaging.saved import count_of
 from resilin.ddp.model_averaging.wrapping import WrappingOptimizer
-from resilin.optim.optimizer import Optimizer
+from resilin.optim.optimizer import Optimizer, check_state_dict
 
 
 class PostLocalSGDOptimizer(WrappingOptimizer):
@@ -33,8 +34,21 @@ class PostLocalSGDOptimizer(WrappingOptimizer):
         return {**self.optim.state_dict(), "step": self.averager.step}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over both; a state without "step" starts the averager at 0, with a warning."""
-        self.optim.load_state_dict({name: value for name, value in state_dict.items() if name != "step"})
+        """Take over both, or nothing; a state without "step" starts the averager at 0, with a warning.
+
+        Raises as `optim.load_state_dict`, and UsageError for a "step" that is no whole number.
+        """
+        step = self._step_of(state_dict)
         if "step" not in state_dict:
             warnings.warn("PostLocalSGDOptimizer: the state has no step of an averager: it starts at 0", stacklevel=2)
-        self.averager.step = int(state_dict.get("step", 0))
+        self.optim.load_state_dict({name: value for name, value in state_dict.items() if name != "step"})
+        self.averager.step = step
+
+    def check_loadable(self, state_dict: Mapping[str, Any]) -> None:
+        """What `load_state_dict` raises for a state that does not fit, before anything is changed."""
+        self._step_of(state_dict)
+        self.optim.check_loadable(state_dict)
+
+    def _step_of(self, state_dict: Mapping[str, Any]) -> int:
+        check_state_dict(self, state_dict)
+        return count_of(f"{type(self).__name__}.load_state_dict", state_dict, "step") if "step" in state_dict else 0

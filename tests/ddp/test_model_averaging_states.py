@@ -1,0 +1,144 @@
+"""States of averagers and of optimizers that average: taken over whole, or refused and nothing is changed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from resilin import nn, optim
+from resilin.core.tensor import Tensor
+from resilin.ddp.model_averaging import DiLoCoOptimizer, PeriodicModelAverager, PostLocalSGDOptimizer
+from resilin.errors import UsageError
+from resilin.testing.ranks import run_ranks
+
+
+def trained(made: Callable[[optim.Optimizer], Any], lr: float = 0.1, value: float = 1.0) -> Any:
+    """What `made(optimizer)` gives, after three steps."""
+    param = nn.Parameter(Tensor._wrap(np.full(4, value, np.float32)))
+    optimizer = made(optim.SGD([param], lr=lr, momentum=0.9))
+    for _ in range(3):
+        optimizer.zero_grad()
+        (param * param).sum().backward()
+        optimizer.step()
+    return optimizer
+
+
+def diloco(inner: optim.Optimizer) -> DiLoCoOptimizer:
+    return DiLoCoOptimizer(inner, 2)
+
+
+def local_sgd(inner: optim.Optimizer) -> PostLocalSGDOptimizer:
+    return PostLocalSGDOptimizer(inner, PeriodicModelAverager(2))
+
+
+def changed(state: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """A copy of `state` with `value` at `path`; None: nothing there."""
+    state = copy.deepcopy(state)
+    at: Any = state
+    for key in path[:-1]:
+        at = at[key]
+    if value is None:
+        del at[path[-1]]
+    else:
+        at[path[-1]] = value
+    return state
+
+
+OUTER = ("outer", "optimizer", "param_groups", 0, "lr")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (OUTER, "x", "lr must be a number, got 'x'"),
+        (("param_groups", 0, "lr"), "x", "lr must be a number, got 'x'"),
+        (("outer", "inner_steps"), "x", "inner_steps must be an integer of at least 0, got 'x'"),
+        (("outer", "inner_steps"), -1, "inner_steps must be an integer of at least 0, got -1"),
+        (("outer", "inner_steps"), None, 'the entry "outer" of the state has no inner_steps'),
+        (("outer", "optimizer"), 3, "expected the dict"),
+        (("outer",), 3, "with an anchor of the same parameters, got 3"),
+        (("outer", "anchor"), 3, "an anchor of the same parameters, got 3"),
+        (("outer", "anchor"), ["x"], r"an anchor of the same parameters, got \['x'\]"),
+        (("outer", "anchor"), [Tensor._wrap(np.zeros(3, np.float32))], r"same parameters, got shapes \[\[3\]\]"),
+        (
+            ("outer", "anchor"),
+            [Tensor._wrap(np.zeros(4, np.int64))],
+            "anchor 0 must be a tensor of floating point numbers, got",
+        ),
+    ],
+)
+def test_a_state_that_diloco_refuses_changes_nothing(path: tuple[Any, ...], value: Any, said: str) -> None:
+    def work(rank: int) -> None:
+        bad = changed(trained(diloco, lr=0.7, value=5.0).state_dict(), path, value)
+        here = trained(diloco)
+        before = repr(here.state_dict())
+        with pytest.raises((UsageError, TypeError), match=said):
+            here.load_state_dict(bad)
+        assert repr(here.state_dict()) == before
+        with pytest.raises((UsageError, TypeError), match=said):
+            here.check_loadable(bad)
+
+    run_ranks(1, work).results()
+
+
+@pytest.mark.parametrize(
+    ("made", "path"), [(diloco, ("outer", "inner_steps")), (local_sgd, ("step",))], ids=["diloco", "local SGD"]
+)
+@pytest.mark.parametrize(
+    "count", [np.int64(7), np.array(7), Tensor._wrap(np.array(7))], ids=["int64", "array", "tensor"]
+)
+def test_counts_are_taken_as_numpy_and_tensors_have_them(made: Any, path: tuple[Any, ...], count: Any) -> None:
+    def work(rank: int) -> None:
+        here = trained(made)
+        here.load_state_dict(changed(here.state_dict(), path, count))
+        got = here.inner_steps if made is diloco else here.averager.step
+        assert (type(got), got) == (int, 7)
+
+    run_ranks(1, work).results()
+
+
+def test_an_anchor_of_arrays_is_taken_over() -> None:
+    def work(rank: int) -> None:
+        saved = trained(diloco, value=5.0).state_dict()
+        here = trained(diloco)
+        here.load_state_dict(changed(saved, ("outer", "anchor"), [saved["outer"]["anchor"][0].detach().numpy()]))
+        assert repr(here.state_dict()["outer"]["anchor"]) == repr(saved["outer"]["anchor"])
+
+    run_ranks(1, work).results()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("step",), "x", "PostLocalSGDOptimizer.load_state_dict: step must be an integer of at least 0, got 'x'"),
+        (("step",), 1.5, "step must be an integer of at least 0, got 1.5"),
+        (("param_groups", 0, "lr"), "x", "lr must be a number, got 'x'"),
+    ],
+)
+def test_a_state_that_local_sgd_refuses_changes_nothing(path: tuple[Any, ...], value: Any, said: str) -> None:
+    def work(rank: int) -> None:
+        bad = changed(trained(local_sgd, lr=0.7).state_dict(), path, value)
+        here = trained(local_sgd)
+        before = repr(here.state_dict())
+        with pytest.raises(UsageError, match=said):
+            here.load_state_dict(bad)
+        assert repr(here.state_dict()) == before
+
+    run_ranks(1, work).results()
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({"step": "x"}, "PeriodicModelAverager.load_state_dict: step must be an integer of at least 0, got 'x'"),
+        ({}, r"PeriodicModelAverager.load_state_dict: expected the entries \['step'\], got \[\]"),
+        (3, "PeriodicModelAverager.load_state_dict: expected the entries .*, got 3"),
+    ],
+)
+def test_a_state_that_an_averager_refuses_is_named(state: Any, said: str) -> None:
+    with pytest.raises((UsageError, TypeError), match=said):
+        PeriodicModelAverager(2).load_state_dict(state)
