@@ -109,6 +109,88 @@ def test_diloco_that_differs_between_ranks_is_named_in_the_first_step(options: A
     run_ranks(2, work, abort=False).results()
 
 
+def test_parameters_that_differ_where_diloco_was_made_are_named_in_the_first_step() -> None:
+    def work(rank: int, named: bool) -> None:
+        module = Line()
+        module.weight._array[0, 0] = rank
+        entries: Any = [module.spare, module.weight]
+        if named:
+            entries = [("spare", module.spare), ("weight", module.weight)]
+        optimizer = DiLoCoOptimizer(optim.SGD(entries, lr=LR), 2)
+        module(gradient(0, rank)).backward()
+        said = (
+            r"DiLoCoOptimizer: the checksum of parameter 1 \(group 0" + (", weight" if named else "") + r"\) of shape "
+        )
+        with pytest.raises(CollectiveMismatch, match=said + r"\[3, 2\].* on rank 0 and .* on rank 1; .*rank 0's"):
+            optimizer.step()
+
+    for named in (False, True):
+        run_ranks(2, work, named, abort=False).results()
+
+
+def test_parameters_that_are_made_equal_only_after_diloco_was_made_are_named() -> None:
+    """Its anchor, from which outer steps go, is not."""
+
+    def work(rank: int) -> None:
+        module = Line()
+        module.weight._array[0, 0] = rank
+        optimizer = DiLoCoOptimizer(sgd(module), 2)
+        module.weight._array[0, 0] = 0
+        module(gradient(0, rank)).backward()
+        with pytest.raises(CollectiveMismatch, match="the checksum of parameter 0"):
+            optimizer.step()
+
+    run_ranks(2, work, abort=False).results()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda o: o.outer.param_groups[0].update(lr=0.1), r"lr of group 0 .* is 0\.7 on rank 0 and 0\.1 on rank 1"),
+        (lambda o: o.outer.param_groups[0].update(momentum=0.5), r"momentum of group 0 .* is 0\.9 on rank 0 and 0\.5"),
+        (
+            lambda o: o.outer.param_groups[0].update(nesterov=False),
+            "nesterov of group 0 .* is True on rank 0 and False",
+        ),
+        (lambda o: setattr(o, "period", 1), "period is 3 on rank 0 and 1 on rank 1"),
+    ],
+)
+def test_what_one_rank_changes_later_is_named_in_the_next_outer_step(change: Any, said: str) -> None:
+    def work(rank: int) -> None:
+        module = Line()
+        optimizer = DiLoCoOptimizer(sgd(module), 3)
+
+        def train(steps: int) -> None:
+            for step in range(steps):
+                optimizer.zero_grad()
+                module(gradient(step, rank)).backward()
+                optimizer.step()
+
+        train(4)
+        if rank:
+            change(optimizer)
+        before = optimizer._anchor[0].detach().numpy().copy()
+        with pytest.raises(CollectiveMismatch, match=f"DiLoCoOptimizer: {said}"):
+            train(2)
+        np.testing.assert_array_equal(optimizer._anchor[0].detach().numpy(), before)
+
+    run_ranks(2, work, abort=False).results()
+
+
+def test_a_schedule_of_the_outer_rate_that_all_ranks_follow_is_allowed() -> None:
+    def work(rank: int) -> bytes:
+        module = Line()
+        optimizer = DiLoCoOptimizer(sgd(module), 2)
+        for step in range(6):
+            optimizer.zero_grad()
+            module(gradient(step, rank)).backward()
+            optimizer.step()
+            optimizer.outer.param_groups[0]["lr"] *= 0.9
+        return module.weight.detach().numpy().tobytes()
+
+    assert len(set(run_ranks(2, work).results())) == 1
+
+
 def weights(world: int, steps: int, made: Callable[[nn.Module], Any]) -> list[list[np.ndarray]]:
     """By rank and step: the parameter after each step of what `made(module)` gives, an optimizer."""
 

@@ -16,7 +16,7 @@ import resilin.dist as dist
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.plain import whole
 from resilin.core.tensor import Tensor
-from resilin.ddp.model_averaging.agreeing import Agreement, options_of
+from resilin.ddp.model_averaging.agreeing import Agreement, checksums_of, options_of
 from resilin.ddp.model_averaging.saved import count_of, outer_of
 from resilin.ddp.model_averaging.utils import average_parameters
 from resilin.ddp.model_averaging.wrapping import WrappingOptimizer
@@ -41,12 +41,14 @@ class DiLoCoOptimizer(WrappingOptimizer):
     outer:          makes the outer optimizer of a list of tensors; default: SGD(lr=0.7, momentum=0.9, nesterov=True).
     process_group:  None: the default group at each outer step.
 
-    Gradients must not be averaged: use the bare module, or DistributedDataParallel with `noop_hook` (which makes the
-    parameters equal at the start). After an outer step all ranks have the same parameters, to the bit; `synchronized`
+    Gradients must not be averaged: use the bare module, or DistributedDataParallel with `noop_hook`. Parameters must be
+    equal on all ranks when this is made: DistributedDataParallel makes them so, bare modules need the same seed, or
+    `dist.broadcast`. After an outer step all ranks have the same parameters, to the bit; `synchronized`
     says so. Bytes: the parameters', once in `period` steps; `traffic` counts them. Needs memory for two more copies of
     the parameters (anchor, momentum) and, while it averages, one more.
 
-    The first step in each world compares period and outer options: CollectiveMismatch on all ranks names what differs.
+    The first step in each world compares period, outer options and the anchors, by a checksum; each outer step period
+    and options again: CollectiveMismatch on all ranks names what differs, and no outer step is made.
 
     A new world goes on from the last outer step, if the state is committed there: register it in
     `elastic.State(snapshot=True, ...)` and call `commit()` when `synchronized`; what ranks did since is done again, and
@@ -92,9 +94,11 @@ class DiLoCoOptimizer(WrappingOptimizer):
         return [param for group in self.param_groups for param in group["params"]]
 
     def _after_step(self) -> None:
-        self._agreement.reach(self.process_group or dist.default_group(), self._facts)
+        group = self.process_group or dist.default_group()
+        self._agreement.reach(group, self._facts, lambda: checksums_of(self.param_groups, self._anchor))
         self.inner_steps += 1
         if self.synchronized:
+            self._agreement.ask(group, self._facts)  # what may have been changed since: nothing beside the parameters
             self._outer_step()
 
     def _facts(self) -> dict[str, Any]:
