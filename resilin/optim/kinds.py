@@ -150,7 +150,8 @@ def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapp
             f"{where} there is {', '.join(map(str, entry))}, and no {', '.join(missing)}, which "
             f"{type(kind).__name__} needs: the state was saved by an optimizer of another kind"
         )
-    for name in needed:
+    given = (name for name in moments if entry.get(name) is not None)
+    for name in dict.fromkeys((*needed, *given)):
         check_value(f"{where}, {name}", entry[name], param if name in moments else None)
     for name in moments:
         got, here = (_shape(each) for each in (entry.get(name), param))

@@ -17,7 +17,7 @@ from resilin.core.pieces import is_piece
 from resilin.core.state.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
 from resilin.errors import ResilinError, UsageError, UsageTypeError
-from resilin.optim import kinds
+from resilin.optim import arrays, kinds
 
 Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
 Closure = Callable[[], Any]
@@ -263,7 +263,7 @@ class Optimizer:
         return packed_state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over options and (a copy of) the state, or nothing.
+        """Take over options and (a copy of) the state, or nothing. Its tensors may be numpy arrays.
 
         Raises UsageError when the groups do not match in size, their options are none that the constructor takes,
         entries have numbers that are in no group, or the state is of another kind of optimizer or of other shapes,
@@ -274,7 +274,7 @@ class Optimizer:
             replaced = hook(self, dict(state_dict))
             state_dict = state_dict if replaced is None else replaced
         kinds.check(self, state_dict, Optimizer)
-        self._load(state_dict)
+        self._load(arrays.with_tensors(self, state_dict))
         for hook in list(self._load_post_hooks.values()):
             hook(self)
 

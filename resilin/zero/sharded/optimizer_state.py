@@ -14,6 +14,7 @@ from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError, UsageTypeError
 from resilin.optim import Optimizer
 from resilin.optim import kinds as optimizer_kinds
+from resilin.optim.arrays import with_tensors
 from resilin.zero.elastic import Survivor
 from resilin.zero.sharded.cutting import gathered_whole
 from resilin.zero.sharded.surviving import hand_over
@@ -147,6 +148,7 @@ class OptimizerState:
         fit its parameters: nothing is loaded.
         """
         self.check_loadable(state_dict)
+        state_dict = with_tensors(self.optimizer, state_dict)
         local = self._changed(state_dict, self._own)
         self.reconfigurable.before_update(overwritten=True)
         self.optimizer.load_state_dict({**state_dict, "state": local})
