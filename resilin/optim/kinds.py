@@ -11,6 +11,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from resilin.core.plain import flag
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError, UsageTypeError
 
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 Group = Mapping[str, Any]
 _LATER = {"maximize", "foreach", "capturable", "differentiable", "fused", "decoupled_weight_decay"}
 """Options that states of older versions of PyTorch lack."""
+_HINTS = ("foreach", "fused", "capturable", "differentiable")
+"""Flags that may be None."""
+_FLAGS = ("maximize", "nesterov", "amsgrad", "centered", "decoupled_weight_decay", *_HINTS)
 _SHOWN = 8
 
 
@@ -115,9 +121,19 @@ def _check_values(where: str, kind: Optimizer, group: Group, saved: Group) -> No
     """What the constructor checks, of the options in the state; not of tensors of which only the shape is known."""
     known = {name: value for name, value in saved.items() if _is_known(value)}
     try:
+        check_flags(type(kind).__name__, known)
         kind._check_group({**group, **known, "params": group["params"]})
     except UsageError as error:
         raise type(error)(f"{where}: {error}") from None
+
+
+def check_flags(where: str, group: Group) -> None:
+    """UsageTypeError for options that are no flags in a group, and mean one in all optimizers that have them."""
+    for name in _FLAGS:
+        value = group.get(name)
+        number = isinstance(value, np.ndarray) and not value.ndim
+        if name in group and not (value is None and name in _HINTS):
+            flag(f"{where}: {name}", value.item() if number else value)
 
 
 def _is_known(value: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -162,7 +163,9 @@ class Optimizer:
         self._check_numbers(group, *names)
         for name in names:
             least = -ROUNDING if name == "lr" else 0
-            if not float(group[name]) >= least:
+            if math.isnan(number := float(group[name])):
+                raise UsageError(f"{type(self).__name__}: {name} must be a number of at least 0, got {group[name]}")
+            if number < least:
                 raise UsageError(f"{type(self).__name__}: {name} must not be negative, got {group[name]}")
 
     def _check_several(self, group: Group, name: str, what: str, count: int) -> None:
@@ -340,6 +343,7 @@ def _check_common(where: str, group: Group) -> None:
     lr = group.get("lr")
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise UsageError(f"{where}: lr given as a tensor must have one element, got shape {list(lr.shape)}")
+    kinds.check_flags(where, group)
     if group.get("foreach") and group.get("fused"):
         raise UsageError(f"{where}: foreach and fused cannot both be True; every step is one native call anyway")
     if group.get("differentiable"):

@@ -8,7 +8,7 @@ import pytest
 
 import resilin
 from resilin import nn, optim
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 
 def unpack(value):
@@ -128,6 +128,12 @@ def test_named_parameters_are_taken_too():
         (lambda p: optim.SGD([3.0], lr=0.1), TypeError, "got float"),
         (lambda p: optim.SGD({p}, lr=0.1), TypeError, "no order"),
         (lambda p: optim.SGD([p], lr=-1), UsageError, "lr must not be negative"),
+        (lambda p: optim.SGD([p], lr=float("nan")), UsageError, "lr must be a number of at least 0, got nan"),
+        (lambda p: optim.SGD([p], maximize="no"), UsageTypeError, "SGD: maximize must be True or False, got 'no'"),
+        (lambda p: optim.SGD([p], nesterov="no"), UsageTypeError, "SGD: nesterov must be True or False, got 'no'"),
+        (lambda p: optim.AdamW([p], amsgrad=None), UsageTypeError, "AdamW: amsgrad must be True or False, got None"),
+        (lambda p: optim.Adam([p], foreach="no"), UsageTypeError, "Adam: foreach must be True or False, got 'no'"),
+        (lambda p: optim.RMSprop([p], centered=2), UsageTypeError, "RMSprop: centered must be True or False, got 2"),
         (lambda p: optim.SGD([p], lr=1, momentum=-1e-13), UsageError, "momentum must not be negative"),
         (lambda p: optim.SGD([p], lr=-1e-11), UsageError, "lr must not be negative"),
         (lambda p: optim.SGD([p], lr=1, nesterov=True), UsageError, "nesterov"),
@@ -265,3 +271,17 @@ def test_a_hook_before_a_step_can_replace_the_closure():
     optimizer = optim.SGD([resilin.ones(1).requires_grad_()], lr=0.1)
     optimizer.register_step_pre_hook(lambda o, args, kwargs: ((o, lambda: 5), {}))
     assert optimizer.step() == 5
+
+
+def test_flags_may_be_0_or_1_or_of_numpy():
+    param = resilin.zeros(2).requires_grad_()
+    for value in (0, 1, np.bool_(True), np.array(False)):
+        optim.SGD([param], maximize=value)
+
+
+def test_a_flag_in_a_state_is_checked():
+    optimizer = optim.SGD([resilin.zeros(2).requires_grad_()])
+    state = optimizer.state_dict()
+    state["param_groups"][0]["maximize"] = "no"
+    with pytest.raises(UsageTypeError, match=r"param_groups\[0\]: SGD: maximize must be True or False, got 'no'"):
+        optimizer.load_state_dict(state)
