@@ -130,9 +130,9 @@ def _check_values(where: str, kind: Optimizer, group: Group, saved: Group) -> No
 def check_flags(where: str, group: Group) -> None:
     """UsageTypeError for options that are no flags in a group, and mean one in all optimizers that have them."""
     for name in _FLAGS:
-        value = group.get(name)
-        number = isinstance(value, np.ndarray) and not value.ndim
+        value: Any = group.get(name)
         if name in group and not (value is None and name in _HINTS):
+            number = isinstance(value, np.ndarray) and not value.ndim
             flag(f"{where}: {name}", value.item() if number else value)
 
 
