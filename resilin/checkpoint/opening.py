@@ -59,6 +59,8 @@ def _text(path: Any) -> str:
     if not isinstance(text, str):
         raise UsageTypeError(f"expected a path as text or as os.PathLike, a URL, or a Storage, got {path!r:.100}")
     check_bytes(text)
+    if text and not text.strip():
+        raise UsageError(f"expected a path that is not blank, or a URL, got {text!r}")
     kind, mark, rest = text.partition("://")
     if mark:
         if _KINDS.fullmatch(kind) is None:

@@ -70,6 +70,10 @@ def save_safetensors(
     UsageError for what is no tensor, a name that is no text, or complex128, which the format lacks. The storage's
     errors, as StorageError with `errno` ENOSPC of a full disk.
     """
+    if not isinstance(state_dict, Mapping):
+        raise UsageTypeError(
+            f"save_safetensors: expected a dict of tensors by their names, got {type(state_dict).__name__}"
+        )
     for key, tensor in state_dict.items():
         if not isinstance(key, str) or not isinstance(tensor, Tensor):
             raise UsageTypeError(
