@@ -33,9 +33,10 @@ def group_of(name: str, process_group: dist.ProcessGroup | None) -> dist.Process
     return group
 
 
-def telling(process_group: Any) -> AbstractContextManager[None]:
-    """Around the checks of this rank's arguments: others, which would wait in `check_layout`, hear what it refuses."""
-    return objects.telling(MAKING, lambda: group_of(NAME, process_group), everybodys)
+def telling(process_group: Any, asked: str = MAKING) -> AbstractContextManager[None]:
+    """Around the checks of this rank's arguments of the call `asked`: others, which would wait in `check_layout`, hear
+    what it refuses."""
+    return objects.telling(asked, lambda: group_of(NAME, process_group), everybodys)
 
 
 @contextmanager

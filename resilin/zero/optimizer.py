@@ -21,7 +21,7 @@ from resilin.zero.elastic import Survivor
 from resilin.zero.gathering import Gathering, gathering_of
 from resilin.zero.gradients import Steps
 from resilin.zero.owned import Owned, options_of
-from resilin.zero.row import Row, rows_of
+from resilin.zero.row import Row, check_contiguous, rows_of
 
 NAME = "ZeroRedundancyOptimizer"
 
@@ -93,7 +93,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._steps = Steps(NAME)
             super().__init__(params, dict(defaults))
             self._user_defaults = dict(defaults)
-            kinds.check_whole(self.parameters(), optimizer_class)
+            self._check_divisible()
         self._compare_layout(first=0)
         self._owned = Owned(optimizer_class, self._user_defaults, self._rank)
         self._take(self.param_groups, [[param for group in self.param_groups for param in group["params"]]])
@@ -102,19 +102,42 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     # ------------------------------------------------------------------ groups and partition
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add a group, on all ranks; its parameters form rows of their own. See Optimizer."""
-        super().add_param_group(param_group)
-        if self._owned is None:
+        """Add a group, on all ranks; its parameters form rows of their own. See Optimizer.
+
+        Where a rank refuses it the others raise CollectiveMismatch with its reason, and no rank has added any.
+        """
+        first = len(self.param_groups)
+        if self._owned is None:  # the constructor tells what it refuses
+            self._append(param_group)
             return
-        added = self.param_groups[-1:]
         try:
-            kinds.check_whole(added[0]["params"], self._optimizer_class)
-            self._compare_layout(first=len(self.param_groups) - 1)
-            self._owned.take_options(self.param_groups[:-1])  # as schedulers have set them since the last step
+            with agreement.telling(self._group, self._asked(first)):
+                self._append(param_group)
+                self._check_divisible(first)
+            added = self.param_groups[first:]
+            self._compare_layout(first)
+            self._owned.take_options(self.param_groups[:first])  # as schedulers have set them since the last step
             self._take(added, [added[0]["params"]])
         except BaseException:
-            self.param_groups.pop()
+            del self.param_groups[first:]
             raise
+
+    def _append(self, param_group: Group) -> None:
+        if isinstance(param_group, dict) and "params" not in param_group:
+            raise UsageError(f"{NAME}: a parameter group needs a list 'params', got {list(param_group)!r:.80}")
+        super().add_param_group(param_group)
+
+    def _check_divisible(self, first: int = 0) -> None:
+        """UsageError for parameters of the groups from `first` on that cannot be cut."""
+        before = sum(len(group["params"]) for group in self.param_groups[:first])
+        params = self.parameters()[before:]
+        kinds.check_whole(params, self._optimizer_class)
+        for number, param in enumerate(params, before):
+            check_contiguous(param, number)
+
+    def _asked(self, first: int) -> str:
+        """The call that adds the groups from `first` on, by which other ranks know it."""
+        return agreement.MAKING if self._owned is None else f"add_param_group (group {first})"
 
     def _take(self, groups: Sequence[Group], lists: Sequence[Sequence[Tensor]]) -> None:
         """Cut the parameters of `groups`, in `lists` that are each divided among all ranks."""
@@ -145,8 +168,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             f"parameters_as_bucket_view={self.parameters_as_bucket_view}, overlap_with_ddp={self.overlap_with_ddp}"
         )
         if self._group is not None:
-            asked = agreement.MAKING if self._owned is None else f"add_param_group (group {first})"
-            agreement.check_layout(self.param_groups, first, setting, self._group, asked)
+            agreement.check_layout(self.param_groups, first, setting, self._group, self._asked(first))
 
     def _compare_values(self) -> None:
         params, numbers = self.parameters(), self._unchecked

@@ -299,6 +299,7 @@ def test_objects_that_the_program_gathers_are_not_taken_for_those_of_an_optimize
         ({"optimizer_class": optim.LBFGS}, "LBFGS cannot be divided among ranks"),
         ({"params": []}, "got no parameters"),
         ({"params": {1}}, "a set has no order"),
+        ({"params": [nn.Parameter(resilin.zeros(3, 4).t())]}, r"parameter 0 of shape [4, 3] is not contiguous"),
     ],
 )
 def test_arguments_that_one_rank_refuses_are_told_on_all_and_the_group_lives_on(
@@ -310,6 +311,40 @@ def test_arguments_that_one_rank_refuses_are_told_on_all_and_the_group_lives_on(
         with pytest.raises((UsageError, TypeError) if last else CollectiveMismatch) as caught:
             ZeroRedundancyOptimizer(**arguments)
         ZeroRedundancyOptimizer(parameters(), optim.AdamW)
+        return str(caught.value)
+
+    *others, own = run_ranks(world, work).results()
+    assert says in own
+    assert others == [f"ZeroRedundancyOptimizer: rank {world - 1} refused its arguments: {own}"] * (world - 1)
+
+
+def transposed() -> nn.Parameter:
+    return nn.Parameter(resilin.zeros(2, 4).t())
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (lambda params, new: {"params": params}, "some parameters appear in more than one parameter group"),
+        (lambda params, new: {"params": new * 2}, "a parameter appears twice in one group"),
+        (lambda params, new: {"params": 5}, "'int' object is not iterable"),
+        (lambda params, new: {"params": [transposed()]}, r"parameter 2 of shape [4, 2] is not contiguous"),
+        (lambda params, new: new, "param_group must be a dict, got list"),
+        (lambda params, new: {"parameters": new}, "a parameter group needs a list 'params', got ['parameters']"),
+    ],
+)
+def test_a_group_that_one_rank_refuses_is_told_on_all_and_added_on_none(given: Any, says: str, world: int) -> None:
+    def work(rank: int) -> str:
+        last, params, new = rank == world - 1, parameters(((8, 3), (5,))), parameters(((4, 2),))
+        optimizer = ZeroRedundancyOptimizer(params, optim.AdamW)
+        with pytest.raises((UsageError, TypeError) if last else CollectiveMismatch) as caught:
+            optimizer.add_param_group(given(params, new) if last else {"params": new})
+        assert len(optimizer.param_groups) == 1
+        optimizer.add_param_group({"params": new})
+        for param in [*params, *new]:
+            param.grad = resilin.ones_like(param)
+        optimizer.step()
         return str(caught.value)
 
     *others, own = run_ranks(world, work).results()
