@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sharded_nets import Language, adamw, arrays, differences, loss_of, tensor, tokens, train
 
+import resilin
 from resilin import nn, optim
 from resilin.amp import GradScaler
 from resilin.core.tensor import Tensor
@@ -19,7 +20,7 @@ from resilin.ddp import DistributedDataParallel as DDP
 from resilin.errors import CollectiveMismatch, GroupAborted, UsageError, UsageTypeError
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
-from resilin.zero import ZeroRedundancyOptimizer, shard
+from resilin.zero import MixedPrecisionPolicy, ZeroRedundancyOptimizer, shard
 
 
 def alone(fn: Callable[[], Any]) -> Any:
@@ -376,3 +377,45 @@ def test_flags_that_differ_between_ranks_are_named(flag: str) -> None:
             shard(nn.Linear(2, 2), **given)
 
     run_ranks(2, run).results()
+
+
+@pytest.mark.parametrize(
+    ("given", "sides"),
+    [
+        ([{"buddies": False}, {}], ("buddies=False", "buddies=True")),
+        (
+            [{"stage": 2, "buddies": False}, {}],
+            ("stage=2, buddies=False", "stage=3, buddies=True"),
+        ),
+        ([{"stage": 2}, {"stage": 2, "bucket_cap_mb": 1}], ("bucket_cap_mb=25.0", "bucket_cap_mb=1.0")),
+        ([{}, {"shards": 4}], ("shards=None", "shards=4")),
+        (
+            [{}, {"mixed_precision": MixedPrecisionPolicy(param_dtype=resilin.bfloat16)}],
+            ("mixed_precision.param_dtype=None", "mixed_precision.param_dtype=resilin.bfloat16"),
+        ),
+        (
+            [{}, {"units": lambda module: False}],
+            ("units=['0', '1']", "units=['']"),
+        ),
+    ],
+)
+def test_of_arguments_that_differ_only_those_are_shown_with_both_sides(given: Any, sides: tuple[str, str]) -> None:
+    def run(rank: int) -> str:
+        with pytest.raises(CollectiveMismatch) as caught:
+            shard(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), **given[rank])
+        return str(caught.value)
+
+    says = f"zero.shard: rank 0 was called with {sides[0]}, rank 1 with {sides[1]}"
+    assert run_ranks(2, run).results() == [says, says]
+
+
+@pytest.mark.parametrize("stage", [resilin.zeros(2), np.zeros(2), [3], "3"])
+def test_a_stage_that_is_no_number_is_named_on_all_ranks(stage: Any) -> None:
+    def run(rank: int) -> str:
+        with pytest.raises(UsageError if rank else CollectiveMismatch) as caught:
+            shard(nn.Linear(2, 2), stage if rank else 3)
+        return str(caught.value)
+
+    other, own = run_ranks(2, run).results()
+    assert own.startswith("zero.shard: stage must be 2 or 3, got ")
+    assert other == f"zero.shard: rank 1 refused its arguments: {own}"

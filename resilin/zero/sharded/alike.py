@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import zip_longest
 from typing import Any
@@ -25,30 +25,32 @@ def telling(process_group: Any, init_sync: Any) -> AbstractContextManager[None]:
     return objects.telling(_NAME, lambda: agreement.group_of(_NAME, process_group) if init_sync else None)
 
 
-def check(named: Sequence[tuple[str, Tensor]], setting: str, group: dist.ProcessGroup) -> None:
-    """Compare names, shapes, dtypes, `requires_grad` and `setting` over the ranks.
+def check(named: Sequence[tuple[str, Tensor]], settings: Mapping[str, str], group: dist.ProcessGroup) -> None:
+    """Compare names, shapes, dtypes, `requires_grad` and `settings` (arguments, as text) over the ranks.
 
-    Raises CollectiveMismatch on every rank; it names the first tensor that differs, and both sides, or the rank that
-    refused its arguments, and why.
+    Raises CollectiveMismatch on every rank; it names the first tensor that differs, or the settings, and both sides, or
+    the rank that refused its arguments, and why.
     """
-    mine = (setting, [(name, t._array.shape, t._array.dtype.name, t._rg) for name, t in named])
+    mine = (settings, [(name, t._array.shape, t._array.dtype.name, t._rg) for name, t in named])
     try:
         everybody = objects.everybodys(_NAME, mine, group)
     except CollectiveMismatch as error:  # a rank that compares nothing went on to something else
         raise CollectiveMismatch(f"zero.shard: init_sync=True here; was it False on another rank? {error}") from None
     objects.check_refusals(_NAME, everybody)
-    first_setting, first = everybody[0]
-    for rank, (their_setting, theirs) in enumerate(everybody):
+    first_settings, first = everybody[0]
+    for rank, (their_settings, theirs) in enumerate(everybody):
         for zero, other in zip_longest(first, theirs):
             if zero != other:
                 raise CollectiveMismatch(
                     f"zero.shard: {(zero or other)[0]} is {_text(zero)} on rank 0 and {_text(other)} on rank {rank}; "
                     "all ranks must shard the same module, with parameters registered in the same order"
                 )
-        if their_setting != first_setting:
-            raise CollectiveMismatch(
-                f"zero.shard: rank 0 was called with {first_setting}, rank {rank} with {their_setting}"
+        apart = [name for name, value in first_settings.items() if their_settings.get(name, value) != value]
+        if apart:
+            zero, other = (
+                ", ".join(f"{name}={settings[name]}" for name in apart) for settings in (first_settings, their_settings)
             )
+            raise CollectiveMismatch(f"zero.shard: rank 0 was called with {zero}, rank {rank} with {other}")
 
 
 def _text(entry: Entry | None) -> str:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from dataclasses import fields
 from typing import Any
+
+import numpy as np
 
 import resilin.dist as dist
 from resilin.core.device import CPU
@@ -93,13 +96,23 @@ def shard(
         members = choose(module, units)  # in stage 2, too, so that what are no units is refused
         if stage == 2:
             members = buckets(module, int(float(bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
-    setting = (
-        f"stage={stage}, units={[each.name for each in members]}, {policy}, cpu_offload={cpu_offload}, "
-        f"broadcast_buffers={broadcast_buffers}, find_unused_parameters={find_unused_parameters}, buddies={buddies}, "
-        f"shards={shards}"
-    )
+    settings = {
+        "stage": stage,
+        **(
+            {"units": [each.name for each in members]}
+            if stage == 3
+            else {"bucket_cap_mb": float(bucket_cap_mb or BUCKET_MB)}
+        ),
+        **{f"mixed_precision.{one.name}": getattr(policy, one.name) for one in fields(policy)},
+        "cpu_offload": cpu_offload,
+        "broadcast_buffers": broadcast_buffers,
+        "find_unused_parameters": find_unused_parameters,
+        "buddies": buddies,
+        "shards": shards,
+    }
     if group is not None and world > 1 and init_sync:
-        alike.check([*module.named_parameters(), *module.named_buffers()], setting, group)
+        told = {name: str(value) for name, value in settings.items()}
+        alike.check([*module.named_parameters(), *module.named_buffers()], told, group)
         alike.broadcast([buffer for _, buffer in module.named_buffers()], group)
     made = [
         Unit(each, index, _here_dtype(each.named[0][1], policy), CPU if cpu_offload else each.named[0][1]._dev)
@@ -127,7 +140,7 @@ def _here_dtype(param: Parameter, policy: MixedPrecisionPolicy) -> Any:
 def _checked(module: Any, stage: Any, mixed_precision: Any, bucket_cap_mb: float | None) -> MixedPrecisionPolicy:
     if not isinstance(module, Module):
         raise UsageTypeError(f"zero.shard: expected an nn.Module, got {type(module).__name__}")
-    if stage not in (2, 3) or isinstance(stage, bool):
+    if not isinstance(stage, int | float | np.number) or isinstance(stage, bool) or stage not in (2, 3):
         raise UsageError(
             f"zero.shard: stage must be 2 or 3, got {stage!r}; stage 1 is ZeroRedundancyOptimizer, with "
             "DistributedDataParallel"
