@@ -42,6 +42,7 @@ FUNCTIONS = (
     "checkpoint.save_async",
     "SaveHandle.wait",
     "checkpoint.load",
+    "GradScaler",
 )
 """Functions that are made of collectives; one plus the place stands above the number of the first of these."""
 _KIND_BITS = 5  # of the kind's byte; the device's code is above them

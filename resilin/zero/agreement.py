@@ -14,12 +14,15 @@ import numpy as np
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
 from resilin.dist import objects
+from resilin.dist.backends.base import Call
+from resilin.dist.message import Kind
 from resilin.dist.world import resolve
 from resilin.errors import CollectiveMismatch, DistError, ElasticError, UsageError
 from resilin.zero.owned import options_of
 
 NAME = "ZeroRedundancyOptimizer"
 MAKING = f"{NAME}(...)"
+_SCALER = "GradScaler"
 Entry = tuple[str, tuple[int, ...], str]
 
 
@@ -159,7 +162,7 @@ def on_any_rank(said: Sequence[bool], scaler: Mapping[str, float], group: dist.P
     numbers = list(scaler.values())
     found = np.array([*said, *numbers, *(-each for each in numbers)], np.float64)
     try:
-        dist.all_reduce(Tensor._wrap(found), op=dist.ReduceOp.MAX, group=group)
+        _greatest(_SCALER, found, group)
     except CollectiveMismatch as error:
         raise CollectiveMismatch(
             f"GradScaler: enabled here, and another rank unscales nothing: {error}. All ranks make scalers with the "
@@ -173,6 +176,20 @@ def on_any_rank(said: Sequence[bool], scaler: Mapping[str, float], group: dist.P
                 "divide by its own factor: make scalers alike on all ranks, or load one rank's state_dict() on all"
             )
     return [bool(each) for each in found[: len(said)]]
+
+
+def _greatest(function: str, array: np.ndarray[Any, Any], group: dist.ProcessGroup | None) -> None:
+    """The greatest of all ranks' numbers, into `array`: an all_reduce that is one of `function` for other ranks."""
+    pg = resolve(group, function)
+    if pg is None:
+        return
+    backend = pg.backend
+
+    def task(call: Call) -> None:
+        call.begins(function)
+        backend.all_reduce(call, array, dist.ReduceOp.MAX)
+
+    pg.run(Kind.ALL_REDUCE, task)
 
 
 @contextmanager

@@ -440,6 +440,9 @@ def test_a_scaler_that_is_disabled_on_one_rank_is_told_on_all(stage: int, off: i
         elif stage == 1:
             assert "step met another call of another rank" in said
             assert "their loss scalers are all enabled, or none is" in said
+        if stage > 1:
+            assert f"rank {off} called all_gather " in said
+            assert f"rank {0 if off else 1} called GradScaler " in said
 
 
 @pytest.mark.parametrize("stage", [1, 3])
