@@ -48,8 +48,8 @@ def of_call(asked: str) -> Iterator[None]:
     try:
         yield
     except CollectiveMismatch as error:
-        if str(error).startswith(NAME):
-            raise  # it has been named
+        if f"{NAME}: " in str(error):
+            raise  # it has been named, in the same call
         raise CollectiveMismatch(
             f"{NAME}: {asked} met another call of another rank: {error}. All ranks make the same calls of an "
             "optimizer, in the same order: step, add_param_group, consolidate_state_dict, sharded_state_dict; and "

@@ -6,11 +6,13 @@ They go with what a step, or the forward after it, gathers anyway (`dist.compare
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from resilin.core.tensor import Tensor
 from resilin.dist.compared import Facts, Groups
+from resilin.zero import loaded
 from resilin.zero.options import WHY, Options
 from resilin.zero.row import Row
 
@@ -28,7 +30,7 @@ class GradientFacts(Facts):
     def check(self, everybody: Sequence[Groups]) -> None:
         """See Facts. A rank without elements of a parameter needs no gradient of it; one that has some shows that those
         with elements lack theirs."""
-        found = [{name + end: value for end, each in groups for name, value in each.items()} for groups in everybody]
+        found = flat(everybody)
         for name, who in self._holders.items():
             holders = who()
             for rank, facts in enumerate(found):
@@ -37,29 +39,47 @@ class GradientFacts(Facts):
         super().check([[("", facts)] for facts in found])
 
 
+def flat(everybody: Sequence[Groups]) -> list[dict[str, Any]]:
+    """Each rank's facts by their whole names."""
+    return [{name + end: value for end, each in groups for name, value in each.items()} for groups in everybody]
+
+
 class Steps:
     """The steps of one optimizer of whole parameters; facts are made anew only when it does something else."""
 
     def __init__(self, about: str) -> None:
         self._about, self._options = about, Options(about)
-        self._seen: tuple[Facts, list[int]] | None = None
+        self._loaded: Mapping[int, str] = {}  # by number of the parameter: the state that nothing has compared yet
+        self._seen: tuple[Facts, list[int], Mapping[int, str]] | None = None
         self._rows: Sequence[Row] = ()
         self._facts = GradientFacts(about, [], WHY, {})
 
     def facts(self, groups: Sequence[dict[str, Any]], rows: Sequence[Row], updated: Sequence[Tensor]) -> Facts:
-        """The options of `groups`, and which of their parameters, cut into `rows`, are among those `updated`."""
+        """The options of `groups`, which of their parameters, cut into `rows`, are among those `updated`, and the state
+        that was loaded, until it has been `compared`."""
         options, ids = self._options.facts(groups), list(map(id, updated))
-        if (options, ids) != self._seen or rows is not self._rows:
-            self._seen, self._rows = (options, ids), rows
+        if (options, ids, self._loaded) != self._seen or rows is not self._rows:
+            self._seen, self._rows = (options, ids, self._loaded), rows
             self._facts = self._made(options, groups, frozenset(ids))
         return self._facts
 
+    def loaded(self, states: Mapping[int, str]) -> None:
+        """States were loaded, `described`, by the numbers of their parameters: ranks must have loaded the same."""
+        self._loaded = states
+
+    def compared(self) -> None:
+        """Ranks have compared the facts: what was loaded is alike."""
+        self._loaded = {}
+
     def _made(self, options: Facts, groups: Sequence[dict[str, Any]], updated: Collection[int]) -> GradientFacts:
         entries, holders = list(options.groups), {}
+        place = itertools.count()
         for number, group in enumerate(groups):
             end = f" of group {number}"
             known: dict[str, str] = {}
             for name, param in zip(_names(group), group["params"], strict=True):
+                if (state := self._loaded.get(next(place))) is not None:
+                    known[loaded.fact(name)] = state
                 if param.numel():  # without elements there is nothing to train
                     known[f"gradient of {name}"] = told(id(param) in updated)
                     holders[f"gradient of {name}{end}"] = functools.partial(_holders, self._rows, param)
@@ -69,7 +89,7 @@ class Steps:
 
 def told(had: bool) -> str:
     """How facts say whether there was a gradient."""
-    return "there" if had else "absent"
+    return "there" if had else loaded.ABSENT
 
 
 def _names(group: Mapping[str, Any]) -> Sequence[str]:

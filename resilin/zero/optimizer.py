@@ -20,6 +20,7 @@ from resilin.zero.content import OptimizerContent
 from resilin.zero.elastic import Survivor
 from resilin.zero.gathering import Gathering, gathering_of
 from resilin.zero.gradients import Steps
+from resilin.zero.loaded import described
 from resilin.zero.owned import Owned, options_of
 from resilin.zero.row import Row, check_contiguous, rows_of
 
@@ -56,8 +57,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     Raises UsageError for arguments without a meaning (UsageTypeError for flags that are neither True nor False),
     CollectiveMismatch (on all ranks) when ranks give different parameters, in the first step parameters with different
-    values, in any step different options, or a gradient of a parameter on some of the ranks that hold its elements
-    only. Where a rank refuses its arguments the others raise CollectiveMismatch with its reason.
+    values, in any step different options, states that were loaded with other entries, or a gradient of a parameter on
+    some of the ranks that hold its elements only. Where a rank refuses its arguments the others raise
+    CollectiveMismatch with its reason.
     """
 
     _carries_names = False
@@ -282,6 +284,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         for gathering in self._gatherings:
             moments.reached("gather")
             gathering.run(self.process_group, facts)
+        self._steps.compared()
         moments.reached("gather")
         if self._gatherings:
             for param in written:
@@ -321,6 +324,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._owned = Owned(self._optimizer_class, self._user_defaults, self._rank)
         self._owned.extend(self.param_groups, self._rows)
         self._unchecked = []  # elastic has made them equal
+        self._steps.loaded({})
         self._forget()
         return self._owned
 
@@ -381,6 +385,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.reconfigurable.before_update(overwritten=True)
         self.owned.load(parts, [options_of(group) for group in saved])
         self.reconfigurable.after_update()
+        self._steps.loaded({number: described(entry) for number, entry in by_number.items() if entry})
         self._forget()
         self._begun = True
         for group, mirror in zip(self.param_groups, self.owned.optimizer.param_groups, strict=True):

@@ -134,6 +134,10 @@ class ShardedModule(Module):
                 object.__setattr__(part, "__reduce_ex__", _refuse_copy)  # pickle asks the object, not its class
         self._reducing.listen()
 
+    def stepping(self, optimizer: Optimizer) -> None:
+        """`optimizer` is about to write the pieces, with a state that is compared if it has not been."""
+        self._fetcher.steps.begin(optimizer)
+
     def stepped(self, optimizer: Optimizer) -> None:
         """`optimizer` has written the pieces, with options that what the ranks exchange next compares over them."""
         self._fetcher.steps.add(optimizer)

@@ -144,6 +144,7 @@ class OptimizerState:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over the state of an optimizer of whole parameters, or what `sharded_state_dict` gave on any ranks.
 
+        All ranks load one that has the same entries: after the next step they compare them (CollectiveMismatch).
         Raises UsageError when groups do not match in size, the state is of another kind of optimizer, or it does not
         fit its parameters: nothing is loaded.
         """

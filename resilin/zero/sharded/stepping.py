@@ -58,6 +58,7 @@ def _before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     for module in _of(optimizer):
         module.check_complete(f"{name}.step")
         module.life.updating(optimizer)
+        module.stepping(optimizer)
 
 
 def _of(optimizer: Optimizer) -> list[ShardedModule]:

@@ -5,12 +5,14 @@ It goes with what the next fetch gathers anyway (`dist.compared`):
 options     of each group of the optimizers that stepped since the last fetch (`zero/options.py`)
 groups      in which one each parameter is, by its name
 gradients   whether the step had one of it; a rank without elements of it may be without
+states      what there was of each parameter before the step, if it was loaded or begun since the last one
 trained     whether the parameters of the unit that is fetched require gradients
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import operator
 import weakref
 from collections.abc import Mapping, Sequence
@@ -19,21 +21,36 @@ from typing import Any
 from resilin.core.tensor import Tensor
 from resilin.dist.compared import Facts, Groups
 from resilin.optim import Optimizer
-from resilin.zero.gradients import GradientFacts, told
+from resilin.zero.gradients import GradientFacts, flat, told
+from resilin.zero.loaded import described, fact
 from resilin.zero.options import WHY, Options
 from resilin.zero.sharded.unit import ShardedParameter, Unit
 
 _ABOUT = "zero.shard"
+_LAST, _NEW = "that of the last step", "loaded or begun since"
 _WHY = f"{WHY}, and make groups by name or logical_shape (numel() and shape are those of the piece)"
 
 
-class StepFacts(GradientFacts):
-    """Facts of which some are of gradients: pieces by the names of these."""
+Pieces = Mapping[str, ShardedParameter]
 
-    def __init__(self, groups: Groups, gradients: Mapping[str, ShardedParameter]) -> None:
+
+class StepFacts(GradientFacts):
+    """Facts of which some are of gradients, and some of states: pieces by the names of these."""
+
+    def __init__(self, groups: Groups, gradients: Pieces, states: Pieces | None = None) -> None:
         holders = {name: functools.partial(_holders, piece) for name, piece in gradients.items()}
         super().__init__(_ABOUT, groups, _WHY, holders)
-        self.gradients = gradients
+        self.gradients, self.states = gradients, states or {}
+
+    def check(self, everybody: Sequence[Groups]) -> None:
+        """See Facts. The state that a rank has of a parameter without having elements of it is never used."""
+        found = flat(everybody)
+        for name, piece in self.states.items():
+            holders = _holders(piece)
+            for rank, facts in enumerate(found):
+                if name in facts and rank not in holders:
+                    facts[name] = next((found[one][name] for one in holders if name in found[one]), facts[name])
+        super().check([[("", facts)] for facts in found])
 
 
 class Steps:
@@ -45,6 +62,10 @@ class Steps:
         self._pending: dict[int, StepFacts] = {}  # by id of the optimizer, in the order of their first steps
         self._trained: dict[int, tuple[list[bool], StepFacts]] = {}  # by unit: which are, and that as facts
         self._merged: tuple[tuple[StepFacts, ...], StepFacts] = ((), StepFacts([], {}))  # the last ones, together
+
+    def begin(self, optimizer: Optimizer) -> None:
+        """`optimizer` is about to step."""
+        self._of(optimizer).begins(optimizer)
 
     def add(self, optimizer: Optimizer) -> None:
         """`optimizer` has stepped."""
@@ -70,8 +91,10 @@ class Steps:
         return self._merged[1]
 
     def forget(self) -> None:
-        """Those who stepped with this rank are gone."""
+        """Those who stepped with this rank are gone; others may have come, for whom each optimizer is a new one."""
         self._pending = {}
+        for known in self._known.values():
+            known.forget()
 
     def _trained_in(self, unit: Unit) -> StepFacts:
         trained = [piece._rg for piece in unit.pieces]
@@ -91,8 +114,23 @@ class _Optimizer:
         self._lists: list[list[Tensor]] = []  # of each group, as it was
         self._pieces: dict[str, ShardedParameter] = {}  # those of the units, by name
         self._groups = Facts(_ABOUT, [], _WHY)
-        self._seen: tuple[Facts, Facts, list[bool]] | None = None
+        self._state: Mapping[Any, Any] | None = None  # that of the last step: who loads another replaces it
+        self._before: dict[str, str] | None = None  # the states before this step, if they are new
+        self._seen: tuple[Facts, Facts, list[bool], dict[str, str] | None] | None = None
         self._facts = StepFacts([], {})
+
+    def begins(self, optimizer: Optimizer) -> None:
+        """See Steps.begin."""
+        self._before = None
+        if optimizer.state is not self._state:
+            self.grouped(optimizer)
+            self._state = state = optimizer.state
+            filled = {name: piece for name, piece in self._pieces.items() if math.prod(piece.logical_shape)}
+            self._before = {name: described(state.get(piece)) for name, piece in filled.items()}
+
+    def forget(self) -> None:
+        """Let the states before the next step count as new."""
+        self._state = None
 
     def grouped(self, optimizer: Optimizer) -> Facts:
         """See Steps.groups."""
@@ -117,15 +155,22 @@ class _Optimizer:
         """Facts of the step that it has made."""
         options, groups = self._options.facts(optimizer.param_groups), self.grouped(optimizer)
         lacking = [piece._grad is None for piece in self._pieces.values()]
-        if (options, groups, lacking) != self._seen:
-            self._seen = options, groups, lacking
+        before, self._before = self._before, None
+        if (options, groups, lacking, before) != self._seen:
+            self._seen = options, groups, lacking, before
             end = f" in the step of {self._kind}"
             had = {f"gradient of {name}": told(not lacks) for name, lacks in zip(self._pieces, lacking, strict=True)}
+            states = {fact(name): state for name, state in (before or {}).items() if name in self._pieces}
             # options of the first group before all: a rank that left the step out has none
-            entries = [*options.groups[:1], *groups.groups, *options.groups[1:], (end, had)]
+            entries = [*options.groups[:1], *groups.groups, *options.groups[1:], self._new(before), (end, states | had)]
             pieces = {name + end: piece for name, piece in zip(had, self._pieces.values(), strict=True)}
-            self._facts = StepFacts(entries, pieces)
+            of_states = {fact(name) + end: piece for name, piece in self._pieces.items() if fact(name) in states}
+            self._facts = StepFacts(entries, pieces, of_states)
         return self._facts
+
+    def _new(self, before: Any) -> tuple[str, Mapping[str, str]]:
+        """Whether the state is another than that of the last step."""
+        return f" of {self._kind}", {"the state": _LAST if before is None else _NEW}
 
 
 def _same(params: Sequence[Tensor], before: Sequence[Tensor]) -> bool:
@@ -145,8 +190,10 @@ def _together(parts: Sequence[StepFacts], steps: int) -> StepFacts:
     """One for all of `parts`, of which the first are `steps` of optimizers."""
     groups: list[tuple[str, Any]] = []
     gradients: dict[str, ShardedParameter] = {}
+    states: dict[str, ShardedParameter] = {}
     for number, facts in enumerate(parts):
         which = f" (optimizer {number})" if 1 < steps > number else ""
         groups += [(end + which, each) for end, each in facts.groups]
         gradients |= {name + which: piece for name, piece in facts.gradients.items()}
-    return StepFacts(groups, gradients)
+        states |= {name + which: piece for name, piece in facts.states.items()}
+    return StepFacts(groups, gradients, states)
