@@ -9,7 +9,7 @@ from resilin.dist.backends.base import Call
 from resilin.dist.block import open_block
 from resilin.dist.group import ProcessGroup
 from resilin.dist.message import Kind
-from resilin.errors import DistError, UsageError
+from resilin.errors import DistError
 
 
 def tell(group: ProcessGroup, kind: Kind, async_op: bool = False, function: str = "") -> None:
@@ -30,7 +30,11 @@ def tell(group: ProcessGroup, kind: Kind, async_op: bool = False, function: str 
 
 
 class Telling:
-    """Around what looks at a call's arguments: a UsageError there is told to the other ranks, and raised."""
+    """Around what looks at a call's arguments: what is raised there, but errors of the group, is told to the others.
+
+    Also what an argument raises that is looked at, as a list of one's own; not what ends the program, which waits for
+    nobody.
+    """
 
     __slots__ = ("_async_op", "_function", "_group", "_kind")
 
@@ -42,5 +46,5 @@ class Telling:
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Tell, where there is something to tell."""
-        if isinstance(error, UsageError):
+        if isinstance(error, Exception) and not isinstance(error, DistError):
             tell(self._group, self._kind, self._async_op, self._function)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import permutations, product
 from typing import Any
 
@@ -389,3 +389,40 @@ def test_every_kind_against_every_other_of_any_size_raises_on_all_ranks(transpor
 
     outcome = run_ranks(ranks, attack, transport=transport, timeout_s=10.0)
     assert [problem for found in outcome.results() for problem in found] == []
+
+
+class Breaks(list):
+    """A list that cannot be read."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise ZeroDivisionError("a list of one's own")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        (
+            lambda: dist.all_gather(Breaks([np.ones(3)] * 2), np.ones(3)),
+            lambda: dist.all_gather([np.ones(3), np.ones(3)], np.ones(3)),
+        ),
+        (
+            lambda: dist.reduce_scatter(np.ones(3), Breaks([np.ones(3)] * 2)),
+            lambda: dist.reduce_scatter(np.ones(3), [np.ones(3), np.ones(3)]),
+        ),
+        (
+            lambda: dist.all_to_all([np.ones(3), np.ones(3)], Breaks([np.ones(3)] * 2)),
+            lambda: dist.all_to_all([np.ones(3), np.ones(3)], [np.ones(3), np.ones(3)]),
+        ),
+    ],
+)
+def test_an_argument_that_cannot_be_looked_at_on_one_rank_is_told_to_all_of_them(wrong: Any, right: Any) -> None:
+    def work(rank: int) -> None:
+        if rank == 0:
+            with pytest.raises(ZeroDivisionError):
+                wrong()
+        else:
+            with pytest.raises(CollectiveMismatch, match="that it refuses"):
+                right()
+        dist.barrier()
+
+    run_ranks(2, work, timeout_s=2 * PATIENCE_S).results()
