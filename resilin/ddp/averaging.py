@@ -19,9 +19,11 @@ from resilin.ddp.timings import Timings, now
 from resilin.ddp.traffic import Traffic
 from resilin.dist.compared import Facts, Groups
 from resilin.dist.future import Future
+from resilin.errors import CollectiveMismatch
 
 _HOOKS = "resilin.ddp.comm_hooks."
 _NO_HOOK, _OWN_HOOK = "none", "one of the program's"
+_ALIKE = "all ranks must register the same"
 
 
 def overlaps(group: dist.ProcessGroup) -> bool:
@@ -35,14 +37,22 @@ def overlaps(group: dist.ProcessGroup) -> bool:
 
 
 class _HookFacts(Facts):
-    """Which hook a rank has. One of the program's may do what another rank's does, as one around that which logs."""
+    """Which hook a rank has. One of the program's may do what another rank's does, as one around that which logs.
 
-    def __init__(self, name: str, state: str) -> None:
+    refused: why this rank has refused another one since, if it has.
+    """
+
+    def __init__(self, name: str, state: str, refused: str | None) -> None:
         told = {"the comm hook's state": state, "the comm hook": name}
-        super().__init__("DistributedDataParallel", [("", told)], "all ranks must register the same")
+        refusal = {} if refused is None else {"refused": refused}
+        super().__init__("DistributedDataParallel", [("", told), ("", refusal)], _ALIKE)
 
     def check(self, everybody: Sequence[Groups]) -> None:
         """See Facts."""
+        refusals = {rank: groups[1][1]["refused"] for rank, groups in enumerate(everybody) if groups[1][1]}
+        if refusals and len(refusals) < len(everybody):
+            rank, why = next(iter(refusals.items()))
+            raise CollectiveMismatch(f"{self.about}: rank {rank} refused its comm hook: {why}; {_ALIKE}")
         told = [dict(groups[0][1]) for groups in everybody]
         names = [each["the comm hook"] for each in told]
         if _NO_HOOK in names:
@@ -67,6 +77,7 @@ class Averaging:
         self.timings = Timings()
         self.hook: Hook | None = None
         self._state: Any = None
+        self._refused: str | None = None
         self._agreed = (-1, 0)  # the generation in which ranks have compared the hook's state, and its phase since then
         self._group = group
         self._params = params
@@ -75,7 +86,11 @@ class Averaging:
 
     def use(self, state: Any, hook: Hook) -> None:
         """Use `hook` instead of the averaging all-reduce."""
-        self.hook, self._state = hook, state
+        self.hook, self._state, self._refused = hook, state, None
+
+    def refuse(self, why: str) -> None:
+        """A hook is not used, and the program may go on without: the others hear it where ranks compare their hooks."""
+        self._refused = why
 
     def lone_bytes(self) -> int | None:
         """From which size a gradient has a bucket of its own; None where a hook may go by what is in one bucket."""
@@ -109,7 +124,8 @@ class Averaging:
     def facts(self) -> Facts:
         """Of the hook: ranks with different ones reduce other tensors."""
         state = self._state
-        return _HookFacts(_name(self.hook), type(state).__name__ if isinstance(state, HookState) else "none of its own")
+        kind = type(state).__name__ if isinstance(state, HookState) else "none of its own"
+        return _HookFacts(_name(self.hook), kind, self._refused)
 
     def _agree(self) -> None:
         """Before the first bucket of a hook: no rank is to wait for one with other options, or be told other means.

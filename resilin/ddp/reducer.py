@@ -77,6 +77,10 @@ class Reducer:
         """Use `hook` instead of the averaging all-reduce."""
         self._averaging.use(state, hook)
 
+    def refuse_hook(self, why: str) -> None:
+        """This rank has refused a hook: the others hear it in the first backward that reduces."""
+        self._averaging.refuse(why)
+
     def prepare(
         self,
         sync: bool,

@@ -304,8 +304,22 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
 
         UsageError when one is registered already (mixed_precision has one of its own), when `hook` cannot be called
         with two arguments, with shards, or after the first backward that reduced, in which ranks compare their hooks;
-        UsageTypeError for a state of another class than a built-in hook's.
+        UsageTypeError for a state of another class than a built-in hook's. A program that goes on after that has all
+        ranks raise CollectiveMismatch in the first backward that reduces, unless all refused theirs.
         """
+        try:
+            self._check_hook(state, hook)
+        except UsageError as error:
+            if self._reducer is not None:
+                self._reducer.refuse_hook(str(error))
+            raise
+        self._comm_hook = hook
+        if self._reducer is None:  # a world of one reduces nothing, but the hook must see every bucket
+            self._attach_reducer(arguments.trained(self.module, DistributedDataParallel))
+        assert self._reducer is not None, "attached above"
+        self._reducer.set_hook(state, hook)
+
+    def _check_hook(self, state: Any, hook: Any) -> None:
         arguments.check_hook(hook, state)
         if self._sharder is not None:
             raise UsageError("register_comm_hook: fixed-shard mode sums along its own tree; use shards=None with hooks")
@@ -316,11 +330,6 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
                 "register_comm_hook: a backward of this model has reduced its gradients already, which is where ranks "
                 "compare their hooks; register before the first backward, or wrap the module again, on all ranks"
             )
-        self._comm_hook = hook
-        if self._reducer is None:  # a world of one reduces nothing, but the hook must see every bucket
-            self._attach_reducer(arguments.trained(self.module, DistributedDataParallel))
-        assert self._reducer is not None, "attached above"
-        self._reducer.set_hook(state, hook)
 
     def stats(self) -> Mapping[str, Any]:
         """What this rank did since construction. Seconds are sums over `backwards`; with "last_" before the name, those

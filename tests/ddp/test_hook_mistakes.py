@@ -13,7 +13,7 @@ from resilin import dist, nn
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import GradBucket
-from resilin.ddp.comm_hooks.default_hooks import allreduce_hook
+from resilin.ddp.comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
 from resilin.ddp.comm_hooks.hook_type import DDPCommHookType, register_ddp_comm_hook
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -182,6 +182,71 @@ def test_a_hook_after_the_first_backward_is_refused_and_changes_nothing(find_unu
 
     first, second = run_ranks(2, work).results()
     assert first == second
+
+
+def too_few(bucket: GradBucket) -> Future[Tensor]:
+    raise NotImplementedError
+
+
+REFUSED: dict[str, tuple[list[Any], str]] = {
+    "wrong signature": ([too_few], "too_few must take (state, bucket), it takes 1 arguments: (bucket"),
+    "no function": ([3], "expected a function (state, bucket), got int"),
+    "twice": ([allreduce_hook, fp16_compress_hook], "a hook is registered already; it can be set once"),
+}
+
+
+def register(model: DDP, hooks: list[Any]) -> str:
+    """Why the last of them was refused."""
+    for hook in hooks[:-1]:
+        model.register_comm_hook(None, hook)
+    with pytest.raises(UsageError) as caught:
+        model.register_comm_hook(None, hooks[-1])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("find_unused", [False, True])
+@pytest.mark.parametrize("others", [None, allreduce_hook])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_hook_that_one_rank_refuses_and_goes_on_is_told_on_all_in_the_first_backward(
+    case: str, others: Any, find_unused: bool
+) -> None:
+    def work(rank: int) -> tuple[str, str]:
+        model, own = DDP(Given(), find_unused_parameters=find_unused), ""
+        if rank == 1:
+            own = register(model, REFUSED[case][0])
+        elif others is not None:
+            model.register_comm_hook(None, others)
+        for _ in range(2):
+            with pytest.raises(CollectiveMismatch) as caught:
+                model(gradients_of(0, rank)).backward()
+        again = DDP(model.module)
+        again(gradients_of(0, rank)).backward()
+        return own, str(caught.value)
+
+    results = run_ranks(3, work).results()
+    own = results[1][0]
+    assert REFUSED[case][1] in own
+    for _, said in results:
+        assert (
+            f": DistributedDataParallel: rank 1 refused its comm hook: {own}; all ranks must register the same" in said
+        )
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_hooks_that_all_ranks_refuse_or_replace_by_one_that_they_take_change_nothing(case: str) -> None:
+    def work(rank: int) -> None:
+        model = DDP(Given())
+        register(model, REFUSED[case][0])
+        model(gradients_of(0, rank)).backward()
+        if case == "twice":
+            return
+        model = DDP(model.module)
+        if rank == 1:
+            register(model, REFUSED[case][0])
+        model.register_comm_hook(None, allreduce_hook)
+        model(gradients_of(1, rank)).backward()
+
+    run_ranks(2, work).results()
 
 
 def test_a_hook_after_a_backward_that_reduced_nothing_is_taken() -> None:
