@@ -191,6 +191,24 @@ def test_a_state_that_is_loaded_on_one_rank_alone_is_named_by_all(stage: int, wo
 
 
 @pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_state_loaded_otherwise_is_named_after_several_steps_on_one_gradient(stage: int, steps: int) -> None:
+    def work(rank: int) -> None:
+        model = shard(net(), stage)
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
+        step(model, optimizer)
+        state = OptimizerState(model, optimizer).state_dict()
+        load(model, optimizer, {**state, "state": {}} if rank == 1 else state)
+        model(resilin.ones(4, 20)).square().mean().backward()
+        for _ in range(steps):
+            optimizer.step()
+        with pytest.raises(CollectiveMismatch, match=r"is momentum_buffer on rank 0 and absent on rank 1; "):
+            model(resilin.ones(4, 20))
+
+    run_ranks(2, work).results()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize("kind", [optim.AdamW, optim.Adagrad, optim.SGD, optim.NAdam])
 def test_states_of_pieces_that_are_loaded_alike_are_taken_by_ranks_without_elements_too(stage: int, kind: Any) -> None:
     def work(rank: int) -> list[Any]:

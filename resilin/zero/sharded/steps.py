@@ -83,7 +83,10 @@ class Steps:
     def take(self, units: Sequence[Unit]) -> Facts:
         """What is to be compared when `units` are fetched. Each step is once."""
         parts = (*self._pending.values(), *map(self._trained_in, units))
-        steps, self._pending = len(self._pending), {}
+        steps = len(self._pending)
+        for optimizer in [each for each in self._known if id(each) in self._pending] if steps else ():
+            self._known[optimizer].compared()
+        self._pending = {}
         if len(parts) == 1:
             return parts[0]
         if parts != self._merged[0]:
@@ -115,18 +118,21 @@ class _Optimizer:
         self._pieces: dict[str, ShardedParameter] = {}  # those of the units, by name
         self._groups = Facts(_ABOUT, [], _WHY)
         self._state: Mapping[Any, Any] | None = None  # that of the last step: who loads another replaces it
-        self._before: dict[str, str] | None = None  # the states before this step, if they are new
+        self._before: dict[str, str] | None = None  # the states before the first step that is not compared, if new
         self._seen: tuple[Facts, Facts, list[bool], dict[str, str] | None] | None = None
         self._facts = StepFacts([], {})
 
     def begins(self, optimizer: Optimizer) -> None:
         """See Steps.begin."""
-        self._before = None
         if optimizer.state is not self._state:
             self.grouped(optimizer)
             self._state = state = optimizer.state
             filled = {name: piece for name, piece in self._pieces.items() if math.prod(piece.logical_shape)}
             self._before = {name: described(state.get(piece)) for name, piece in filled.items()}
+
+    def compared(self) -> None:
+        """Its steps are being compared."""
+        self._before = None
 
     def forget(self) -> None:
         """Let the states before the next step count as new."""
@@ -155,7 +161,7 @@ class _Optimizer:
         """Facts of the step that it has made."""
         options, groups = self._options.facts(optimizer.param_groups), self.grouped(optimizer)
         lacking = [piece._grad is None for piece in self._pieces.values()]
-        before, self._before = self._before, None
+        before = self._before
         if (options, groups, lacking, before) != self._seen:
             self._seen = options, groups, lacking, before
             end = f" in the step of {self._kind}"
