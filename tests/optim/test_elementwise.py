@@ -116,6 +116,19 @@ def test_a_division_of_zero_by_zero_is_nan_without_a_warning():
     assert np.isnan(param.detach().numpy()).all()
 
 
+@pytest.mark.parametrize("name", [*NAMES, "Adam", "AdamW", "SGD"])
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64])
+def test_a_number_is_updated_as_an_array_of_one_element(name, dtype):
+    number, array = (resilin.full(shape, 3.0, dtype=dtype).requires_grad_() for shape in ((), (1,)))
+    for param in (number, array):
+        optimizer = getattr(optim, name)([param, resilin.ones(2, dtype=resilin.float64).requires_grad_()], lr=0.1)
+        for _ in range(3):
+            param.grad = param.detach() / 2
+            optimizer.step()
+    assert number.shape == ()
+    assert number.item() == array.item() < 3
+
+
 @pytest.mark.parametrize("make", [resilin.optim.AdamW, resilin.optim.SGD, resilin.optim.NAdam])
 def test_a_parameters_bits_do_not_depend_on_those_beside_it(make):
     def run(apart):

@@ -13,9 +13,9 @@ _native_contiguous_copy = kernel("contiguous_copy")
 
 
 def ascontiguousarray(x: Any) -> Array:
-    """`np.ascontiguousarray(x)`."""
+    """`x` in C order, of the same shape: `np.ascontiguousarray` makes one dimension of none."""
     if isinstance(x, np.ndarray) and not x.flags.c_contiguous:
         y: Array | None = _native_contiguous_copy(x)
         if y is not None:
             return y
-    return np.ascontiguousarray(x)
+    return np.asarray(x, order="C")

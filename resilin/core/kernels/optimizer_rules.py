@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels.common import Array, array_namespace
+from resilin.core.kernels.contiguous import ascontiguousarray
 from resilin.core.kernels.loader import kernel
 
 Lists = Sequence[Sequence[Array] | None]
@@ -46,9 +47,7 @@ def dispatch(lists: Lists, native: Callable[[Lists], bool], reference: Callable[
     check_lists(lists)
     with np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
         whole = [
-            [np.ascontiguousarray(g) if isinstance(g, np.ndarray) else g for g in lists[1] or ()]
-            if place == 1
-            else each
+            [ascontiguousarray(g) if isinstance(g, np.ndarray) else g for g in lists[1] or ()] if place == 1 else each
             for place, each in enumerate(lists)
         ]
         fast = [number for number in range(len(parameters)) if _is_native(whole, number)]

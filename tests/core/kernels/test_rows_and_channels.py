@@ -56,6 +56,11 @@ def test_copies_of_reversed_stretched_and_empty_views_are_numpys(view: Any) -> N
     np.testing.assert_array_equal(contiguous.ascontiguousarray(x), x)
 
 
+def test_what_has_no_dimension_stays_so() -> None:
+    x = np.array(2.5, np.float32)
+    assert contiguous.ascontiguousarray(x).shape == ()
+
+
 def test_kernels_get_copies_of_transposed_arrays() -> None:
     x = _random((70, 33))
     np.testing.assert_array_equal(resilin.tensor(x).t().relu().numpy(), np.maximum(x.T, 0))
