@@ -151,7 +151,18 @@ class Mailbox:
         self._arriving: dict[int, Incoming] = {}  # guarded by lock: the message whose bytes are on the way, by source
         self._gone: set[int] = set()  # guarded by lock
         self._error: BaseException | None = None  # guarded by lock
-        self.post_office: Post | None = None  # set once, before messages come that way
+        self.post_office: Post | None = None  # set once, by `join`, before messages come that way
+
+    def join(self, post: Post) -> None:
+        """Messages may come and go by `post`, too. Peers that were quicker may have called, left or failed before."""
+        with self.lock:
+            self.post_office = post
+            gone, error = set(self._gone), self._error
+        post.heard()
+        for rank in gone:
+            post.gone(rank)
+        if error is not None:
+            post.fail(error)
 
     def post(self, receive: Receive) -> None:
         """Wait for a message; `receive.finish` is called at once if it is already here, or can no longer come."""
@@ -259,30 +270,33 @@ class Mailbox:
         """`rank` will send nothing more: fail the receives that wait for it alone, and sends to it."""
         if self.post_office is not None:
             self.post_office.collect()  # what it has sent before
-            self.post_office.gone(rank)
         with self.lock:
             self._gone.add(rank)
+            post = self.post_office  # or one that joins from now on, and sees who has gone
             self._early = deque(m for m in self._early if m.complete or m.source != rank)
             failed = [r for r in self._posted if r.source == rank]
             self._posted = deque(r for r in self._posted if r.source != rank)
             half = self._arriving.pop(rank, None)
             if half is not None and half.receive is not None:
                 failed.append(half.receive)
+        if post is not None:
+            post.gone(rank)
         for receive in failed:
             receive.finish(lost(rank), rank)
 
     def fail(self, error: BaseException) -> None:
         """Fail every receive, posted now or later, and every send with `error`."""
-        if self.post_office is not None:
-            self.post_office.fail(error)
         with self.lock:
             self._error = self._error or error
+            post = self.post_office
             failed, self._posted = list(self._posted), deque()
             for message in self._arriving.values():
                 if message.receive is not None:
                     failed.append(message.receive)
                     message.detach()
             self._arriving.clear()
+        if post is not None:
+            post.fail(error)
         for receive in failed:
             receive.finish(error, receive.source)
 

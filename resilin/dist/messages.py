@@ -49,9 +49,9 @@ class Messages:
 
     def join(self, post: LocalPost) -> None:
         """From now on messages between ranks of this host go through shared memory."""
-        self._post = self._mailbox.post_office = post
         post.left_half_way = lambda error: self._left_half_way(f"messages, {self._title()}", error, None)
-        post.heard()  # a peer that was quicker may have called, once, when there was nobody to hear it
+        self._post = post
+        self._mailbox.join(post)
 
     def close(self) -> None:
         """Let go of shared memory."""

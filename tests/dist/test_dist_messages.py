@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from resilin import dist
+from resilin.dist.mailbox import Mailbox
 from resilin.dist.messages import Messages
 from resilin.dist.world import default_group
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistError, PeerLost
@@ -183,6 +184,35 @@ def test_a_rank_that_was_called_before_it_could_hear_is_called_again(monkeypatch
 
     monkeypatch.setattr(Messages, "join", late)
     run_ranks(2, flood, lambda rank: sent.set() if rank == 0 else None).results()
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_a_send_to_a_rank_that_left_before_this_one_could_hear_names_it(monkeypatch, large):
+    """The other one has finished its group, and left it."""
+    left, joined, gone = threading.Event(), Messages.join, Mailbox.gone
+
+    def late(self, post):
+        if 1 in post._seats:
+            assert left.wait(PATIENCE_S)
+        joined(self, post)
+
+    def told(self, rank):
+        gone(self, rank)
+        if rank == 1:
+            left.set()
+
+    monkeypatch.setattr(Messages, "join", late)
+    monkeypatch.setattr(Mailbox, "gone", told)
+
+    def work(rank):
+        if rank == 0:
+            with pytest.raises(PeerLost, match="rank 1 with tag 0.*the peer left the group") as caught:
+                dist.send(numbers(0) if large else np.ones(3), dst=1)
+            assert caught.value.ranks == {1}
+        else:
+            dist.destroy_process_group()
+
+    run_ranks(2, work, abort=False).results()
 
 
 def test_arrays_from_elsewhere_and_read_only_ones_are_sent():
