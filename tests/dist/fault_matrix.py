@@ -142,6 +142,7 @@ ALGORITHMS = {
 }
 WAYS = {
     "shm": Way("shm", {**EACH, "all_reduce": HUGE, "reduce": HUGE}),
+    "pushed": Way("shm", {"broadcast": HUGE, "gather": HUGE}),
     "slots": Way("shm", dict.fromkeys(list(CALLS)[1:10], SMALL)),
     "tcp": Way("tcp", EACH),
     "hosts": Way("hosts", EACH),

@@ -226,35 +226,42 @@ def two_ends():
 OK, ABORTED, TIMEOUT = 0, 1, 2
 
 
-@pytest.mark.skipif(loader.native is None, reason="needs the native code")
-def test_a_rank_that_comes_after_a_peer_has_given_up_writes_nothing_into_its_memory(two_ends):
-    zero, one = two_ends
-    float32, size = DTYPE_CODES[np.dtype(np.float32)], 1 << 20
-    files, arrays = [], []
-    for rank, end in enumerate((one, zero)):  # each maps the other's
+@pytest.fixture
+def arenas(two_ends):
+    """An array of 1 MiB for each of two ranks, which the other has mapped as arena 0: 1 and 2 everywhere."""
+    size, arrays = 1 << 20, []
+    for rank, end in enumerate(reversed(two_ends)):  # each maps the other's
         fd = os.memfd_create("arena")
         os.ftruncate(fd, size)
         assert end.add_arena(rank, 0, fd, size)
         arrays.append(np.frombuffer(mmap.mmap(fd, size), np.float32))
-        files.append(fd)
-    arrays[0][:], arrays[1][:] = 1, 2
-    statuses = {}
-
-    def call(rank):
-        limit = SYSTEM.monotonic() + (0.2 if rank == 0 else 10.0)
-        array, kind = arrays[rank], int(Kind.ALL_REDUCE)
-        arguments = array, 0, kind, float32, int(ReduceOp.SUM), -1, [array], [(0, 0)], [], limit, 0.0
-        statuses[rank] = loader.native.Collectives(two_ends[rank]).run(*arguments)
-
-    call(0)  # alone: gives up
-    assert statuses[0] == TIMEOUT
-    assert zero.aborted() == one.aborted() != 0
-    call(1)
-    assert statuses[1] == ABORTED
-    assert one.write(float32, int(ReduceOp.SUM), [arrays[1], arrays[1]], [arrays[0]], arrays[0].size) == ABORTED
-    assert (arrays[0] == 1).all()
-    for fd in files:
+        arrays[rank][:] = rank + 1
         os.close(fd)
+    return arrays
+
+
+def run_native(end, kind, root, array, inputs, outputs, limit_s):
+    """One collective of `array`, which peers find as arena 0, among the inputs or as an output that they may write."""
+    targets = [(0, 0)] * len(outputs) or None
+    op, code, here = int(ReduceOp.SUM), DTYPE_CODES[array.dtype], [(0, 0)] * len(inputs)
+    until = SYSTEM.monotonic() + limit_s
+    return loader.native.Collectives(end).run(
+        array, 0, int(kind), code, op, root, inputs, here, outputs, until, 0.0, None, targets
+    )
+
+
+@pytest.mark.skipif(loader.native is None, reason="needs the native code")
+@pytest.mark.parametrize("kind", [Kind.ALL_REDUCE, Kind.BROADCAST])
+def test_a_rank_that_comes_after_a_peer_has_given_up_writes_nothing_into_its_memory(two_ends, arenas, kind):
+    zero, one = two_ends
+    (first, second), broadcast = arenas, kind == Kind.BROADCAST
+    alone = ([], [first]) if broadcast else ([first], [])
+    assert run_native(zero, kind, 1, first, *alone, limit_s=0.2) == TIMEOUT
+    assert zero.aborted() == one.aborted() != 0
+    assert run_native(one, kind, 1, second, [second], [], limit_s=10.0) == ABORTED
+    float32 = DTYPE_CODES[first.dtype]
+    assert one.write(float32, int(ReduceOp.SUM), [second, second], [first], first.size) == ABORTED
+    assert (first == 1).all()
 
 
 @pytest.mark.skipif(loader.native is None, reason="without native code ranks of a host share no memory")

@@ -206,7 +206,7 @@ def test_a_send_to_a_rank_that_left_before_this_one_could_hear_names_it(monkeypa
 
     def work(rank):
         if rank == 0:
-            with pytest.raises(PeerLost, match="rank 1 with tag 0.*the peer left the group") as caught:
+            with pytest.raises(PeerLost, match=r"rank 1 with tag 0.*the peer left the group") as caught:
                 dist.send(numbers(0) if large else np.ones(3), dst=1)
             assert caught.value.ranks == {1}
         else:

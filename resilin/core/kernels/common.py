@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from resilin.core.kernels.loader import kernel
+
 Array = NDArray[Any]
 
 _FLOAT32 = np.dtype(np.float32)
+_address = kernel("memory_address")
 
 
 def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -40,4 +43,7 @@ def is_array(value: Any) -> bool:
 
 def address_of(array: Any) -> int:
     """Where an array's first element lies: in the host's memory, or in its device's."""
+    at: int | None = _address(array)
+    if at is not None:
+        return at
     return int(array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr)

@@ -32,6 +32,7 @@ from resilin.errors import CollectiveTimeout, PeerLost, UsageError
 
 _LINE_BYTES = 64  # tensors in a slot start at a cache line
 _MAX_REGIONS: int = getattr(loader.native, "MAX_REGIONS", 0)
+_SHARED_MIN_BYTES: int = getattr(loader.native, "SHARED_MIN_BYTES", 0)
 _OK, _STATUS_ABORTED, _STATUS_TIMEOUT, _STATUS_MISMATCH, _STATUS_MISSING = range(5)
 _NOTHING = np.empty(0, np.uint8)
 
@@ -95,11 +96,13 @@ class ShmBackend:
         op: ReduceOp | None = None,
         root: int = -1,
         stage: tuple[Array, Place] | None = None,
+        targets: list[Place] | None = None,
     ) -> list[Array]:
         """Do the whole call. All ranks agree on `like`; returns the memory of the inputs that the peers have touched.
 
         That is `inputs` themselves, or copies where peers cannot map them, or where this call overwrites them while
-        peers still read. With a `stage` the one input passes through it, piece by piece.
+        peers still read. With a `stage` the one input passes through it, piece by piece. `targets`: where the outputs
+        lie, for peers to write into them.
         """
         self._memory.segment()
         native = self._collectives
@@ -108,7 +111,7 @@ class ShmBackend:
         deadline, spin = self._limits(call)
         code, combine = DTYPE_CODES[like.dtype], NO_OP if op is None else int(op)
         status = native.run(
-            like, call.stamp, int(kind), code, combine, root, used, places, outputs, deadline, spin, through
+            like, call.stamp, int(kind), code, combine, root, used, places, outputs, deadline, spin, through, targets
         )
         while status == _STATUS_MISSING:
             self._await_missing(call)
@@ -130,6 +133,13 @@ class ShmBackend:
             if all(place is not None or not array.nbytes for place, array in zip(places, inputs, strict=True)):
                 return inputs, places
         return self._memory.stage(inputs)
+
+    def _targets(self, outputs: list[Array]) -> list[Place] | None:
+        """Where outputs lie that peers may write into; None when they are small, or one cannot be mapped by peers."""
+        if not outputs or outputs[0].nbytes < _SHARED_MIN_BYTES or len(outputs) >= _MAX_REGIONS:
+            return None
+        places = [self._memory.place(array) for array in outputs]
+        return None if None in places else [place for place in places if place is not None]
 
     def _overwritten(self, inputs: list[Array], outputs: list[Array]) -> bool:
         if not outputs or not inputs:
@@ -225,10 +235,10 @@ class ShmBackend:
             np.copyto(array, work)
 
     def broadcast(self, call: Call, array: Array, root: int) -> None:
-        """See Backend. Every rank copies from the root's memory."""
+        """See Backend. Every rank copies from the root's memory, and of what is large the root copies a part."""
         call.note(array.dtype, array.shape, None, root)
         inputs, outputs = ([array], []) if self._rank == root else ([], [array])
-        self._run(call, Kind.BROADCAST, array, inputs, outputs, None, root)
+        self._run(call, Kind.BROADCAST, array, inputs, outputs, None, root, targets=self._targets(outputs))
 
     def all_gather(self, call: Call, array: Array, outputs: Sequence[Array]) -> None:
         """See Backend. Every rank copies from every other's memory."""
@@ -236,9 +246,10 @@ class ShmBackend:
         self._run(call, Kind.ALL_GATHER, array, [array], list(outputs))
 
     def gather(self, call: Call, array: Array, outputs: Sequence[Array] | None, root: int) -> None:
-        """See Backend. The root copies from every rank's memory."""
+        """See Backend. The root copies from every rank's memory; what is large every rank copies into the root's."""
         call.note(array.dtype, array.shape, None, root)
-        self._run(call, Kind.GATHER, array, [array], list(outputs or ()), None, root)
+        parts = list(outputs or ())
+        self._run(call, Kind.GATHER, array, [array], parts, None, root, targets=self._targets(parts))
 
     def reduce_scatter(self, call: Call, inputs: Sequence[Array], output: Array, op: ReduceOp) -> None:
         """See Backend. Every rank reduces its part straight from all inputs."""

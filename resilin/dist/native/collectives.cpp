@@ -19,8 +19,10 @@ Status Collectives::run(Job job, double deadline, double spin_s) {
     at_.assign(static_cast<size_t>(segment_.ranks()), nullptr);
     if (job_.mine.kind == ALL_TO_ALL)
         for (size_t r = 0; r < job_.inputs.size(); r++) job_.inputs[r].expected = job_.outputs[r].size;
+    std::vector<Piece> shown = job_.inputs;
+    shown.insert(shown.end(), job_.targets.begin(), job_.targets.end());
     const Status met = segment_.exchange(
-        job_.mine, job_.inputs.data(), static_cast<int>(job_.inputs.size()), deadline, spin_s, job_.stage ? IN_STAGE : IN_ARENA);
+        job_.mine, shown.data(), static_cast<int>(shown.size()), deadline, spin_s, job_.stage ? IN_STAGE : IN_ARENA);
     if (met != OK) return met;
     shared_ = staged_ = false;
     for (int r = 0; r < segment_.ranks(); r++) {
@@ -35,7 +37,15 @@ Status Collectives::resume(double deadline, double spin_s) {
     deadline_ = deadline;
     spin_s_ = spin_s;
     const Status done = work();
-    return done != OK || !shared_ ? done : segment_.barrier(deadline, spin_s);
+    return done != OK || !shared_ ? done : segment_.barrier(deadline, spin_s, moved());
+}
+
+// The most bytes that a rank reads and writes in this call, as far as this one can tell.
+size_t Collectives::moved() const {
+    size_t bytes = 0;
+    for (const Piece &input : job_.inputs) bytes += input.size;
+    for (const Output &output : job_.outputs) bytes += output.size;
+    return job_.mine.kind == GATHER && job_.outputs.empty() ? bytes * at_.size() : bytes;
 }
 
 Status Collectives::work() {
@@ -44,7 +54,7 @@ Status Collectives::work() {
     case REDUCE: return reduce();
     case REDUCE_SCATTER: return reduce_scatter();
     case BROADCAST: return broadcast();
-    case ALL_GATHER:
+    case ALL_GATHER: return all_gather();
     case GATHER: return gather();
     case SCATTER: return scatter();
     case ALL_TO_ALL: return all_to_all();
@@ -55,7 +65,7 @@ Status Collectives::work() {
 // Where input `index` of `rank` lies, into at_[rank]; false when its arena is missing.
 bool Collectives::find(int rank, size_t index) {
     char *&at = at_[static_cast<size_t>(rank)];
-    const bool own = rank == segment_.rank() && !job_.inputs[index].in_slot();
+    const bool own = rank == segment_.rank() && !job_.inputs[index].in_slot(); // its targets nobody looks for
     at = own ? job_.inputs[index].data : segment_.locate(rank, index);
     return at != nullptr;
 }
@@ -116,7 +126,7 @@ Status Collectives::all_reduce_staged() {
         for (size_t r = 0; r < base.size(); r++)
             at_[r] = base[r] + (segment_.side(static_cast<int>(r)).shared == IN_STAGE ? half(at) : at);
         status = share(everybody, piece(at) / item);
-        if (status == OK) status = segment_.barrier(deadline_, spin_s_);
+        if (status == OK) status = segment_.barrier(deadline_, spin_s_, 2 * piece(at));
         if (status == OK && job_.stage) copy(job_.inputs[0].data + at, job_.stage + half(at), piece(at), false);
     }
     return status;
@@ -136,25 +146,56 @@ Status Collectives::reduce_scatter() {
     return combine(job_.outputs[0].data, job_.outputs[0].size / item_size(job_.mine.dtype));
 }
 
+// Each receiver copies from the root. Into those that can be written by peers the root copies the end, as much as leaves
+// the same for all ranks.
 Status Collectives::broadcast() {
     const int root = job_.mine.root;
-    if (segment_.rank() == root) return OK;
-    if (!find(root, 0)) return MISSING;
-    const Output &out = job_.outputs[0];
-    copy(out.data, at_[static_cast<size_t>(root)], out.size, out.size * at_.size() >= STREAM_MIN_BYTES);
-    reached("data");
+    const size_t n = at_.size(), size = segment_.rank() == root ? job_.inputs[0].size : job_.outputs[0].size;
+    const size_t cut = (size - size / n) / LINE_BYTES * LINE_BYTES;
+    const bool stream = size * n >= STREAM_MIN_BYTES;
+    if (segment_.rank() != root) {
+        if (!find(root, 0)) return MISSING;
+        copy(job_.outputs[0].data, at_[static_cast<size_t>(root)], job_.targets.empty() ? size : cut, stream);
+        reached("data");
+        return OK;
+    }
+    for (int r = 0; r < segment_.ranks(); r++)
+        if (r != root && segment_.side(r).n_regions && !find(r, 0)) return MISSING;
+    Status status = OK;
+    for (size_t step = 1; step < n && status == OK; step++) {
+        const size_t r = (static_cast<size_t>(root) + step) % n;
+        if (at_[r]) status = segment_.push(at_[r] + cut, job_.inputs[0].data + cut, size - cut, stream);
+    }
+    return status;
+}
+
+Status Collectives::all_gather() {
+    for (int r = 0; r < segment_.ranks(); r++)
+        if (!find(r, 0)) return MISSING;
+    const size_t n = at_.size();
+    for (size_t step = 0; step < n; step++) { // each rank starts at another peer, so that they do not queue
+        const size_t r = (static_cast<size_t>(segment_.rank()) + step) % n;
+        copy(job_.outputs[r].data, at_[r], job_.outputs[r].size, job_.outputs[r].size * n * n >= STREAM_MIN_BYTES);
+        reached("data");
+    }
     return OK;
 }
 
+// The root copies what everybody has; where peers can write into its outputs each brings its own part.
 Status Collectives::gather() {
-    if (job_.outputs.empty()) return OK; // not the root
+    const size_t n = at_.size(), me = static_cast<size_t>(segment_.rank());
+    const int root = job_.mine.root;
+    const bool brought = segment_.side(root).n_regions > 1, stream = job_.inputs[0].size * n >= STREAM_MIN_BYTES;
+    if (segment_.rank() != root) {
+        if (!brought) return OK;
+        if (!find(root, 1 + me)) return MISSING;
+        return segment_.push(at_[static_cast<size_t>(root)], job_.inputs[0].data, job_.inputs[0].size, stream);
+    }
     for (int r = 0; r < segment_.ranks(); r++)
-        if (!find(r, 0)) return MISSING;
-    const size_t n = at_.size(), whole = job_.outputs[0].size * n;
-    const size_t copied = job_.mine.kind == GATHER ? whole : whole * n;
-    for (size_t step = 0; step < n; step++) { // each rank starts at another peer, so that they do not queue
-        const size_t r = (static_cast<size_t>(segment_.rank()) + step) % n;
-        copy(job_.outputs[r].data, at_[r], job_.outputs[r].size, copied >= STREAM_MIN_BYTES);
+        if ((r == root || !brought) && !find(r, 0)) return MISSING;
+    for (size_t r = 0; r < n; r++) {
+        if (!at_[r]) continue;
+        copy(job_.outputs[r].data, at_[r], job_.outputs[r].size, stream);
         reached("data");
     }
     return OK;

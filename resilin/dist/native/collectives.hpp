@@ -2,8 +2,8 @@
 //
 //   publish descriptor and tensors ── barrier ── work on everybody's memory ── barrier, where it was not in the slots
 //
-// Ranks read one another's inputs and write their own outputs. Only all_reduce and reduce write into memory of peers,
-// each rank one slice, guarded as Segment::write says.
+// Ranks read one another's inputs and write their own outputs. Into memory of peers write, guarded as Segment says: each
+// rank its slice in all_reduce and reduce; in large broadcasts and gathers whoever would be idle, where it finds targets.
 #pragma once
 
 #include <utility>
@@ -26,6 +26,7 @@ struct Job {
     std::vector<Piece> inputs;   // all_reduce: the tensor; reduce_scatter, scatter, all_to_all: one for each rank
     char *stage = nullptr;       // all_reduce of memory that peers cannot map: 2 * STAGE_BYTES that they can
     std::vector<Output> outputs; // all_gather, gather, all_to_all: one from each rank; none for all_reduce and reduce
+    std::vector<Piece> targets;  // broadcast, gather: the outputs again, where peers may write into them
 };
 
 class Collectives {
@@ -42,12 +43,14 @@ class Collectives {
 
   private:
     Status work();
+    size_t moved() const;
     Status all_reduce();
     Status all_reduce_staged();
     Status reduce();
     Status reduce_scatter();
     Status broadcast();
     Status gather();
+    Status all_gather();
     Status scatter();
     Status all_to_all();
     void find_misfits();

@@ -88,7 +88,7 @@ std::vector<Piece> pieces(Segment &segment, nb::list arrays, nb::list places) {
 
 // One collective. `like`: the array that ranks must agree on.
 int run(Collectives &self, nb::handle like, uint64_t sequence, int kind, int dtype, int op, int root, nb::list inputs,
-        nb::list places, nb::list outputs, double deadline, double spin_s, nb::handle stage) {
+        nb::list places, nb::list outputs, double deadline, double spin_s, nb::handle stage, nb::object targets) {
     Job job;
     job.mine = describe(as_array(like), sequence, kind, dtype, op, root);
     job.inputs = pieces(self.segment(), inputs, places);
@@ -100,6 +100,8 @@ int run(Collectives &self, nb::handle like, uint64_t sequence, int kind, int dty
     job.outputs.reserve(outputs.size());
     for (nb::handle output : outputs)
         job.outputs.push_back({PyArray_BYTES(as_array(output)), static_cast<size_t>(PyArray_NBYTES(as_array(output)))});
+    if (!targets.is_none()) job.targets = pieces(self.segment(), outputs, nb::cast<nb::list>(targets));
+    if (job.inputs.size() + job.targets.size() > MAX_REGIONS) throw nb::value_error("too many arrays");
     nb::gil_scoped_release release;
     return self.run(std::move(job), deadline, spin_s);
 }
@@ -208,7 +210,8 @@ NB_MODULE(_native, m) {
     nb::class_<Collectives>(m, "Collectives")
         .def(nb::init<Segment &>(), nb::keep_alive<1, 2>())
         .def("run", &run, nb::arg("like"), nb::arg("sequence"), nb::arg("kind"), nb::arg("dtype"), nb::arg("op"), nb::arg("root"),
-             nb::arg("inputs"), nb::arg("places"), nb::arg("outputs"), nb::arg("deadline"), nb::arg("spin_s"), nb::arg("stage").none() = nb::none())
+             nb::arg("inputs"), nb::arg("places"), nb::arg("outputs"), nb::arg("deadline"), nb::arg("spin_s"), nb::arg("stage").none() = nb::none(),
+             nb::arg("targets").none() = nb::none())
         .def("resume", [](Collectives &c, double deadline, double spin_s) -> int { return c.resume(deadline, spin_s); }, Release())
         .def("misfits", [](Collectives &c) {
             nb::list found;

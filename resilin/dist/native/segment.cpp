@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "copy.hpp"
 #include "phases.hpp"
 #include "post.hpp"
 #include "signals.hpp"
@@ -18,6 +19,8 @@ namespace {
 
 constexpr uint32_t MAGIC = 0x52534431; // "RSD1"
 constexpr size_t LINE_BYTES = 64;      // pieces in a slot start at one
+constexpr double MOVED_BYTES_S = 4e9;  // a slow rank's copying, two cores at once: benchmarks/results/collectives.md
+constexpr double LONGEST_AWAKE_S = 2e-3; // a wake-up costs some 50 us: nothing, beside a call that takes longer than this
 
 } // namespace
 
@@ -92,12 +95,13 @@ void Segment::settle() {
     }
 }
 
-Status Segment::barrier(double deadline, double spin_s) {
+Status Segment::barrier(double deadline, double spin_s, size_t moved) {
     reached("moved");
-    return settle(enter(deadline, spin_s));
+    if (spin_s > 0) spin_s = std::max(spin_s, std::min(static_cast<double>(moved) / MOVED_BYTES_S, LONGEST_AWAKE_S));
+    return settle(enter(deadline, spin_s, leaving_));
 }
 
-Status Segment::enter(double deadline, double spin_s) {
+Status Segment::enter(double deadline, double spin_s, Awake &awake) {
     if (aborted()) return ABORTED; // a rank that aborts in a barrier has arrived: it must not complete it for others
     const uint64_t number = ++count_;
     slots_[rank_].arrived.store(number, std::memory_order_release);
@@ -109,18 +113,18 @@ Status Segment::enter(double deadline, double spin_s) {
         return OK;
     }
     reached("arrived");
-    return wait(number, deadline, spin_s);
+    return wait(number, deadline, spin_s, awake);
 }
 
 // The abort word is read before the epoch: a rank that completed this barrier and then left or died must not fail it.
-Status Segment::wait(uint64_t number, double deadline, double spin_s) {
+Status Segment::wait(uint64_t number, double deadline, double spin_s, Awake &awake) {
     const auto look = [&]() -> int {
         const bool abort = header_->abort.load(std::memory_order_acquire) != 0;
         if (header_->epoch.load(std::memory_order_seq_cst) >= number) return OK;
         return abort ? ABORTED : -1;
     };
     const auto done = [&] { return header_->epoch.load(std::memory_order_acquire) >= number; };
-    if (awake_.wait(crowded, spin_s, done, [&] { return aborted() != 0; })) return OK;
+    if (awake.wait(crowded, spin_s, done, [&] { return aborted() != 0; })) return OK;
     for (;;) {
         const uint32_t event = header_->event.load(std::memory_order_seq_cst);
         header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
@@ -169,7 +173,7 @@ Status Segment::meet(const Descriptor &mine, const Piece *pieces, int n, double 
             side.shared = as;
         }
     }
-    const Status met = enter(deadline, spin_s);
+    const Status met = enter(deadline, spin_s, arriving_);
     if (met != OK) return met;
     return !compare || same_descriptors() ? OK : MISMATCH;
 }
@@ -182,25 +186,39 @@ char *Segment::locate(int rank, size_t index) {
     return address(rank, region.arena, region.offset, region.size);
 }
 
+// block(at, n) for all of `count` in steps, while nobody has aborted; MISMATCH once it says false.
 // `touching` is set before the abort word is read, and a rank that leaves sets the word before it reads `touching`: one
 // of the two sees the other, in the single order of sequentially consistent accesses.
-Status Segment::write(int dtype, Op op, const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts, size_t count) {
-    const size_t item = item_size(dtype), step = GUARD_BYTES / std::max<size_t>(item, 1);
+template <class Block> Status Segment::guarded(size_t count, size_t step, Block block) {
     std::atomic<uint32_t> &touching = slots_[rank_].touching;
-    const char *from[MAX_RANKS];
-    char *to[MAX_RANKS];
     for (size_t at = 0; at < count; at += step) {
-        for (int s = 0; s < n_srcs; s++) from[s] = srcs[s] + at * item;
-        for (int d = 0; d < n_dsts; d++) to[d] = dsts[d] + at * item;
         touching.store(1, std::memory_order_seq_cst);
         const bool stop = header_->abort.load(std::memory_order_seq_cst) != 0;
-        const bool known = stop || reduce(dtype, op, from, n_srcs, to, n_dsts, std::min(step, count - at));
+        const bool known = stop || block(at, std::min(step, count - at));
         touching.store(0, std::memory_order_release);
         if (stop) return settle(ABORTED);
         if (!known) return MISMATCH;
         reached("data");
     }
     return OK;
+}
+
+Status Segment::write(int dtype, Op op, const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts, size_t count) {
+    const size_t item = item_size(dtype);
+    const char *from[MAX_RANKS];
+    char *to[MAX_RANKS];
+    return guarded(count, GUARD_BYTES / std::max<size_t>(item, 1), [&](size_t at, size_t n) {
+        for (int s = 0; s < n_srcs; s++) from[s] = srcs[s] + at * item;
+        for (int d = 0; d < n_dsts; d++) to[d] = dsts[d] + at * item;
+        return reduce(dtype, op, from, n_srcs, to, n_dsts, n);
+    });
+}
+
+Status Segment::push(char *dst, const char *src, size_t size, bool stream) {
+    return guarded(size, GUARD_BYTES, [&](size_t at, size_t n) {
+        copy(dst + at, src + at, n, stream);
+        return true;
+    });
 }
 
 std::vector<int> Segment::late() const {

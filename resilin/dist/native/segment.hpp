@@ -107,8 +107,9 @@ class Segment {
     static size_t bytes(int ranks);
     static size_t inboxes_at(int ranks); // where the messages' part begins: post.hpp
 
-    // enter the next barrier and wait for all. Deadline: absolute CLOCK_MONOTONIC seconds.
-    Status barrier(double deadline, double spin_s);
+    // enter the next barrier and wait for all. Deadline: absolute CLOCK_MONOTONIC seconds. `moved`: bytes that a rank has
+    // moved since the last one, at most: peers that are slower at that are waited for awake in proportion.
+    Status barrier(double deadline, double spin_s, size_t moved = 0);
     // publish a descriptor and `n` pieces, meet all, compare descriptors. Those in the slot have at most inline_bytes()
     // together, each rounded up to a cache line.
     Status exchange(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s, Shared as = IN_ARENA);
@@ -120,6 +121,8 @@ class Segment {
     bool crowded = false; // ranks outnumber the cores that they have
     // reduce `count` elements per array into memory of peers; OK, ABORTED (partly done), MISMATCH: not defined
     Status write(int dtype, Op op, const char *const *srcs, int n_srcs, char *const *dsts, int n_dsts, size_t count);
+    // copy into memory of a peer; OK, ABORTED (partly done)
+    Status push(char *dst, const char *src, size_t size, bool stream);
 
     const Side &side(int rank) const { return slots_[rank].side[round_ & 1]; }
     int rank() const { return rank_; }
@@ -146,10 +149,11 @@ class Segment {
     void close();
 
   private:
+    template <class Block> Status guarded(size_t count, size_t step, Block block);
     Status meet(const Descriptor &mine, const Piece *pieces, int n, double deadline, double spin_s, Shared as);
-    Status enter(double deadline, double spin_s);
+    Status enter(double deadline, double spin_s, Awake &awake);
     Status settle(Status status);
-    Status wait(uint64_t number, double deadline, double spin_s);
+    Status wait(uint64_t number, double deadline, double spin_s, Awake &awake);
     void wake();
     bool same_descriptors();
 
@@ -159,7 +163,7 @@ class Segment {
     Slot *slots_;
     uint64_t count_ = 0; // barriers entered
     uint64_t round_ = 0; // descriptors published
-    Awake awake_;
+    Awake arriving_, leaving_; // how well waiting awake has paid at the beginnings of calls, and at their ends
     std::shared_ptr<Mapping> mapping_;
     int mismatched_ = -1;
     std::pair<int, uint64_t> missing_{-1, 0};
