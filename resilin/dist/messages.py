@@ -67,16 +67,27 @@ class Messages:
         """See ProcessGroup.send."""
         deadline = Deadline(timeout_s)
         entry = self._begin("send", array, to, tag)
+        post = self._post
+        if post is None or not post.acknowledges(array, to):
+            self._send(array, to, tag, deadline, entry)
+        else:
+            post.watch(1)  # before it is announced: who takes it at once need not call for somebody who looks
+            try:
+                self._send(array, to, tag, deadline, entry)
+            finally:
+                post.watch(-1)
+        if phases.heard:
+            phases.reached("end", "send")
+
+    def _send(self, array: Array, to: int, tag: int, deadline: Deadline, entry: Entry | None) -> None:
         sent = self._put(array, to, tag, deadline, entry)
         if sent is None or self._delivered(sent, deadline, entry):
             _end(entry, False)
-        else:
-            try:
-                self._work_of(sent, array, to, tag, deadline, entry).wait(deadline.left())
-            except CollectiveTimeout:
-                raise self._fate.error(None) from None
-        if phases.heard:
-            phases.reached("end", "send")
+            return
+        try:
+            self._work_of(sent, array, to, tag, deadline, entry).wait(deadline.left())
+        except CollectiveTimeout:
+            raise self._fate.error(None) from None
 
     def _delivered(self, sent: Sent, deadline: Deadline, entry: Entry | None) -> bool:
         assert self._post is not None

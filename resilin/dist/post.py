@@ -97,6 +97,18 @@ class LocalPost:
         """Whether messages to `rank` go this way."""
         return rank in self._seats
 
+    def acknowledges(self, array: Array, rank: int) -> bool:
+        """Whether a message of `array` to `rank` is copied from where it is, and its sender told of that."""
+        return rank in self._seats and array.nbytes > _CELL_BYTES
+
+    def watch(self, change: int) -> None:
+        """One more (1) or one less (-1) thread looks after the inbox by itself: nobody is called for what comes."""
+        native = self._native
+        if native is not None:
+            native.watch(change)
+            if change < 0 and native.unattended():
+                self.collect()  # what came since, and called nobody
+
     # --- sending ---
 
     def send(self, array: Array, what: bytes, to: int, tag: int) -> Sent | None:
@@ -121,15 +133,14 @@ class LocalPost:
         return None if place is None else sent
 
     def delivered(self, sent: Sent, until: float) -> bool:
-        """Wait until it has been copied, in one native call; False: something else came first, or it is `until`."""
+        """Wait until it has been copied, in one native call; False: something else came first, or it is `until`.
+
+        The caller watches.
+        """
         native = self._native
         if native is None or sent.number < 0:
             return False
-        try:
-            acked: bool = native.settled_within(sent.number, until, _ANSWER_S)
-        finally:
-            if native.unattended():
-                self.collect()  # what came since, and called nobody
+        acked: bool = native.settled_within(sent.number, until, _ANSWER_S)
         if acked:
             with self._lock:
                 self._sent.pop(sent.number, None)

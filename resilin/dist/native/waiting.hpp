@@ -41,17 +41,19 @@ inline int futex_wait(std::atomic<uint32_t> *word, uint32_t expected, double dea
 inline void futex_wake(std::atomic<uint32_t> *word) { syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
 // Spinning pays only while peers run at the same time. Each failure halves the next spin, a success restores the full
-// time, and one try in PROBE uses it whatever came before.
+// time. Peers that have put each other to sleep would stay so, each too late for the other's short spin: so the full time
+// is tried again, after one more wait, and after twice as many each time that it fails.
 class Spinner {
   public:
     // true once `done()`; false after `longest_s`, or less, or once `over()`
     template <class Done, class Over> bool spin(double longest_s, Done done, Over over) {
-        const bool probe = ++spins_ % PROBE == 0;
-        const double until = now() + (probe ? longest_s : longest_s * share_);
+        const bool whole = share_ == 1.0 || ++waits_ >= gap_;
+        const double until = now() + (whole ? longest_s : longest_s * share_);
         do {
             for (int i = 0; i < SPINS_PER_LOOK; i++) {
                 if (done()) {
                     share_ = 1.0;
+                    gap_ = 1;
                     return true;
                 }
                 relax();
@@ -59,12 +61,16 @@ class Spinner {
             if (over()) return false;
         } while (now() < until);
         share_ = std::max(share_ / 2, SHORTEST_SHARE);
+        if (whole) {
+            gap_ = std::min(2 * gap_, LONGEST_GAP);
+            waits_ = 0;
+        }
         return false;
     }
 
   private:
     static constexpr int SPINS_PER_LOOK = 64; // turns between two looks at the clock
-    static constexpr uint64_t PROBE = 32;
+    static constexpr uint64_t LONGEST_GAP = 32;
     static constexpr double SHORTEST_SHARE = 1.0 / 16;
 
     static void relax() {
@@ -75,8 +81,8 @@ class Spinner {
 #endif
     }
 
-    uint64_t spins_ = 0;
     double share_ = 1.0; // of the longest spin, for the next one
+    uint64_t waits_ = 0, gap_ = 1; // since the full time has failed, and until it is tried again
 };
 
 // Where ranks outnumber cores, who waits keeps the very peer from running that it waits for: so it gives the core away,
