@@ -202,7 +202,8 @@ class Calls:
         """Wait until no call runs or waits for its turn; False when that takes too long."""
         left = deadline.left()
         try:
-            return self.worker.drain(left) and self._busy.acquire(timeout=-1 if left is None else left)
+            ended = self.worker.drain(left) and self._busy.acquire(timeout=-1 if left is None else left)
+            return ended  # noqa: RET504 - by then it is inside that what was acquired is released, whatever comes
         finally:
             try:  # noqa: SIM105 - `with suppress` begins with a call, after which a handler may raise
                 self._busy.release()

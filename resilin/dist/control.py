@@ -33,6 +33,7 @@ from resilin.dist.mailbox import Mailbox
 from resilin.dist.message import HEADER, Frame
 from resilin.errors import DistNetworkError, UsageError
 
+_END_S = 5.0  # the longest that the thread that reads may take to end
 _PIECE_BYTES = 512 << 10  # what wakes a receiver that expects much: see sockets.fair
 
 
@@ -71,6 +72,7 @@ class Control:
         self._waking = threading.RLock()  # a signal handler may abort while the same thread holds it
         self._name = name
         self._thread: OwnedThread | None = None
+        self._attending = threading.Lock()  # held by the thread that reads, which an interrupt may have lost in `start`
         self._reader: int | None = None  # that thread's number
 
     def start(self) -> None:
@@ -140,12 +142,19 @@ class Control:
         self._poke()
         if self._thread is not None:
             self._thread.join()
+        elif not self.reading():
+            self._await_reader()
         if self._abort_text is not None:
             self._tell(self._abort_text)
         with self._waking:
             ends, self._wake_r, self._wake_w = {self._wake_r, self._wake_w} - {-1}, -1, -1
             for end in ends:
                 os.close(end)
+
+    def _await_reader(self) -> None:
+        if not self._attending.acquire(timeout=_END_S):
+            raise TimeoutError(f"the control thread of {self._name!r} did not end within {_END_S} s")
+        self._attending.release()
 
     def close(self) -> None:
         """Say goodbye unless the group was aborted, hang up, end the thread. The links are the caller's to free."""
@@ -170,11 +179,14 @@ class Control:
     # --- the reader's thread ---
 
     def _run(self) -> None:
-        self._reader = threading.get_ident()
-        try:
-            self._attend()
-        finally:
-            self._reader = None  # another thread may get the number
+        with self._attending:
+            if self._halted:  # before it began: the sockets are another reader's now
+                return
+            self._reader = threading.get_ident()
+            try:
+                self._attend()
+            finally:
+                self._reader = None  # another thread may get the number
 
     def _attend(self) -> None:
         poller = select.poll()

@@ -107,7 +107,7 @@ class ProcessGroup(Member):
         self._messages.close()
 
     def _hand_over(self, made: ProcessGroup) -> None:
-        """`made` has all that is left of this group."""
+        """`made` has all that is left of this group. Idempotent."""
         made.group_desc = self.group_desc
         self._fate.closed = True
         living.discard(self)
@@ -245,15 +245,17 @@ def _formed(
         group.attach(deadline)
         if phases.heard:
             phases.reached("end", what, group)
+        if before is not None:
+            before._hand_over(group)
     except BaseException as error:
-        if before is None:
+        if before is not None and not before._fate.closed:
+            before._take_back(group, error)
+        else:
+            if before is not None:  # an interrupt in the middle of it
+                before._hand_over(group)
             group.abort(error)  # peers that wait for this rank hear why it leaves
             group.close()
-        else:
-            before._take_back(group, error)
         raise
-    if before is not None:
-        before._hand_over(group)
     return group
 
 
