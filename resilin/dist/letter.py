@@ -78,6 +78,7 @@ class Letter:
             else:
                 status = self._post.fetch(self.seat, self._place, receive.buffer)
                 if status == FETCHED:
+                    self._data = b""  # nobody keeps it now: another acknowledgement would hide the ticket's next one
                     self._post.acknowledge(self.seat, self._ticket, self._number)
         if status == FETCHED:
             receive.finish(None, self.source)

@@ -5,11 +5,16 @@ import random
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from resilin import dist
+from resilin.dist.letter import FETCHED, Letter
+from resilin.dist.mailbox import Receive
+from resilin.dist.message import Descriptor, Kind
+from resilin.dist.reduce_op import DTYPE_CODES
 from resilin.dist.world import default_group
 from resilin.errors import CollectiveTimeout
 from resilin.testing.patience import PATIENCE_S
@@ -217,6 +222,22 @@ def test_a_large_send_that_a_signal_ended_ends_the_group_for_its_array_may_chang
     with ranks[0], ranks[1]:
         assert ranks[0].read_line() == "interrupted"
         assert [each.read_line() for each in ranks] == ["GroupAborted True"] * 2
+
+
+@pytest.mark.parametrize("first", ["hand_over", "keep", "refuse"])
+def test_a_message_that_two_threads_take_in_is_acknowledged_once(first):
+    """A second time may be after its ticket was given to another message, whose sender would wait for ever."""
+    acknowledged, buffer = [], memoryview(bytearray(8))
+    post = SimpleNamespace(
+        members=[0, 1], fetch=lambda *_: FETCHED, acknowledge=lambda *of: acknowledged.append(of), stall=None
+    )
+    what = Descriptor(0, Kind.P2P, DTYPE_CODES[np.dtype(np.uint8)], shape=(8,))
+    letter = Letter(post, (1, 5, what.pack(), 8, None, (3, 0), 77, 2))
+    letter.receive = Receive(1, 5, what, buffer, lambda error, source: None)
+    getattr(letter, first)()
+    for again in ("keep", "hand_over") if first == "keep" else ("keep",):
+        getattr(letter, again)()
+    assert acknowledged == [(1, 2, 77)]
 
 
 @pytest.mark.parametrize("size", [8 * KIB, 64 * KIB, MIB])
