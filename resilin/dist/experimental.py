@@ -11,7 +11,7 @@ from typing import Any
 from resilin.dist.endpoint import Endpoint
 from resilin.dist.timeouts import seconds
 from resilin.dist.work import Work
-from resilin.dist.world import replace_group, resolve
+from resilin.dist.world import reconfigured, resolve
 from resilin.errors import UsageError, UsageTypeError
 
 
@@ -48,8 +48,7 @@ def _reconfigure(
     if found is None:
         raise UsageError("_reconfigure: this process is not in the group")
     generation, members = _generation_of(uuid), _members_of(handles)
-    made = found.reconfigure(generation, members, connect_timeout_s=seconds(timeout, "_reconfigure: timeout"))
-    replace_group(found, made)
+    made = reconfigured(found, generation, members, connect_timeout_s=seconds(timeout, "_reconfigure: timeout"))
     work = Work(f"_reconfigure, {made.title()}")
     work._future.settle([], None)
     return work

@@ -107,12 +107,13 @@ class ProcessGroup(Member):
         self._messages.close()
 
     def _hand_over(self, made: ProcessGroup) -> None:
-        """`made` has all that is left of this group. Idempotent."""
+        """`made` has all that is left of this group. Idempotent; until it is closed `_take_back` undoes this."""
         made.group_desc = self.group_desc
-        self._fate.closed = True
-        living.discard(self)
         self._messages.close()
         self.backend.close()
+        self.successor = made
+        self._fate.closed = True
+        living.discard(self)
 
     def _take_back(self, made: ProcessGroup, error: BaseException) -> None:
         """`made` failed as it was made: keep what it had for another attempt."""
@@ -201,7 +202,8 @@ def _formed(
 ) -> ProcessGroup:
     """Make a group, of what `before` leaves where there is one."""
     kept = [] if before is None else list(before._links.values())
-    maps = before is not None and shared_memory_of(before._host) is not None
+    shared = None if before is None else shared_memory_of(before._host)
+    maps = shared is not None and shared.holds()  # else peers send theirs again
     what = "connect" if before is None else "reconfigure"
     if phases.heard:
         phases.reached("start", what, before)

@@ -81,6 +81,7 @@ class Member:
         self.listener = listener  # not owned: subgroups connect through it
         self.secret = secret
         self.new_groups = 0  # made of this group so far by all its ranks; part of their names
+        self.successor: Any = None  # the group that took this one's place, once it has all that is left of it
         self.local_groups = Counter[str]()  # made so far by their members alone, by what their names begin with
         self.subgroups = []
         self.generation = generation

@@ -204,7 +204,11 @@ class _Assembly:
     def mesh(self) -> Mesh:
         """What has been assembled."""
         renewed = {renewing.link.wire for renewing in self._kept.values()} & self._old_wires
-        mapped = [peer for peer, each in self._kept.items() if each.theirs is not None and each.theirs.maps]
+        mapped = [
+            peer
+            for peer, each in self._kept.items()
+            if each.mine.maps and each.theirs is not None and each.theirs.maps  # else either sends its memory again
+        ]
         return Mesh(self.links, len(self._kept) + len(renewed), frozenset(mapped))
 
     def give_up(self, error: BaseException) -> None:

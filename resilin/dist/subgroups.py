@@ -15,7 +15,7 @@ from resilin.dist.message import Descriptor, Kind
 from resilin.dist.reasons import in_world
 from resilin.dist.refusal import Telling
 from resilin.dist.work import seconds
-from resilin.dist.world import GroupMember, default_group, replace_group, resolve
+from resilin.dist.world import GroupMember, default_group, reconfigured, resolve
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, UsageError, UsageTypeError
 
 SHRINK_DEFAULT = 0
@@ -190,15 +190,14 @@ def shrink_group(
     is_default = parent is default_group()
     out = "-".join(map(str, sorted(ranks_to_exclude)))
     with _counted_in(parent, staying, "shrink_group"):
-        made = parent.reconfigure(
+        return reconfigured(
+            parent,
             parent.generation,
             [parent.topology.endpoints[rank].describe() for rank in staying],
             group_name=f"{parent.name}/without-{out}",
             ranks=None if is_default else [parent.ranks[rank] for rank in staying],
             options=pg_options,
         )
-    replace_group(parent, made)
-    return made
 
 
 def _part(

@@ -91,6 +91,15 @@ def replace_group(before: ProcessGroup, after: ProcessGroup) -> None:
     before.close()
 
 
+def reconfigured(before: ProcessGroup, generation: int, members: Sequence[str], **facts: Any) -> ProcessGroup:
+    """`before.reconfigure(...)`, and `replace_group`, also where an interrupt comes as the group is returned."""
+    try:
+        return before.reconfigure(generation, members, **facts)
+    finally:
+        if before.successor is not None:
+            replace_group(before, before.successor)
+
+
 def _exchange(parent: ProcessGroup, before: ProcessGroup, after: ProcessGroup) -> None:
     parent.subgroups = [after if group is before else group for group in parent.subgroups]
     for group in parent.subgroups:

@@ -155,9 +155,18 @@ def test_an_interrupt_at_any_instant_of_a_message_ends_it_soon(pair, monkeypatch
     assert at > 20
 
 
+@pytest.fixture
+def collected():
+    """What a test leaves is collected with it, after all other fixtures."""
+    yield
+    gc.collect()
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(("transport", "first"), [(t, f) for t in ("shm", "tcp") for f in range(1, 8)])
-def test_a_reconfiguration_that_an_interrupt_ended_anywhere_can_be_tried_again(company, monkeypatch, transport, first):
+def test_a_reconfiguration_that_an_interrupt_ended_anywhere_can_be_tried_again(
+    collected, company, monkeypatch, transport, first
+):
     """All instants, each seventh in one test: the data connections, which count their bytes, frames half read."""
     them, members, at, count = company(transport, 2), [0, 1], first, 0
     groups = them.play(*2 * [lambda number: them.join(number, members)])
@@ -207,7 +216,6 @@ def test_a_reconfiguration_that_an_interrupt_ended_anywhere_can_be_tried_again(c
         groups = them.play(again, again)
         at += 7
     them.groups += groups
-    gc.collect()  # here, not in another test: sockets that an interrupt lost between a call and its result
     assert at > 200
 
 

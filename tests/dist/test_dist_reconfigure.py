@@ -1,5 +1,6 @@
 """A group becomes the next one without restarting: who stays keeps connections and memory."""
 
+import errno
 import gc
 import os
 import threading
@@ -12,8 +13,10 @@ from company import along_tree, channels, end_of, expected, total
 import resilin
 from resilin import dist
 from resilin.dist import phases
+from resilin.dist.control import Control
 from resilin.errors import (
     CollectiveTimeout,
+    DistError,
     GroupAborted,
     HandshakeError,
     PeerLost,
@@ -226,6 +229,35 @@ def test_many_reconfigurations_leave_nothing_behind(company, transport):
 
     them.play(*[part] * 3)
     assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_memory_that_a_failed_attempt_has_lost_is_sent_again(company, monkeypatch, transport):
+    """One rank has no descriptor left as it makes the next group, of what the one before had mapped."""
+    them, init, full = company(transport, 3), Control.__init__, [True]
+
+    def without_descriptors(self, links, events, *rest):
+        if full and events.rank() == 0 and events.generation == 2:
+            full.clear()
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        init(self, links, events, *rest)
+
+    monkeypatch.setattr(Control, "__init__", without_descriptors)
+
+    def part(number):
+        group = them.join(number, [0, 1, 2])
+        assert total(group) == expected(3)
+        them.met.wait(PATIENCE_S)
+        with pytest.raises(OSError if number == 0 else DistError, match="Too many open files"):
+            group.reconfigure(2, them.endpoints)
+        them.met.wait(PATIENCE_S)
+        after = group.reconfigure(3, them.endpoints)
+        them.groups.append(after)
+        assert total(after) == expected(3)
+        assert total(after, 1_000_000) == expected(3)
+
+    them.play(*[part] * 3)
+    assert not full
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])

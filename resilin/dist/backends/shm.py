@@ -72,6 +72,10 @@ class ShmBackend:
         """Take over what `before` has mapped of its peers; `ranks`: rank in its group -> rank in this one."""
         self._memory.inherit(before._memory, ranks)
 
+    def holds(self) -> bool:
+        """Whether there is what `inherit` could take over."""
+        return self._memory.holds()
+
     @property
     def adopted(self) -> int:
         """Arenas of peers that are mapped since an older generation."""

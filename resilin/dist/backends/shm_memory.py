@@ -67,9 +67,9 @@ class _Stage:
 
     def close(self) -> None:
         """Give the memory back; peers' mappings live on until they end."""
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd, self.size, self.bytes = -1, 0, _NOTHING
+        fd, self.fd, self.size, self.bytes = self.fd, -1, 0, _NOTHING
+        if fd >= 0:
+            os.close(fd)
 
 
 class SharedMemory:
@@ -103,8 +103,9 @@ class SharedMemory:
         if self._segment is not None:
             return
         if self._rank == 0:
-            fd = os.memfd_create("resilin-dist", os.MFD_CLOEXEC)
+            fd = -1
             try:
+                fd = os.memfd_create("resilin-dist", os.MFD_CLOEXEC)
                 segment = loader.native.Segment(fd, 0, len(self._members), _inline_bytes(len(self._members)))
                 for peer in self._members[1:]:
                     if not self._share(peer, Frame.SEGMENT, b"", fd):
@@ -112,7 +113,8 @@ class SharedMemory:
                     if phases.heard:
                         phases.reached("data")
             finally:
-                os.close(fd)
+                if fd >= 0:
+                    os.close(fd)
             self._use(segment)
             return
         with self._lock:
@@ -130,6 +132,10 @@ class SharedMemory:
         if segment is None:
             raise Aborted
         return segment
+
+    def holds(self) -> bool:
+        """Whether what this rank has mapped of its peers is here for `inherit`, and not lost with another attempt."""
+        return self._segment is not None or self._heritage is not None
 
     def inherit(self, before: SharedMemory, ranks: Mapping[int, int]) -> None:
         """Take over what `before` has mapped of its peers, and remember what they have mapped of this process.
@@ -160,11 +166,11 @@ class SharedMemory:
 
     def _use(self, segment: Any) -> None:
         with self._lock:
-            if self._heritage is not None:
-                old, seats = self._heritage
+            heritage, self._heritage = self._heritage, None  # who is interrupted from here on has nothing: see `holds`
+            if heritage is not None:
+                old, seats = heritage
                 self.adopted = segment.adopt(old, seats)
                 old.close()
-                self._heritage = None
             self._segment = segment
             stopped = self._stopped
             early, self._early = self._early, []

@@ -100,11 +100,10 @@ class StreamBackend(ScheduledBackend):
             self._sockets[peer].settle(meter)
         for wire in self._owned:
             wire.close()
-        with self._waking:
-            if self._wake_w >= 0:
-                os.close(self._wake_r)
-                os.close(self._wake_w)
-            self._wake_w = -1
+        with self._waking:  # forgotten first: after an interrupt here they are not closed twice
+            ends, self._wake_r, self._wake_w = {self._wake_r, self._wake_w} - {-1}, -1, -1
+            for end in ends:
+                os.close(end)
 
     def flow(
         self,
