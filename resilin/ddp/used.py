@@ -12,7 +12,7 @@ from resilin.dist import compared
 
 _WHY = (
     "what is left out must be unused on all ranks: use the same parameters everywhere, or leave out "
-    "skip_all_reduce_unused_params"
+    "skip_all_reduce_unused_params; inside join() a rank without data goes by what its own last backward used"
 )
 
 

@@ -17,17 +17,30 @@ if TYPE_CHECKING:
 def with_tensors(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """`state_dict`, which fits `optimizer`, with a tensor over the memory of each array in its state.
 
-    An array of no dimensions is a number, as `np.savez` keeps these, but where it is as long as its parameter.
+    An array of no dimensions is a number, as `np.savez` keeps these, but where it is as long as its parameter. A count
+    of steps has no dimensions.
     """
-    groups = zip(optimizer.param_groups, state_dict["param_groups"], strict=True)
-    moments = {key: optimizer._kind._moments({**own, **saved}) for own, saved in groups for key in saved["params"]}
+    kind = optimizer._kind
+    moments = {
+        key: kind._moment_shapes({**own, **saved}, param)
+        for own, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True)
+        for key, param in zip(saved["params"], own["params"], strict=True)
+    }
     state = {
-        key: {name: _tensor(value, name in moments[key]) for name, value in entry.items()}
+        key: {
+            name: _tensor(_count(value) if name in kind._counters else value, name in moments[key])
+            for name, value in entry.items()
+        }
         if key in moments and isinstance(entry, Mapping)
         else entry
         for key, entry in state_dict["state"].items()
     }
     return {**state_dict, "state": state}
+
+
+def _count(value: Any) -> Any:
+    """A count of steps without dimensions."""
+    return value.reshape(()) if getattr(value, "ndim", 0) else value
 
 
 def _tensor(value: Any, moment: bool = False) -> Any:

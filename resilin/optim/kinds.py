@@ -26,6 +26,7 @@ _LATER = {"maximize", "foreach", "capturable", "differentiable", "fused", "decou
 _HINTS = ("foreach", "fused", "capturable", "differentiable")
 """Flags that may be None."""
 _FLAGS = ("maximize", "nesterov", "amsgrad", "centered", "decoupled_weight_decay", *_HINTS)
+_UNKNOWN = (np.dtype(np.longdouble).name, np.dtype(np.clongdouble).name)
 _SHOWN = 8
 
 
@@ -159,7 +160,7 @@ def _options(base: type[Optimizer]) -> Iterator[tuple[type[Optimizer], set[str]]
 
 
 def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapping[str, Any], param: Tensor) -> None:
-    moments = kind._moments(group)
+    moments = kind._moment_shapes(group, param)
     needed = (*kind._counters, *moments) if kind._starts_whole else ()
     if missing := [name for name in needed if name not in entry]:
         raise UsageError(
@@ -169,19 +170,23 @@ def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapp
     given = (name for name in moments if entry.get(name) is not None)
     for name in dict.fromkeys((*needed, *given)):
         check_value(f"{where}, {name}", entry[name], param if name in moments else None)
-    for name in moments:
-        got, here = (_shape(each) for each in (entry.get(name), param))
+    for name, here in moments.items():
+        got = shape_of(entry.get(name))
         if None not in (got, here) and got != here:
+            of = "the parameter has" if here == shape_of(param) else "for this parameter it has"
             raise UsageError(
-                f"{where}, {name} has the shape {list(got or ())} in the state, the parameter has {list(here or ())} "
-                "here: it was saved with another model"
+                f"{where}, {name} has the shape {list(got or ())} in the state, {of} {list(here or ())} here: it was "
+                "saved with another model"
             )
 
 
 def check_value(where: str, value: Any, param: Tensor | None) -> None:
     """UsageTypeError unless `value` is a tensor whose numbers those of `param` can be; None: it counts, a number."""
-    dtype = str(getattr(value, "dtype", ""))
-    if param is not None:
+    dtype = getattr(value, "dtype", "")
+    dtype = str(getattr(dtype, "name", dtype))  # whatever the order of an array's bytes
+    if isinstance(value, np.ma.MaskedArray) or dtype in _UNKNOWN:
+        fits, expected = False, "a tensor, or an array of a dtype that tensors have and without a mask"
+    elif param is not None:
         fits = "float" in dtype or ("complex" in dtype and "complex" in str(param.dtype))
         expected = "a tensor of floating point numbers"
     else:
@@ -191,7 +196,7 @@ def check_value(where: str, value: Any, param: Tensor | None) -> None:
         raise UsageTypeError(f"{where} must be {expected}, got {value!r:.80}")
 
 
-def _shape(thing: Any) -> tuple[int, ...] | None:
+def shape_of(thing: Any) -> tuple[int, ...] | None:
     """None of what has none, or has none yet."""
     try:
         return tuple(thing.shape)

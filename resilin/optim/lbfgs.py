@@ -34,6 +34,8 @@ class LBFGS(Optimizer):
     `ro`, `H_diag`, `prev_flat_grad`, `prev_loss`.
     """
 
+    _starts_whole = False  # the first gradient may be small enough
+
     def __init__(
         self,
         params: Params,
@@ -61,6 +63,10 @@ class LBFGS(Optimizer):
         if self.param_groups:
             raise UsageError("LBFGS: there can be one parameter group only; use one optimizer for each")
         super().add_param_group(param_group)
+
+    def _moment_shapes(self, group: Group, param: Tensor) -> dict[str, tuple[int, ...] | None]:
+        elements = sum(each.numel() * (2 if each.is_complex() else 1) for each in self.param_groups[0]["params"])
+        return dict.fromkeys(("d", "prev_flat_grad"), (elements,))
 
     def _check_group(self, group: Group) -> None:
         self._check_not_negative(group, "lr")

@@ -12,6 +12,7 @@ from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.plain import whole
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
+from resilin.optim import kinds
 from resilin.optim.optimizer import Group, Optimizer, Params, fitting
 
 
@@ -67,6 +68,14 @@ class Adafactor(Optimizer):
         if not group["d"] >= 1:
             raise UsageError(f"Adafactor: d must be at least 1, got {group['d']}")
         _refuse_complex("Adafactor", group)
+
+    def _moment_shapes(self, group: Group, param: Tensor) -> dict[str, tuple[int, ...] | None]:
+        shape = kinds.shape_of(param)
+        if shape is None:
+            return {}
+        if len(shape) < 2:
+            return {"variance": shape}
+        return {"row_var": (*shape[:-1], 1), "col_var": (*shape[:-2], 1, shape[-1])}
 
     def _update(self, group: Group) -> None:
         for p in group["params"]:

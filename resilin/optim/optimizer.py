@@ -300,6 +300,10 @@ class Optimizer:
         """Names of the states of a parameter that have its shape, in a group with these options."""
         return ()
 
+    def _moment_shapes(self, group: Group, param: Tensor) -> dict[str, tuple[int, ...] | None]:
+        """Of the states of `param` that are arrays, in a group with these options: their shapes. None: none yet."""
+        return dict.fromkeys(self._moments(group), kinds.shape_of(param))
+
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         saved = list(state_dict["param_groups"])
         parameters: dict[Any, Tensor] = {}

@@ -12,7 +12,7 @@ import pytest
 from resilin import nn, optim
 from resilin.core.tensor import Tensor
 from resilin.ddp.model_averaging import DiLoCoOptimizer, PeriodicModelAverager, PostLocalSGDOptimizer
-from resilin.errors import UsageError
+from resilin.errors import CollectiveMismatch, UsageError
 from resilin.testing.ranks import run_ranks
 
 
@@ -142,3 +142,68 @@ def test_a_state_that_local_sgd_refuses_changes_nothing(path: tuple[Any, ...], v
 def test_a_state_that_an_averager_refuses_is_named(state: Any, said: str) -> None:
     with pytest.raises((UsageError, TypeError), match=said):
         PeriodicModelAverager(2).load_state_dict(state)
+
+
+def in_a_world(ranks: int, load: Callable[[int, DiLoCoOptimizer], None], before: int = 0) -> list[str]:
+    """Train with DiLoCo on each rank, load after `before` steps, and go on: what is said on each rank."""
+
+    def work(rank: int) -> str:
+        param = nn.Parameter(Tensor._wrap(np.full(4, 1.0, np.float32)))
+        optimizer = DiLoCoOptimizer(optim.SGD([param], lr=0.01 * (rank + 1)), 2)
+        said = ""
+        for step in range(before + 4):
+            if step == before:
+                load(rank, optimizer)
+            optimizer.zero_grad()
+            (param * param).sum().backward()
+            try:
+                optimizer.step()
+            except CollectiveMismatch as error:
+                said = str(error)
+                break
+        return said or repr(param.tolist())
+
+    return run_ranks(ranks, work).results()
+
+
+def momentum(value: float) -> dict[str, Any]:
+    """A state of DiLoCo after an outer step."""
+    (state,) = run_ranks(1, lambda rank: trained(diloco, lr=0.01).state_dict()).results()
+    (entry,) = state["outer"]["optimizer"]["state"].values()
+    entry["momentum_buffer"] = Tensor._wrap(np.full(4, value, np.float32))
+    state["outer"]["inner_steps"] = 2
+    return state
+
+
+def test_an_outer_state_that_one_rank_alone_has_loaded_is_named_in_the_first_step() -> None:
+    state = momentum(0.5)
+    state["outer"]["anchor"] = [Tensor._wrap(np.full(4, 1.0, np.float32))]
+
+    def load(rank: int, optimizer: DiLoCoOptimizer) -> None:
+        if rank == 0:
+            optimizer.load_state_dict(state)
+
+    for said in in_a_world(2, load):
+        assert "the checksum of the outer optimizer's momentum_buffer of parameter 0 is" in said
+        assert "absent on rank 1" in said
+        assert "load the same state on all ranks, or on none" in said
+
+
+@pytest.mark.parametrize("who", [{1}, {0, 1, 2}])
+def test_outer_states_that_differ_are_named_in_the_next_outer_step(who: set[int]) -> None:
+    states = [momentum(value) for value in (0.25, 0.5, 0.25)]
+
+    def load(rank: int, optimizer: DiLoCoOptimizer) -> None:
+        if rank in who:
+            optimizer.load_state_dict(states[rank])
+
+    words = "the outer state is" if who == {1} else "the outer optimizer's momentum_buffer of parameter 0"
+    for said in in_a_world(3, load, before=2):
+        assert words in said
+
+
+def test_a_state_that_all_ranks_load_alike_is_taken() -> None:
+    state = momentum(0.5)
+    first, *others = in_a_world(3, lambda rank, optimizer: optimizer.load_state_dict(state), before=2)
+    assert first.startswith("[")
+    assert others == [first] * 2

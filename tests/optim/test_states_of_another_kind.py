@@ -344,3 +344,23 @@ def test_entries_that_a_program_keeps_under_names_of_its_own_are_carried_along()
     state["state"]["epoch"] = {"of": 3}
     fresh.load_state_dict(state)
     assert fresh.state_dict()["state"]["epoch"] == {"of": 3}
+
+
+@pytest.mark.parametrize(
+    ("here", "there"), [((3, 2), (4, 2)), ((3, 2), (3, 3)), ((3,), (4,)), ((3, 2), (6,)), ((6,), (3, 2))]
+)
+@pytest.mark.parametrize("name", ["AdamW", "Adafactor"])
+def test_the_state_of_another_model_is_refused_and_nothing_is_changed(name, here, there):
+    optimizer = trained(name, shape=here)
+    before = held(optimizer)
+    with pytest.raises(UsageError, match=r"it was saved with another model|which Adafactor needs"):
+        optimizer.load_state_dict(trained(name, shape=there).state_dict())
+    assert held(optimizer) == before
+
+
+def test_lbfgs_refuses_the_state_of_a_model_with_more_elements():
+    optimizer = trained("LBFGS", shape=(3, 2))
+    before = held(optimizer)
+    with pytest.raises(UsageError, match=r"d has the shape .* in the state, .* it was saved with another model"):
+        optimizer.load_state_dict(trained("LBFGS", shape=(4, 2)).state_dict())
+    assert held(optimizer) == before

@@ -116,3 +116,64 @@ def test_a_momentum_that_is_no_tensor_of_numbers_is_refused(value):
     state["state"][0] = {"momentum_buffer": value}
     with pytest.raises(UsageError, match=r"momentum_buffer (must be a tensor of floating|has the shape)"):
         optimizer.load_state_dict(state)
+
+
+def stepped(name, shape, **options):
+    """An optimizer of one parameter after a step, and what it then steps again by."""
+    resilin.manual_seed(3)
+    param = resilin.randn(*shape).requires_grad_()
+    optimizer = getattr(optim, name)([param], **{**KINDS[name], **options})
+    step(optimizer, [param], 1)
+    return optimizer, param
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (2, 3, 4)])
+def test_adafactors_means_are_taken_from_arrays_in_every_shape(shape):
+    first, param = stepped("Adafactor", shape)
+    other, there = stepped("Adafactor", shape)
+    state = first.state_dict()
+    other.load_state_dict({"state": arrays(state["state"]), "param_groups": state["param_groups"]})
+    step(first, [param], 1)
+    step(other, [there], 1)
+    assert there.tolist() == param.tolist()
+
+
+@pytest.mark.parametrize("name", ["ASGD", "AdamW", "Adafactor", "NAdam", "RAdam", "Rprop"])
+@pytest.mark.parametrize("made", [resilin.tensor, np.asarray])
+def test_a_count_of_steps_may_have_a_dimension_of_one(name, made):
+    first, param = stepped(name, (3,))
+    other, there = stepped(name, (3,))
+    state = first.state_dict()
+    state["state"][0]["step"] = made([1.0])
+    other.load_state_dict(state)
+    step(first, [param], 1)
+    step(other, [there], 1)
+    assert there.tolist() == param.tolist()
+
+
+@pytest.mark.parametrize("name", ["AdamW", "SGD", "Adafactor"])
+@pytest.mark.parametrize(
+    "made", [lambda array: array.astype(np.longdouble), lambda array: np.ma.masked_array(array, mask=array > 0)]
+)
+def test_arrays_that_no_tensor_can_be_are_refused_and_nothing_is_changed(name, made):
+    optimizer, _ = stepped(name, (3,))
+    state = optimizer.state_dict()
+    before = repr(state)
+    entry = next(key for key in state["state"][0] if key != "step")
+    changed = {"state": arrays(state["state"]), "param_groups": state["param_groups"]}
+    changed["state"][0][entry] = made(changed["state"][0][entry])
+    with pytest.raises(UsageError, match=f"{entry} must be a tensor, or an array of a dtype that tensors have"):
+        optimizer.load_state_dict(changed)
+    assert repr(optimizer.state_dict()) == before
+
+
+def test_arrays_in_the_other_order_of_bytes_are_taken():
+    first, param = stepped("AdamW", (3,))
+    other, there = stepped("AdamW", (3,))
+    state = first.state_dict()
+    swapped = arrays(state["state"])
+    swapped[0]["exp_avg"] = swapped[0]["exp_avg"].astype(">f4")
+    other.load_state_dict({"state": swapped, "param_groups": state["param_groups"]})
+    step(first, [param], 1)
+    step(other, [there], 1)
+    assert there.tolist() == param.tolist()

@@ -17,9 +17,9 @@ WHY = "ranks would average at different steps or in different ways, so all must 
 _PLAIN = (bool, int, float, str, type(None))
 
 
-_VALUES_WHY = (
+VALUES_WHY = (
     "the ranks would never become equal, so all must begin with the same: wrap the module in DistributedDataParallel, "
-    "or broadcast rank 0's parameters, before this optimizer is made"
+    "or broadcast rank 0's parameters, before this optimizer is made; and load the same state on all ranks, or on none"
 )
 
 
@@ -46,12 +46,12 @@ class Agreement:
         if self._generation != group.generation:
             self.ask(group, facts)
             if values is not None:
-                self._agree(group, values, _VALUES_WHY)
+                self._agree(group, values, VALUES_WHY)
             self._generation = group.generation
 
-    def ask(self, group: Any, facts: Callable[[], Mapping[str, Any]]) -> None:
+    def ask(self, group: Any, facts: Callable[[], Mapping[str, Any]], why: str = WHY) -> None:
         """As `reach`, in every call."""
-        self._agree(group, facts, WHY)
+        self._agree(group, facts, why)
 
     def _agree(self, group: Any, facts: Callable[[], Mapping[str, Any]], why: str) -> None:
         if group is not dist.GroupMember.NON_GROUP_MEMBER and group.size() > 1:
@@ -84,9 +84,14 @@ def checksums_of(groups: list[dict[str, Any]], tensors: Iterable[Tensor]) -> dic
     found = {}
     for index, ((number, name), tensor) in enumerate(zip(places, tensors, strict=True)):
         where = f"parameter {index} (group {number}{'' if name is None else f', {name}'})"
-        data = np.ascontiguousarray(tensor.detach().cpu()._array).reshape(-1).view(np.uint8)
-        found[f"the checksum of {where} of shape {list(tensor.shape)}"] = f"{zlib.crc32(data.data):08x}"
+        found[f"the checksum of {where} of shape {list(tensor.shape)}"] = checksum(tensor)
     return found
+
+
+def checksum(tensor: Tensor) -> str:
+    """Eight digits that differ where the numbers do."""
+    data = np.ascontiguousarray(tensor.detach().cpu()._array).reshape(-1).view(np.uint8)
+    return f"{zlib.crc32(data.data):08x}"
 
 
 def phase(step: int, warmup_steps: int, period: int) -> int:

@@ -16,7 +16,7 @@ import resilin.dist as dist
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.plain import whole
 from resilin.core.tensor import Tensor
-from resilin.ddp.model_averaging.agreeing import Agreement, checksums_of, options_of
+from resilin.ddp.model_averaging.agreeing import VALUES_WHY, WHY, Agreement, checksum, checksums_of, options_of
 from resilin.ddp.model_averaging.saved import count_of, outer_of
 from resilin.ddp.model_averaging.utils import average_parameters
 from resilin.ddp.model_averaging.wrapping import WrappingOptimizer
@@ -73,6 +73,7 @@ class DiLoCoOptimizer(WrappingOptimizer):
         self.period, self.process_group = period, process_group
         self.traffic = Traffic()
         self.inner_steps = 0
+        self._loaded = False  # whether `outer` or the anchor have been loaded since ranks have compared them
         self._agreement = Agreement("DiLoCoOptimizer")
         self._anchor = [_copy(param) for param in self._params()]
         self.outer = outer(self._anchor)
@@ -95,10 +96,11 @@ class DiLoCoOptimizer(WrappingOptimizer):
 
     def _after_step(self) -> None:
         group = self.process_group or dist.default_group()
-        self._agreement.reach(group, self._facts, lambda: checksums_of(self.param_groups, self._anchor))
+        self._agreement.reach(group, self._facts, self._begins_with)
         self.inner_steps += 1
         if self.synchronized:
-            self._agreement.ask(group, self._facts)  # what may have been changed since: nothing beside the parameters
+            self._agreement.ask(group, self._changed, VALUES_WHY if self._loaded else WHY)
+            self._loaded = False
             self._outer_step()
 
     def _facts(self) -> dict[str, Any]:
@@ -108,6 +110,22 @@ class DiLoCoOptimizer(WrappingOptimizer):
             "outer optimizer": type(self.outer).__name__,
             **options_of(self.outer.param_groups, " of the outer optimizer"),
         }
+
+    def _begins_with(self) -> dict[str, str]:
+        """What must be equal on all ranks when they begin: the anchor, and what the outer optimizer remembers."""
+        self._loaded = False
+        found = checksums_of(self.param_groups, self._anchor)
+        for number, anchor in enumerate(self._anchor):
+            for name, value in self.outer.state.get(anchor, {}).items():
+                if isinstance(value, Tensor):
+                    found[f"the checksum of the outer optimizer's {name} of parameter {number}"] = checksum(value)
+        return found
+
+    def _changed(self) -> dict[str, Any]:
+        """What may be another than in the outer step before: nothing beside the parameters, but after a load."""
+        since = "loaded since the last outer step" if self._loaded else "that of the last outer step"
+        said = {"the outer state": since}
+        return {**self._facts(), **said, **(self._begins_with() if self._loaded else {})}
 
     def _outer_step(self) -> None:
         params = self._params()
@@ -136,6 +154,7 @@ class DiLoCoOptimizer(WrappingOptimizer):
             anchor._array[...] = saved._array if isinstance(saved, Tensor) else saved
             anchor._bump()
         self.inner_steps = count_of(_LOAD, outer, "inner_steps")
+        self._loaded = True
 
     def check_loadable(self, state_dict: Mapping[str, Any]) -> None:
         """What `load_state_dict` raises for a state that does not fit, before anything is changed.
