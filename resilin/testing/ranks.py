@@ -29,6 +29,7 @@ from resilin.testing.faults import FaultPlan, Killed
 from resilin.testing.patience import PATIENCE_S
 
 TRANSPORTS = ("shm", "unix", "tcp", "hosts")
+_SECRET = "test"  # the listeners' from the start: one of the environment is another job's
 
 
 @dataclass
@@ -45,14 +46,14 @@ class Outcome:
         return [self.values[rank] for rank in sorted(self.values)]
 
 
-def listener(transport: str = "shm", rank: int = 0) -> Listener:
+def listener(transport: str = "shm", rank: int = 0, secret: str | None = None) -> Listener:
     """A listener that keeps its groups to one transport: shared memory, Unix streams, or TCP on loopback.
 
     "hosts" pretends that ranks 0 and 1, 2 and 3, ... are on hosts of their own: shared memory inside, TCP between.
     """
     if transport not in TRANSPORTS:
         raise UsageError(f"transport {transport!r}: expected one of {TRANSPORTS}")
-    made = Listener(unix=transport != "tcp", shm=transport in ("shm", "hosts"))
+    made = Listener(unix=transport != "tcp", shm=transport in ("shm", "hosts"), secret=secret)
     if transport == "hosts":
         made.endpoint = replace(made.endpoint, host=f"{made.endpoint.host}-{rank // 2}")
     return made
@@ -80,7 +81,7 @@ def run_ranks(
     `told(rank, endpoint)` is what the others are told of a rank's endpoint: that of a relay before it, say.
     `faults` strike where the plan says; a rank it kills has neither value nor error.
     """
-    listeners = [listener(transport, rank) for rank in range(count)]
+    listeners = [listener(transport, rank, _SECRET) for rank in range(count)]
     endpoints = [told(rank, each.endpoint).describe() for rank, each in enumerate(listeners)]
     outcome = Outcome()
     groups: dict[int, ProcessGroup] = {}
@@ -101,7 +102,7 @@ def run_ranks(
                 rank,
                 group_name=group_name,
                 generation=1,
-                secret="test",
+                secret=_SECRET,
                 timeout_s=timeout_s,
                 backends=BackendConfig(backend(rank) if callable(backend) else backend),
             )

@@ -13,7 +13,7 @@ from resilin.dist.endpoint import Listener
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistStoreError, HandshakeError, UsageError
 from resilin.store.memory import MemoryStore
 from resilin.testing.patience import PATIENCE_S
-from resilin.testing.ranks import start_ranks
+from resilin.testing.ranks import run_ranks, start_ranks
 
 
 @pytest.fixture(params=["hash", "file", "tcp", "coordination"])
@@ -198,3 +198,10 @@ def test_a_store_that_goes_away_is_named_with_the_users_own_limit():
 def test_a_file_url_without_three_slashes_is_refused(url):
     with pytest.raises(UsageError, match=r"expected file:///path, with three slashes and an absolute path, got 'file"):
         dist.init_process_group(init_method=url, rank=0, world_size=1)
+
+
+def test_ranks_of_a_test_meet_whatever_secret_the_environment_has(monkeypatch):
+    """Who dials a rank before it has named the group's secret was refused there, in one of fifty meetings."""
+    monkeypatch.setenv("RESILIN_SECRET", "x" * 32)
+    for _ in range(60):
+        run_ranks(3, lambda rank: None, timeout_s=5).results()

@@ -227,3 +227,35 @@ def test_states_of_pieces_that_are_loaded_alike_are_taken_by_ranks_without_eleme
 
     first, *others = run_ranks(4, work).results()
     assert all(np.array_equal(a, b) for other in others for a, b in zip(first, other, strict=True))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_an_entry_that_the_only_rank_with_elements_lacks_is_named(stage: int) -> None:
+    """The other one has loaded it, and needs it no more than it needs the elements."""
+
+    def work(rank: int) -> str:
+        resilin.manual_seed(5)
+        model = shard(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), stage)
+        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def steps(count: int) -> None:
+            for _ in range(count):
+                optimizer.zero_grad()
+                model(resilin.ones(3, 4)).sum().backward()
+                optimizer.step()
+
+        steps(1)
+        state = OptimizerState(model, optimizer).state_dict()
+        holds = [param.numel() > 0 for param in model.parameters()][3]
+        if holds:
+            del state["state"][3]
+        OptimizerState(model, optimizer).load_state_dict(state)
+        with pytest.raises(CollectiveMismatch) as caught:
+            steps(2)
+        return f"{holds}: {caught.value}"
+
+    said = run_ranks(2, work).results()
+    assert sorted(each.partition(":")[0] for each in said) == ["False", "True"]
+    for each in said:
+        assert "the loaded state of 2.bias" in each
+        assert "absent on rank" in each

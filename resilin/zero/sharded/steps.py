@@ -22,7 +22,7 @@ from resilin.core.tensor import Tensor
 from resilin.dist.compared import Facts, Groups
 from resilin.optim import Optimizer
 from resilin.zero.gradients import GradientFacts, flat, told
-from resilin.zero.loaded import described, fact
+from resilin.zero.loaded import ABSENT, described, fact
 from resilin.zero.options import WHY, Options
 from resilin.zero.sharded.unit import ShardedParameter, Unit
 
@@ -43,13 +43,15 @@ class StepFacts(GradientFacts):
         self.gradients, self.states = gradients, states or {}
 
     def check(self, everybody: Sequence[Groups]) -> None:
-        """See Facts. The state that a rank has of a parameter without having elements of it is never used."""
+        """See Facts. A rank without elements of a parameter needs no state of it; one that has some shows that those
+        with elements lack theirs."""
         found = flat(everybody)
         for name, piece in self.states.items():
             holders = _holders(piece)
             for rank, facts in enumerate(found):
                 if name in facts and rank not in holders:
-                    facts[name] = next((found[one][name] for one in holders if name in found[one]), facts[name])
+                    theirs = next((found[one][name] for one in holders if name in found[one]), facts[name])
+                    facts[name] = facts[name] if theirs == ABSENT else theirs
         super().check([[("", facts)] for facts in found])
 
 
