@@ -123,6 +123,7 @@ class ProcessGroup(Member):
         living.discard(made)
         self._messages.close()
         self.backend.close()
+        self.successor = None
         self._links, self._seats = made._links, made._seats
         self._host, self.backend = made._host, made.backend
 

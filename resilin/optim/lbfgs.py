@@ -12,6 +12,7 @@ from resilin.core.kernels.gemm import matmul
 from resilin.core.plain import whole
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
+from resilin.optim import kinds
 from resilin.optim.line_search import Point, strong_wolfe
 from resilin.optim.optimizer import Closure, Group, Optimizer, Params
 
@@ -65,8 +66,12 @@ class LBFGS(Optimizer):
         super().add_param_group(param_group)
 
     def _moment_shapes(self, group: Group, param: Tensor) -> dict[str, tuple[int, ...] | None]:
-        elements = sum(each.numel() * (2 if each.is_complex() else 1) for each in self.param_groups[0]["params"])
-        return dict.fromkeys(("d", "prev_flat_grad"), (elements,))
+        params = self.param_groups[0]["params"]
+        if param is not params[0]:  # which has the state of all
+            return {}
+        shapes = [kinds.shape_of(each) for each in params]
+        flat = None if None in shapes else (sum(_elements(each) for each in params),)
+        return dict.fromkeys(("d", "prev_flat_grad"), flat)
 
     def _check_group(self, group: Group) -> None:
         self._check_not_negative(group, "lr")
@@ -174,6 +179,11 @@ class LBFGS(Optimizer):
             p._array += p._dev.xp.asarray(piece.view(p._array.dtype).reshape(p._array.shape))
             p._bump()
             begin += size
+
+
+def _elements(param: Tensor) -> int:
+    """How many numbers a parameter has among those of all: a complex one counts twice."""
+    return int(param.numel()) * (2 if param.is_complex() else 1)
 
 
 def dot(a: Array, b: Array) -> float:

@@ -202,6 +202,15 @@ def test_outer_states_that_differ_are_named_in_the_next_outer_step(who: set[int]
         assert words in said
 
 
+def test_inner_steps_that_differ_where_a_state_is_loaded_are_named_in_the_next_outer_step() -> None:
+    states = [momentum(0.5) for _ in range(2)]
+    states[1]["outer"]["inner_steps"] = 3
+
+    for said in in_a_world(2, lambda rank, optimizer: optimizer.load_state_dict(states[rank]), before=2):
+        assert "the outer state is loaded since the last outer step, at inner step 2 on rank 0 and" in said
+        assert "at inner step 3 on rank 1" in said
+
+
 def test_a_state_that_all_ranks_load_alike_is_taken() -> None:
     state = momentum(0.5)
     first, *others = in_a_world(3, lambda rank, optimizer: optimizer.load_state_dict(state), before=2)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin import optim
+from resilin import nn, optim
 from resilin.errors import UsageError
 from resilin.optim.line_search import Point, strong_wolfe
 
@@ -141,3 +141,20 @@ def test_a_loss_that_is_not_finite_reaches_the_parameters_without_warnings(line_
     optimizer.step(closure)
     optimizer.step(closure)
     assert x.isnan().all() if factor != 1e30 else x.abs().max() < 1e-6
+
+
+def test_states_are_loaded_into_parameters_without_a_shape_yet():
+    first = optim.LBFGS(nn.Sequential(nn.LazyLinear(6)).parameters())
+    first.load_state_dict(first.state_dict())
+    model = nn.Linear(3, 6)
+    trained = optim.LBFGS(model.parameters(), max_iter=2)
+    trained.step(lambda: backward(trained, model))
+    first.load_state_dict(trained.state_dict())
+    assert repr(first.state_dict()["state"]) == repr(trained.state_dict()["state"])
+
+
+def backward(optimizer, model):
+    optimizer.zero_grad()
+    loss = (model(resilin.ones(2, 3)) ** 2).sum()
+    loss.backward()
+    return loss

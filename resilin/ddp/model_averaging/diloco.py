@@ -73,7 +73,7 @@ class DiLoCoOptimizer(WrappingOptimizer):
         self.period, self.process_group = period, process_group
         self.traffic = Traffic()
         self.inner_steps = 0
-        self._loaded = False  # whether `outer` or the anchor have been loaded since ranks have compared them
+        self._loaded: int | None = None  # inner steps of a state that was loaded since ranks have compared theirs
         self._agreement = Agreement("DiLoCoOptimizer")
         self._anchor = [_copy(param) for param in self._params()]
         self.outer = outer(self._anchor)
@@ -99,8 +99,8 @@ class DiLoCoOptimizer(WrappingOptimizer):
         self._agreement.reach(group, self._facts, self._begins_with)
         self.inner_steps += 1
         if self.synchronized:
-            self._agreement.ask(group, self._changed, VALUES_WHY if self._loaded else WHY)
-            self._loaded = False
+            self._agreement.ask(group, self._changed, WHY if self._loaded is None else VALUES_WHY)
+            self._loaded = None
             self._outer_step()
 
     def _facts(self) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class DiLoCoOptimizer(WrappingOptimizer):
 
     def _begins_with(self) -> dict[str, str]:
         """What must be equal on all ranks when they begin: the anchor, and what the outer optimizer remembers."""
-        self._loaded = False
+        self._loaded = None
         found = checksums_of(self.param_groups, self._anchor)
         for number, anchor in enumerate(self._anchor):
             for name, value in self.outer.state.get(anchor, {}).items():
@@ -123,9 +123,10 @@ class DiLoCoOptimizer(WrappingOptimizer):
 
     def _changed(self) -> dict[str, Any]:
         """What may be another than in the outer step before: nothing beside the parameters, but after a load."""
-        since = "loaded since the last outer step" if self._loaded else "that of the last outer step"
-        said = {"the outer state": since}
-        return {**self._facts(), **said, **(self._begins_with() if self._loaded else {})}
+        if self._loaded is None:
+            return {**self._facts(), "the outer state": "that of the last outer step"}
+        since = f"loaded since the last outer step, at inner step {self._loaded}"
+        return {**self._facts(), "the outer state": since, **self._begins_with()}
 
     def _outer_step(self) -> None:
         params = self._params()
@@ -154,7 +155,7 @@ class DiLoCoOptimizer(WrappingOptimizer):
             anchor._array[...] = saved._array if isinstance(saved, Tensor) else saved
             anchor._bump()
         self.inner_steps = count_of(_LOAD, outer, "inner_steps")
-        self._loaded = True
+        self._loaded = self.inner_steps
 
     def check_loadable(self, state_dict: Mapping[str, Any]) -> None:
         """What `load_state_dict` raises for a state that does not fit, before anything is changed.
