@@ -242,6 +242,12 @@ def _formed(
             else:
                 link.close()  # whoever keeps the traceback
         raise
+    _begin(group, before, deadline, what)
+    return group
+
+
+def _begin(group: ProcessGroup, before: ProcessGroup | None, deadline: Deadline, what: str) -> None:
+    """Let a group that was made begin, in the place of `before`; else all is as it was there, or `group` is closed."""
     try:
         if phases.heard:
             phases.reached("agreed", what, group)
@@ -259,7 +265,6 @@ def _formed(
             group.abort(error)  # peers that wait for this rank hear why it leaves
             group.close()
         raise
-    return group
 
 
 WORLD: ProcessGroup | None = None

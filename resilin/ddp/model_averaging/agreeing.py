@@ -35,19 +35,22 @@ class Agreement:
         group: Any,
         facts: Callable[[], Mapping[str, Any]],
         values: Callable[[], Mapping[str, Any]] | None = None,
-    ) -> None:
-        """Return when all ranks of `group` have called this; in each of its generations the first call alone asks.
+    ) -> bool:
+        """Return when all ranks of `group` have called this; in each of its generations the first call alone asks, and
+        says so.
 
         CollectiveMismatch on all ranks, which names the first of the `facts` that differ, or of the `values` with which
         they begin, and both sides.
         """
         if group is dist.GroupMember.NON_GROUP_MEMBER:
-            return  # nothing is averaged here
-        if self._generation != group.generation:
-            self.ask(group, facts)
-            if values is not None:
-                self._agree(group, values, VALUES_WHY)
-            self._generation = group.generation
+            return False  # nothing is averaged here
+        if self._generation == group.generation:
+            return False
+        self.ask(group, facts)
+        if values is not None:
+            self._agree(group, values, VALUES_WHY)
+        self._generation = group.generation
+        return True
 
     def ask(self, group: Any, facts: Callable[[], Mapping[str, Any]], why: str = WHY) -> None:
         """As `reach`, in every call."""

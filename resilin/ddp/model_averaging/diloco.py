@@ -96,7 +96,8 @@ class DiLoCoOptimizer(WrappingOptimizer):
 
     def _after_step(self) -> None:
         group = self.process_group or dist.default_group()
-        self._agreement.reach(group, self._facts, self._begins_with)
+        if self._agreement.reach(group, self._facts, self._begins_with):
+            self._loaded = None
         self.inner_steps += 1
         if self.synchronized:
             self._agreement.ask(group, self._changed, WHY if self._loaded is None else VALUES_WHY)
@@ -113,7 +114,6 @@ class DiLoCoOptimizer(WrappingOptimizer):
 
     def _begins_with(self) -> dict[str, str]:
         """What must be equal on all ranks when they begin: the anchor, and what the outer optimizer remembers."""
-        self._loaded = None
         found = checksums_of(self.param_groups, self._anchor)
         for number, anchor in enumerate(self._anchor):
             for name, value in self.outer.state.get(anchor, {}).items():
