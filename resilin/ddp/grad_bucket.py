@@ -81,7 +81,7 @@ def limit_s(group: dist.ProcessGroup) -> float:
 
 
 def take_result(result: Any, flat: Flat) -> None:
-    """Bring a hook's result into the bucket. UsageError when it has another size or no numbers of its kind.
+    """Bring a hook's result into the bucket. UsageError when it has another shape or no numbers of its kind.
 
     Floating types are converted into one another, as PyTorch does.
     """
@@ -92,12 +92,12 @@ def take_result(result: Any, flat: Flat) -> None:
     array = result._array
     if array is flat.array:
         return
-    if array.size != flat.array.size:
+    if array.shape != flat.array.shape:
         raise UsageError(
-            f"the bucket has {flat.array.size} elements, the result {array.size} (shape {list(array.shape)}): return "
-            "the reduced gradients, flat"
+            f"the bucket has the shape {list(flat.array.shape)}, the result {list(array.shape)}: return the reduced "
+            "gradients, flat and in the order of buffer()"
         )
     if not (result.is_floating_point() and flat.tensor.is_floating_point()) and array.dtype != flat.array.dtype:
         raise UsageError(f"the bucket is of {flat.array.dtype.name}, the result of {array.dtype.name}")
     with np.errstate(over="ignore"):
-        np.copyto(flat.array, array.reshape(-1), casting="unsafe")
+        np.copyto(flat.array, array, casting="unsafe")

@@ -116,17 +116,20 @@ class Fate:
         if self.failure is not None or self.closed:
             raise self.error(None)
 
-    def error(self, call: Call | None) -> BaseException:
-        """The error that a call raises now: a copy, so that tracebacks do not pile up."""
+    def error(self, call: Call | str | None) -> BaseException:
+        """The error that a call raises now: a copy, so that tracebacks do not pile up. A message is named by a text."""
         error = self.failure
         if error is None:
             return DistError(f"{self._title()} is closed: {self.why_closed or 'it ended'}")
-        where = self._title() if call is None else self.name_of(call)
+        if isinstance(call, Call):
+            where, waited = self.name_of(call), SYSTEM.monotonic() - call.started
+            after = f" after {spell(waited)} of {spell(call.timeout_s)}"
+        else:
+            where, after = call or self._title(), ""
         if isinstance(error, UsageError):  # this call is not the one that was wrong
             return GroupAborted(f"{where}: this rank aborted the group before: {error}")
         if not self._explain:
             return copy_error(error)
-        after = "" if call is None else f" after {spell(SYSTEM.monotonic() - call.started)} of {spell(call.timeout_s)}"
         message = f"{where}: {error}{after}. {_HINT}"
         if isinstance(error, CollectiveTimeout):
             return CollectiveTimeout(message, error.ranks, in_world(error.ranks, self._ranks))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from resilin.dist.message import DESCRIPTOR_BYTES, NO_DTYPE, Descriptor, unpack
+from resilin.dist.tags import spoken
 from resilin.errors import CollectiveMismatch, DistNetworkError, PeerLost
 
 ANY = -1
@@ -316,7 +317,7 @@ def deliver(message: Message) -> None:
     assert receive is not None
     if len(receive.buffer) != message.length or receive.wanted.dtype != message.dtype:
         error = CollectiveMismatch(
-            f"recv with tag {message.tag}: this rank posted {receive.wanted}, rank {message.source} sent "
+            f"recv {spoken(message.tag)}: this rank posted {receive.wanted}, rank {message.source} sent "
             f"{message.descriptor}, which is gone; expected a tensor of the dtype and size that were sent"
         )
         message.refuse()

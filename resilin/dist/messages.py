@@ -20,6 +20,7 @@ from resilin.dist.post import Got, LocalPost
 from resilin.dist.reasons import prefixed
 from resilin.dist.recorder import Entry, GroupLog
 from resilin.dist.reduce_op import DTYPE_CODES, Array, array_bytes
+from resilin.dist.tags import spoken
 from resilin.dist.work import Work
 from resilin.errors import CollectiveTimeout, DistError, GroupAborted, PeerLost, UsageError
 
@@ -122,7 +123,7 @@ class Messages:
             else:
                 self._control.send(to, Frame.P2P, tag, (_packed(array), array_bytes(array)), deadline)
         except TimeoutError as error:
-            self._fate.fail(CollectiveTimeout(f"send to rank {to} with tag {tag}: {error}", [to]), explain=True)
+            self._fate.fail(CollectiveTimeout(f"send to rank {to} {spoken(tag)}: {error}", [to]), explain=True)
             _end(entry)
             raise self._fate.error(None) from None
         except (OSError, DistError) as error:
@@ -148,7 +149,7 @@ class Messages:
 
         def late(_: BaseException) -> None:
             if deadline.passed():  # not when the caller's own, shorter limit has
-                words = f"send to rank {to} with tag {tag}: not received within {spell(deadline.seconds)}"
+                words = f"send to rank {to} {spoken(tag)}: not received within {spell(deadline.seconds)}"
                 self._fate.fail(CollectiveTimeout(words, [to]), explain=True)
 
         def finish(error: BaseException | None) -> None:
@@ -173,18 +174,22 @@ class Messages:
         return work
 
     def _sending(self, to: int, tag: int) -> str:
-        return f"send to rank {to} with tag {tag}, {self._title()}"
+        return f"send to rank {to} {spoken(tag)}, {self._title()}"
 
     def _lost(self, error: BaseException, to: int, tag: int) -> BaseException:
         """What a send that ended with `error` raises."""
         if self._fate.failure is not None or self._fate.closed:
-            return self._fate.error(None)
+            return self._ended(self._sending(to, tag))
         gone = "left the group" if to in self._fate.left else "closed the connection"
         return (
             PeerLost(f"{self._sending(to, tag)}: the peer {gone}", [to])
             if isinstance(error, (OSError, PeerLost))
             else error
         )
+
+    def _ended(self, what: str) -> BaseException:
+        """The error of a message that the group's end has ended. One that came too late says itself which it was."""
+        return self._fate.error(None if isinstance(self._fate.failure, CollectiveTimeout) else what)
 
     def receive(
         self, array: Array, source: int, tag: int, timeout_s: float, done: Callable[[], None] | None = None
@@ -209,7 +214,7 @@ class Messages:
                     _end(entry, False)
                     return source
                 if got == Got.STUCK:
-                    words = f"recv from rank {source} with tag {tag}: it stopped in the middle of the message"
+                    words = f"recv from rank {source} {spoken(tag)}: it stopped in the middle of the message"
                     self._fate.fail(CollectiveTimeout(words, [source]), explain=True)
             work = self._receive(array, source, tag, timeout_s, None, entry, letter)
             if post is not None:
@@ -265,7 +270,7 @@ class Messages:
         letter: Letter | None = None,
     ) -> Work:
         """Post a receive; for `letter`, where that has come for it already."""
-        what = f"recv from {'any rank' if source == ANY else f'rank {source}'} with tag {tag}, {self._title()}"
+        what = f"recv from {'any rank' if source == ANY else f'rank {source}'} {spoken(tag)}, {self._title()}"
         awaited = () if source == ANY else (source, self._ranks[source])
         work = Work(what, source=source, awaited=awaited, limit_s=timeout_s, refuse=partial(self._refuse, what))
         post = self._post
@@ -276,7 +281,7 @@ class Messages:
             _end(entry, error is not None)
             if error is not None:
                 failed = self._fate.failure is not None
-                work._future.settle(None, self._fate.error(None) if failed else prefixed(error, what))
+                work._future.settle(None, self._ended(what) if failed else prefixed(error, what))
             else:
                 if done is not None:
                     done()

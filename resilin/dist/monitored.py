@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from resilin._base.clock import Deadline
+from resilin._base.clock import Deadline, spell
 from resilin.dist.block import at_once
 from resilin.dist.group import ProcessGroup
 from resilin.dist.reduce_op import Array
+from resilin.dist.tags import BARRIER
 from resilin.dist.timeouts import seconds
 from resilin.errors import CollectiveMismatch, CollectiveTimeout, PeerLost, UsageError
 
-_TAG = -1  # apart from users' tags, which are not negative
 _FINE = -1  # what a rank says, to whom nothing is wrong; else the rank that refuses its arguments
 _VERDICT_S = 1.0  # what ranks other than 0 wait longer than it, so that they hear whom it misses
 
@@ -42,8 +42,8 @@ def monitored_barrier(
     if pg.rank() == 0:
         _hear_all(pg, word, limit, wait_all_ranks)
     else:
-        pg.send(word, 0, _TAG, limit)
-        pg.receive(word, 0, _TAG).wait(limit + _VERDICT_S)
+        pg.send(word, 0, BARRIER, limit)
+        pg.receive(word, 0, BARRIER).wait(limit + _VERDICT_S)
     if refused is not None:
         raise refused
     if word[0] != _FINE:
@@ -57,26 +57,24 @@ def _hear_all(pg: ProcessGroup, word: Array, limit: float, all_missing: bool) ->
     """Rank 0: hear from every rank, and tell each `word`, which is then that of the first rank with another."""
     deadline = Deadline(limit)
     words = {rank: np.empty(1, np.int64) for rank in range(1, pg.size())}
-    works = {rank: pg.receive(said, rank, _TAG) for rank, said in words.items()}
+    works = {rank: pg.receive(said, rank, BARRIER) for rank, said in words.items()}
     missing: list[int] = []
-    lost: CollectiveTimeout | None = None
     for rank, work in works.items():
         try:
             work.wait(deadline.left())
         except PeerLost as error:
             pg.abort(error)
             raise
-        except CollectiveTimeout as error:
+        except CollectiveTimeout:
             missing.append(rank)
-            lost = error
             if not all_missing:
                 break
     if missing:
         names = ", ".join(f"rank {rank}" for rank in missing)
-        what = f"monitored_barrier, {pg.title()}: {names} did not come: {lost}"
+        what = f"monitored_barrier, {pg.title()}: {names} did not come within {spell(limit)}"
         miss = CollectiveTimeout(what, missing, [pg.ranks[rank] for rank in missing])
         pg.abort(miss)
         raise miss
     word[0] = next((said[0] for said in (word, *words.values()) if said[0] != _FINE), _FINE)
     for rank in works:
-        pg.send(word, rank, _TAG, limit)
+        pg.send(word, rank, BARRIER, limit)

@@ -26,6 +26,7 @@ from resilin.dist.message import Kind
 from resilin.dist.p2p import peer_of, source_of
 from resilin.dist.reduce_op import Array
 from resilin.dist.refusal import Telling
+from resilin.dist.tags import OBJECTS
 from resilin.errors import CollectiveMismatch, DistError, ElasticError, UsageError, UsageTypeError
 
 _NOTHING = -1  # for a size
@@ -323,9 +324,9 @@ def send_object_list(
     else:
         dumped = UsageTypeError(f"send_object_list: object_list: {_no_list(object_list)}")
     to = peer_of(pg, dst, group_dst, "send_object_list: dst")
-    pg.send(np.array([_size(dumped)], np.int64), to, _TAG)
+    pg.send(np.array([_size(dumped)], np.int64), to, OBJECTS)
     data = _sent("send_object_list", pg, dumped, {})
-    pg.send(data, to, _TAG)
+    pg.send(data, to, OBJECTS)
 
 
 def recv_object_list(
@@ -348,12 +349,12 @@ def recv_object_list(
     _check_places("recv_object_list: object_list", object_list, 0)
     size = np.empty(1, np.int64)
     source = source_of(pg, src, group_src, "recv_object_list")
-    work = pg.receive(size, source, _TAG)
+    work = pg.receive(size, source, OBJECTS)
     work.wait()
     sender = work.source_rank()
     _sent("recv_object_list", pg, _EMPTY, {sender: int(size[0])})
     data = np.empty(int(size[0]), np.uint8)
-    pg.receive(data, sender, _TAG).wait()
+    pg.receive(data, sender, OBJECTS).wait()
     objects = _load("recv_object_list", pg, sender, data, weights_only)
     if len(objects) != len(object_list):
         raise UsageError(
@@ -361,6 +362,3 @@ def recv_object_list(
         )
     object_list[:] = objects
     return pg.ranks[sender]
-
-
-_TAG = -2  # apart from users' tags, which are not negative

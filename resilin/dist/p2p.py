@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from numbers import Integral
 from typing import Any
 
 from resilin.dist.arguments import Output, array_of, contiguous, root_of
@@ -11,11 +10,10 @@ from resilin.dist.backends import devices
 from resilin.dist.block import at_once, open_block
 from resilin.dist.group import ProcessGroup
 from resilin.dist.mailbox import ANY
+from resilin.dist.tags import checked
 from resilin.dist.work import Work
 from resilin.dist.world import resolve
 from resilin.errors import UsageError
-
-_TAGS = 1 << 31  # a frame has 32 bits, with a sign, for it
 
 
 def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> None:
@@ -29,7 +27,7 @@ def send(tensor: Any, dst: int | None = None, group: Any = None, tag: int = 0, g
     pg = at_once(group, "send")
     if pg is not None:
         data = devices.to_host(contiguous(tensor, "send: tensor"))
-        pg.send(data, peer_of(pg, dst, group_dst, "send: dst"), _checked(tag, "send"))
+        pg.send(data, peer_of(pg, dst, group_dst, "send: dst"), checked(tag, "send"))
 
 
 def isend(
@@ -43,9 +41,7 @@ def isend(
     if pg is None:
         return None
     to = peer_of(pg, dst, group_dst, "isend: dst")
-    return _noted(
-        pg, pg.isend(devices.to_host(contiguous(tensor, "isend: tensor")), tensor, to, _checked(tag, "isend"))
-    )
+    return _noted(pg, pg.isend(devices.to_host(contiguous(tensor, "isend: tensor")), tensor, to, checked(tag, "isend")))
 
 
 def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> int:
@@ -57,7 +53,7 @@ def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, g
     pg = at_once(group, "recv")
     if pg is None:
         return -1
-    source, tag = source_of(pg, src, group_src, "recv"), _checked(tag, "recv")
+    source, tag = source_of(pg, src, group_src, "recv"), checked(tag, "recv")
     target = Output(tensor, "recv: tensor")
     buffer = devices.host_buffer(target.flat)
     sender = pg.recv(buffer, source, tag)
@@ -69,7 +65,10 @@ def recv(tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, g
 def irecv(
     tensor: Any, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
-    """As recv; wait for the Work before using `tensor`."""
+    """As recv; wait for the Work before using `tensor`.
+
+    A `wait` of it that takes too long takes the receive back, whosever limit it was: the message is for the next one.
+    """
     pg = resolve(group, "irecv")
     return None if pg is None else _noted(pg, _post(pg, tensor, src, tag, group_src))
 
@@ -83,7 +82,7 @@ def _noted(pg: ProcessGroup, work: Work) -> Work:
 
 
 def _post(pg: ProcessGroup, tensor: Any, src: int | None, tag: int, group_src: int | None) -> Work:
-    source, tag = source_of(pg, src, group_src, "irecv"), _checked(tag, "irecv")
+    source, tag = source_of(pg, src, group_src, "irecv"), checked(tag, "irecv")
     target = Output(tensor, "irecv: tensor")
     buffer = devices.host_buffer(target.flat)
 
@@ -105,13 +104,6 @@ def peer_of(pg: ProcessGroup, rank: int | None, group_rank: int | None, what: st
     if peer == pg.rank():
         raise UsageError(f"{what} is this rank itself: a rank cannot send to itself")
     return peer
-
-
-def _checked(tag: int, function: str) -> int:
-    """A tag of the user's: those below zero are the library's own."""
-    if not isinstance(tag, Integral) or not 0 <= tag < _TAGS:
-        raise UsageError(f"{function}: tag: expected an integer from 0 to {_TAGS - 1}, got {tag!r}")
-    return int(tag)
 
 
 class P2POp:
@@ -138,7 +130,7 @@ class P2POp:
         self.op = op
         self.tensor = tensor
         self.group = pg
-        self.tag = _checked(tag, "P2POp")
+        self.tag = checked(tag, "P2POp")
         self.group_peer = root_of(pg, peer, group_peer, "P2POp: peer")
         self.peer = pg.ranks[self.group_peer]
 

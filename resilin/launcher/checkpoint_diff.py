@@ -14,6 +14,7 @@ from resilin.launcher import exit_codes
 if TYPE_CHECKING:
     from resilin.checkpoint.tools.compare import Difference
 
+_SHOWN = 5
 WHAT = "a checkpoint (of a folder the newest), safetensors weights (file, index or folder), or a .pt file of torch.save"
 
 
@@ -42,8 +43,16 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([_as_json(one) for one in found], indent=2))
     else:
         print("\n".join(map(visible, [f"A: {a.path}", f"B: {b.path}", *map(_line, found)])))
-        print(f"{len(found)} differences" if found else "the same names, values and bits")
+        print(f"{len(found)} differences" if found else _alike(compare.uncompared(a, b)))
     return exit_codes.FAILED if found else exit_codes.OK
+
+
+def _alike(uncompared: list[str]) -> str:
+    if not uncompared:
+        return "the same names, values and bits"
+    shown = ", ".join(map(visible, uncompared[:_SHOWN])) + (", ..." if len(uncompared) > _SHOWN else "")
+    values = f"{len(uncompared)} plain value{'s' * (len(uncompared) > 1)}"
+    return f"the same tensors, by names and bits; safetensors have no others, so not compared: {values} ({shown})"
 
 
 def _line(one: Difference) -> str:

@@ -150,6 +150,11 @@ def is_number(value: Any) -> bool:
     return isinstance(value, Real) or bool(dtype and "complex" not in dtype and math.prod(value.shape) == 1)
 
 
+def is_zero(value: Any) -> bool:
+    """Whether a number is known to be 0."""
+    return _is_known(value) and float(value) == 0
+
+
 def _options(base: type[Optimizer]) -> Iterator[tuple[type[Optimizer], set[str]]]:
     """The optimizers that there are, and the options that each is made with."""
     for kind in base.__subclasses__():
@@ -171,13 +176,19 @@ def _check_entry(where: str, kind: Optimizer, group: dict[str, Any], entry: Mapp
     for name in dict.fromkeys((*needed, *given)):
         check_value(f"{where}, {name}", entry[name], param if name in moments else None)
     for name, here in moments.items():
-        got = shape_of(entry.get(name))
-        if None not in (got, here) and got != here:
-            of = "the parameter has" if here == shape_of(param) else "for this parameter it has"
-            raise UsageError(
-                f"{where}, {name} has the shape {list(got or ())} in the state, {of} {list(here or ())} here: it was "
-                "saved with another model"
-            )
+        check_shape(f"{where}, {name}", entry.get(name), here, param)
+    kind._check_entry(where, entry, param)
+
+
+def check_shape(where: str, value: Any, here: tuple[int, ...] | None, param: Tensor) -> None:
+    """UsageError for a value of a state of `param` whose shape is another than `here`, as far as both are known."""
+    got = shape_of(value)
+    if None not in (got, here) and got != here:
+        of = "the parameter has" if here == shape_of(param) else "for this parameter it has"
+        raise UsageError(
+            f"{where} has the shape {list(got or ())} in the state, {of} {list(here or ())} here: it was saved with "
+            "another model"
+        )
 
 
 def check_value(where: str, value: Any, param: Tensor | None) -> None:

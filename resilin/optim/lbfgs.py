@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,15 @@ from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.gemm import matmul
 from resilin.core.plain import whole
 from resilin.core.tensor import Tensor
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 from resilin.optim import kinds
 from resilin.optim.line_search import Point, strong_wolfe
 from resilin.optim.optimizer import Closure, Group, Optimizer, Params
 
+_COUNTS = ("func_evals", "n_iter")
+_MEMORY = ("old_dirs", "old_stps", "ro")
+_RESULTS = ("d", "t", "prev_flat_grad", *_MEMORY, "H_diag")
+"""What a step leaves to the next, but for the counts. `prev_loss` is for the user alone."""
 MIN_CURVATURE = 1e-10  # pairs with less curvature than this do not enter the memory: PyTorch's bound
 
 
@@ -72,6 +77,43 @@ class LBFGS(Optimizer):
         shapes = [kinds.shape_of(each) for each in params]
         flat = None if None in shapes else (sum(_elements(each) for each in params),)
         return dict.fromkeys(("d", "prev_flat_grad"), flat)
+
+    def _check_entry(self, where: str, entry: Mapping[str, Any], param: Tensor) -> None:
+        """One that a step cannot go on from: in part of another model, or with names left out."""
+        params = self.param_groups[0]["params"]
+        if param is not params[0]:
+            if misplaced := [name for name in entry if name in (*_COUNTS, *_RESULTS)]:
+                raise UsageError(
+                    f"{where} there is {', '.join(misplaced)}: LBFGS keeps what it remembers of all parameters with "
+                    "the first, so the state was saved with another model"
+                )
+            return
+        for name in _COUNTS:
+            if entry.get(name) is not None:
+                kinds.check_value(f"{where}, {name}", entry[name], None)
+        begun = [name for name in (*_COUNTS[1:], *_RESULTS) if entry.get(name) is not None]
+        if not begun or (begun == ["n_iter"] and kinds.is_zero(entry["n_iter"])):
+            return
+        if missing := [name for name in ("n_iter", *_RESULTS) if entry.get(name) is None]:
+            raise UsageError(
+                f"{where} there is {', '.join(begun)}, and no {', '.join(missing)}: an LBFGS that has begun goes on "
+                "from all of them; was a part of the state left out?"
+            )
+        for name in ("t", "H_diag"):
+            kinds.check_value(f"{where}, {name}", entry[name], None)
+        shape = self._moment_shapes(self.param_groups[0], param)["d"]
+        for name in _MEMORY:
+            if not isinstance(entry[name], list | tuple):
+                raise UsageTypeError(f"{where}, {name} must be a list, got {entry[name]!r:.80}")
+            for place, value in enumerate(entry[name]):
+                of = None if name == "ro" else param
+                kinds.check_value(f"{where}, {name}[{place}]", value, of)
+                if of is not None:
+                    kinds.check_shape(f"{where}, {name}[{place}]", value, shape, param)
+        counts = {name: len(entry[name]) for name in _MEMORY}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{count} in {name}" for name, count in counts.items())
+            raise UsageError(f"{where} each remembered change needs a value in all three lists, got {told}")
 
     def _check_group(self, group: Group) -> None:
         self._check_not_negative(group, "lr")
@@ -229,7 +271,6 @@ def _remember(state: dict[str, Any], grad: Array, history: int) -> None:
     if not curvature > MIN_CURVATURE:
         return
     for name, value in (("old_dirs", change), ("old_stps", step), ("ro", np.asarray(1 / curvature, grad.dtype))):
-        if len(state[name]) == history:
-            state[name].pop(0)
-        state[name].append(Tensor._wrap(value))
+        kept = [*state[name], Tensor._wrap(value)]
+        state[name] = kept[max(0, len(kept) - history) :]  # a loaded one may be longer, or a tuple
     state["H_diag"] = Tensor._wrap(np.asarray(curvature / dot(change, change), grad.dtype))

@@ -304,6 +304,9 @@ class Optimizer:
         """Of the states of `param` that are arrays, in a group with these options: their shapes. None: none yet."""
         return dict.fromkeys(self._moments(group), kinds.shape_of(param))
 
+    def _check_entry(self, where: str, entry: Mapping[str, Any], param: Tensor) -> None:
+        """Raise UsageError for a state of `param` that no step can go on from; subclasses override it."""
+
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         saved = list(state_dict["param_groups"])
         parameters: dict[Any, Tensor] = {}

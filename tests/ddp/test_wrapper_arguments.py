@@ -81,7 +81,7 @@ def test_a_hook_sees_buckets_in_order_with_their_gradients_and_parameters_also_i
     ("hook", "said"),
     [
         (lambda state, bucket: bucket.buffer(), "must return a Future of the reduced tensor, got Tensor"),
-        (lambda state, bucket: _done(Tensor._wrap(np.zeros(2, np.float32))), r"elements, the result 2"),
+        (lambda state, bucket: _done(Tensor._wrap(np.zeros(2, np.float32))), r"the result \[2\]: return the reduced"),
         (lambda state, bucket: _done(None), "must give a Tensor, got NoneType"),
     ],
 )

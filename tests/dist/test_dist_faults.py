@@ -269,7 +269,7 @@ def test_monitored_barrier_names_every_missing_rank(transport):
                 dist.monitored_barrier(timeout=5.0)
             return
         try:
-            with pytest.raises(CollectiveTimeout, match=r"rank 1, rank 2 did not come") as caught:
+            with pytest.raises(CollectiveTimeout, match=r": rank 1, rank 2 did not come within 0\.1 s$") as caught:
                 dist.monitored_barrier(timeout=0.1, wait_all_ranks=True)
         finally:
             done.set()

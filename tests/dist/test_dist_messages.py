@@ -360,7 +360,7 @@ try:
         time.sleep(60)
     print("done", mine[0], flush=True)
 except DistError as error:
-    print(type(error).__name__, sorted(error.ranks), round(time.monotonic() - begin, 2), flush=True)
+    print(type(error).__name__, sorted(error.ranks), round(time.monotonic() - begin, 2), error, flush=True)
 """
 
 
@@ -382,11 +382,13 @@ def test_a_rank_that_waits_for_a_message_hears_of_the_death_of_its_peer_or_gives
             each.process.stdin.flush()
         time.sleep(0.2)
         os.kill(ranks[1].pid, blow)
-        error, who, seconds = ranks[0].read_line().split(" ")
+        error, who, seconds, *words = ranks[0].read_line().split(" ")
         if blow == signal.SIGSTOP:
             os.kill(ranks[1].pid, signal.SIGKILL)
         assert (error, who) == (name, "[1]")
         assert float(seconds) < timeout_s + 2
+        call = "send to rank 1 with tag" if role == "send" else "recv from rank 1 with tag"
+        assert " ".join(words).count(call) == 1
 
 
 def test_a_message_whose_sender_was_killed_is_whole_or_an_error(tmp_path):

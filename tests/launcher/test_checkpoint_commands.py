@@ -217,6 +217,19 @@ def test_diff_of_equal_states_finds_nothing(run, ask):
     )
 
 
+def test_diff_says_which_plain_values_a_file_of_weights_cannot_have(tmp_path, ask):
+    state = {"w": resilin.zeros(2), **{f"value{number}": number for number in range(6)}, "empty": {}}
+    checkpoint.save(tmp_path / "a", state)
+    save_safetensors({"w": resilin.zeros(2)}, tmp_path / "b.safetensors")
+    said = "the same tensors, by names and bits; safetensors have no others, so not compared: "
+    for order in (("a", "b.safetensors"), ("b.safetensors", "a")):
+        code, out = ask("diff", *(tmp_path / name for name in order))
+        assert code == exit_codes.OK
+        assert out.splitlines()[2] == f"{said}6 plain values (value0, value1, value2, value3, value4, ...)"
+    checkpoint.save(tmp_path / "one", {"w": resilin.zeros(2), "lr": 0.1})
+    assert f"{said}1 plain value (lr)" in ask("diff", tmp_path / "one", tmp_path / "b.safetensors")[1]
+
+
 def test_diff_counts_elements_and_shows_values(tmp_path, ask):
     base = {"w": resilin.zeros(5), "s": 1, "gone": resilin.ones(2, 3), "n": resilin.tensor([math.nan, math.inf, 0.0])}
     other = {

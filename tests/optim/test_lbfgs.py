@@ -158,3 +158,83 @@ def backward(optimizer, model):
     loss = (model(resilin.ones(2, 3)) ** 2).sum()
     loss.backward()
     return loss
+
+
+def remembering():
+    """An LBFGS of two parameters that has begun, and a new one, with their parameters."""
+    made = []
+    for steps in (2, 0):
+        params = make()
+        optimizer = optim.LBFGS(params, lr=0.1, max_iter=3)
+        for _ in range(steps):
+            optimizer.step(closure_of(optimizer, params))
+        made += [optimizer, params]
+    return made
+
+
+@pytest.mark.parametrize("name", ["n_iter", "d", "t", "prev_flat_grad", "old_dirs", "old_stps", "ro", "H_diag"])
+@pytest.mark.parametrize("how", ["left out", "None"])
+def test_a_state_with_a_part_left_out_is_refused(name, how):
+    trained, _, fresh, _ = remembering()
+    state = trained.state_dict()
+    if how == "None":
+        state["state"][0][name] = None
+    else:
+        del state["state"][0][name]
+    with pytest.raises(UsageError, match=f"LBFGS.load_state_dict: of parameter 0 there is .*, and no {name}: an LBFGS"):
+        fresh.load_state_dict(state)
+    assert not fresh.state
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("ro", lambda values: values[:-1], r"got 3 in old_dirs, 3 in old_stps, 2 in ro"),
+        ("old_dirs", lambda values: [values[0][:3], *values[1:]], r"old_dirs\[0\] has the shape \[3\] in the state"),
+        ("old_stps", lambda values: [*values[1:], None], r"old_stps\[2\] must be a tensor of floating point numbers"),
+        ("old_stps", lambda values: 3, r"old_stps must be a list, got 3"),
+        ("ro", lambda values: [*values[1:], "much"], r"ro\[2\] must be a number, or a tensor of one, got 'much'"),
+        ("t", lambda value: "long", r", t must be a number"),
+        ("n_iter", lambda value: [1], r", n_iter must be a number"),
+        ("func_evals", lambda value: {}, r", func_evals must be a number"),
+        ("H_diag", lambda value: resilin.ones(2), r"H_diag must be a number, or a tensor of one"),
+        ("d", lambda value: value[1:], r", d has the shape \[7\] in the state, for this parameter it has \[8\]"),
+    ],
+)
+def test_a_state_that_no_step_can_go_on_from_is_refused(name, change, said):
+    trained, _, fresh, _ = remembering()
+    state = trained.state_dict()
+    state["state"][0][name] = change(state["state"][0][name])
+    with pytest.raises(UsageError, match=f"of parameter 0.*{said}"):
+        fresh.load_state_dict(state)
+    assert not fresh.state
+
+
+def test_a_state_beside_another_parameter_is_refused():
+    trained, _, fresh, _ = remembering()
+    state = trained.state_dict()
+    state["state"] = {1: state["state"][0]}
+    with pytest.raises(UsageError, match=r"of parameter 1 there is func_evals, .*keeps what it remembers of all"):
+        fresh.load_state_dict(state)
+
+
+@pytest.mark.parametrize("history_size", [0, 1, 2])
+def test_a_loaded_memory_may_be_a_tuple_and_longer_than_what_is_kept(history_size):
+    trained, _, fresh, params = remembering()
+    state = trained.state_dict()
+    for name in ("old_dirs", "old_stps", "ro"):
+        state["state"][0][name] = tuple(state["state"][0][name])
+    fresh.load_state_dict(state)
+    fresh.param_groups[0]["history_size"] = history_size
+    fresh.step(closure_of(fresh, params))
+    assert {len(fresh.state[params[0]][name]) for name in ("old_dirs", "old_stps", "ro")} == {history_size}
+
+
+def test_a_state_of_a_step_that_did_not_move_is_taken():
+    x = resilin.zeros(2).requires_grad_()
+    still = optim.LBFGS([x])
+    still.step(closure_of(still, [x], lambda x: (x * 0).sum()))
+    assert still.state[x] == {"func_evals": 1, "n_iter": 0}
+    other = optim.LBFGS([resilin.zeros(2).requires_grad_()])
+    other.load_state_dict(still.state_dict())
+    assert other.state_dict()["state"] == still.state_dict()["state"]

@@ -39,7 +39,7 @@ def compare(a: State, b: State) -> list[Difference]:
             found.append(_one_sided(name, left.get(name), right.get(name)))
         else:
             found += _tensors(name, left[name], right[name])
-    if "safetensors" not in (a.kind, b.kind):  # which have tensors alone
+    if not _has_tensors_alone(a, b):
         names = left_values.keys() | right_values.keys()
         if _is_empty(a.tree) is not _is_empty(b.tree):  # all of the other one's names tell it; its own is none
             names -= {""} - (right_values if _is_empty(a.tree) else left_values).keys()
@@ -49,6 +49,17 @@ def compare(a: State, b: State) -> list[Difference]:
                 what = "value" if one and other else "only in A" if one else "only in B"
                 found.append(Difference(name, what, _short(one), _short(other)))
     return found
+
+
+def uncompared(a: State, b: State) -> list[str]:
+    """Names of the plain values of one that are left out, as the other cannot have any."""
+    if not _has_tensors_alone(a, b):
+        return []
+    return sorted(name for state in (a, b) for name, value in state.named()[1].items() if not _is_empty(value))
+
+
+def _has_tensors_alone(a: State, b: State) -> bool:
+    return "safetensors" in (a.kind, b.kind)
 
 
 def described(leaf: Leaf) -> str:

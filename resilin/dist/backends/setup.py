@@ -13,9 +13,8 @@ from resilin._base.clock import Deadline
 from resilin.dist.backends.base import Aborted, Backend
 from resilin.dist.kv.base import Store
 from resilin.dist.reduce_op import Array
+from resilin.dist.tags import SETUP
 from resilin.errors import CollectiveTimeout, GroupAborted
-
-_TAG = -1000  # apart from users' tags, which are not negative, and those of objects and barriers
 
 
 class Messages(Protocol):
@@ -46,10 +45,10 @@ class Peers:
         works = []
         try:
             if source is not None and into is not None and len(into):
-                works.append(self._messages.receive(np.frombuffer(into, np.uint8), source, _TAG))
+                works.append(self._messages.receive(np.frombuffer(into, np.uint8), source, SETUP))
             if to is not None and out is not None and len(out):
                 sent = np.frombuffer(out, np.uint8)
-                works.append(self._messages.isend(sent, sent, to, _TAG))
+                works.append(self._messages.isend(sent, sent, to, SETUP))
             for work in works:
                 work.wait(deadline.left())
         except GroupAborted as error:  # the group knows why
