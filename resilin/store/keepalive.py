@@ -123,7 +123,7 @@ class LeaseKeeper:
                     break
             self._failing = False
         except StoreError as failure:  # repeated until the leases end: even a refusal may be mended meanwhile
-            if not self._closed:
+            if not self._transport.closed:
                 level = logging.DEBUG if self._failing else logging.INFO  # once per outage
                 log.event(_log, level, "leases could not be renewed", error=str(failure))
             self._failing = True

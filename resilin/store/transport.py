@@ -181,6 +181,11 @@ class Transport:
         """The endpoints, for messages."""
         return ", ".join(endpoint.address for endpoint in self._endpoints)
 
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called: errors from then on are its owner's own doing."""
+        return self._closed.is_set()
+
     def call(self, method: str, request: Any, *, repeatable: bool, timeout_s: float | None = None) -> Any:
         """The answer to one unary call.
 

@@ -139,7 +139,8 @@ class Watcher:
             except (BrokenStream, StoreTimeout) as failure:
                 log.event(_log, logging.INFO, "the watch stream broke, resuming", error=str(failure))
             except StoreError as final:
-                self._fail_all(final)
+                if not self._transport.closed:  # else it says only that its own store is being closed
+                    self._fail_all(final)
             finally:
                 with self._changed:
                     self._requests = None

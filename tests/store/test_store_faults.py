@@ -66,6 +66,26 @@ def test_a_watch_resumes_over_a_restart_without_loss_or_repetition(state):
     assert seen.errors == []
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.01, 0.03, 0.1])
+def test_closing_the_store_while_a_watch_looks_for_a_server_is_no_error_to_its_owner(state, after_s, monkeypatch):
+    server, seen = StoreServer(state), Recorder()
+    client = ClientStore([f"127.0.0.1:{server.port}"])
+    client.watch("k", seen.on_events, on_error=seen.on_error)
+    state.put("k", b"1")
+    seen.wait(1)
+    closing = client._watcher.close
+
+    def close_late() -> None:  # the thread of the watches gets to try again between the two steps of a close
+        time.sleep(0.05)
+        closing()
+
+    monkeypatch.setattr(client._watcher, "close", close_late)
+    server.close()
+    time.sleep(after_s)
+    client.close()
+    assert seen.errors == []
+
+
 def test_watches_lose_and_repeat_nothing_however_often_the_server_restarts(state):
     rng, server, seen = random.Random(7), StoreServer(state), [Recorder() for _ in range(3)]
     port, counter, stop = server.port, itertools.count(), threading.Event()
