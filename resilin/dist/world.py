@@ -79,7 +79,10 @@ def set_default_group(group: ProcessGroup | None) -> None:
 
 
 def replace_group(before: ProcessGroup, after: ProcessGroup) -> None:
-    """`after` takes the place of `before` as default group or subgroup, and what it owns; `before` is closed."""
+    """`after` takes the place of `before` as default group or subgroup, and what it owns; `before` is closed.
+
+    Called again after an interrupt it does what is left: each step may be taken twice.
+    """
     if getattr(_WORLD.thread, "group", None) is before:
         _WORLD.thread.group = after
     elif _WORLD.default is before:
@@ -87,17 +90,23 @@ def replace_group(before: ProcessGroup, after: ProcessGroup) -> None:
     else:
         _exchange(default_group(), before, after)
     if before in _WORLD.owned:
-        _WORLD.owned[after] = _WORLD.owned.pop(before)
+        _WORLD.owned[after] = _WORLD.owned[before]
+        _WORLD.owned.pop(before)
     before.close()
 
 
 def reconfigured(before: ProcessGroup, generation: int, members: Sequence[str], **facts: Any) -> ProcessGroup:
-    """`before.reconfigure(...)`, and `replace_group`, also where an interrupt comes as the group is returned."""
+    """`before.reconfigure(...)`, and `replace_group`, also where an interrupt comes as the group is returned or takes
+    its place."""
     try:
         return before.reconfigure(generation, members, **facts)
     finally:
         if before.successor is not None:
-            replace_group(before, before.successor)
+            try:
+                replace_group(before, before.successor)
+            except BaseException:
+                replace_group(before, before.successor)
+                raise
 
 
 def _exchange(parent: ProcessGroup, before: ProcessGroup, after: ProcessGroup) -> None:

@@ -1,6 +1,8 @@
 """An abort, an interrupt or a death may come between any two instructions: nobody waits for long, or hears nonsense."""
 
+import contextlib
 import gc
+import sys
 import threading
 
 import numpy as np
@@ -10,7 +12,7 @@ from instants import Instants
 
 from resilin import dist
 from resilin._base.clock import SYSTEM
-from resilin.dist import endpoint, link
+from resilin.dist import endpoint, link, world
 from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.post import LocalPost
 from resilin.dist.world import use_group
@@ -217,6 +219,57 @@ def test_a_reconfiguration_that_an_interrupt_ended_anywhere_can_be_tried_again(
         at += 7
     them.groups += groups
     assert at > 200
+
+
+@pytest.mark.parametrize("place", ["default", "thread", "subgroup"])
+def test_an_interrupt_as_a_group_takes_the_place_of_another_leaves_it_there(monkeypatch, place):
+    """Not those in which `close` frees what another `close` would not see."""
+    at, count, counted = 0, 0, []
+    freed = ProcessGroup.close
+
+    def alone(name):
+        ear = listener("tcp", 0)
+        return connect(ear, [ear.describe()], 0, group_name=name, generation=1, secret="x", timeout_s=LIMIT_S), ear
+
+    def handed_over(group, generation, members):
+        group.successor = members[0]
+        counted.append(Instants(at, interrupt))
+        tracing.enter_context(counted[-1].counting())
+        return group.successor
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    def closed(group, *why):
+        sys.settrace(None)
+        freed(group, *why)
+
+    monkeypatch.setattr(ProcessGroup, "reconfigure", handed_over)
+    monkeypatch.setattr(ProcessGroup, "close", closed)
+    while count == at:
+        at += 1
+        (before, ear), (after, other), (parent, third) = alone("before"), alone("after"), alone("parent")
+        with contextlib.ExitStack() as ends:
+            for each in (ear, other, third, parent, after):
+                ends.callback(each.close)
+            if place == "thread":
+                ends.enter_context(use_group(before))
+            else:
+                dist.set_default_group(before if place == "default" else parent)
+                ends.callback(dist.set_default_group, None)
+            if place == "subgroup":
+                parent.subgroups.append(before)
+            world._WORLD.owned[before] = ["kept"]
+            with contextlib.ExitStack() as tracing, contextlib.suppress(KeyboardInterrupt):
+                world.reconfigured(before, 2, [after])
+            count = counted[-1].count
+            found = parent.subgroups[0] if place == "subgroup" else dist.default_group()
+            assert found is after, f"after instant {at}"
+            assert world._WORLD.owned.pop(after) == ["kept"]
+            assert before not in world._WORLD.owned
+            assert before._fate.closed
+            assert total(after, 10) == expected(1)
+    assert at > 5
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
