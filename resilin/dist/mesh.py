@@ -101,11 +101,11 @@ def assemble(
     if not 0 <= rank < size:
         raise UsageError(f"rank {rank} is not in a group of {size} endpoints")
     expectation = Expectation(name_on_wire(group), generation, secret, rank, set())
-    work = _Assembly(listener, topology, expectation, deadline)
     before = list(kept)
     for link in before:
         if not link.usable:
             link.hang_up()  # the peer, to which it may look well, makes a fresh one, too
+    work = _Assembly(listener, topology, expectation, deadline)
     try:
         with contextlib.nullcontext() if watched is None else watched(expectation.fail):
             work.begin({link.endpoint: link for link in before if link.usable}, maps)
@@ -116,7 +116,11 @@ def assemble(
         work.give_up(error)
         raise
     finally:
-        work.close()
+        try:
+            work.close()
+        except BaseException:  # an interrupt
+            work.close()
+            raise
     for link in before:
         if work.links.get(link.rank) is not link:
             link.close()
@@ -151,11 +155,11 @@ class _Assembly:
         self._due: set[_Item] = set()
         self._selector = selectors.DefaultSelector()
         self._wants: dict[_Item, Wants] = {}
-        self._waker, wake = socket.socketpair()
-        wake.setblocking(False)
+        self._waker, self._wake = socket.socketpair()
+        self._wake.setblocking(False)
         self._waker.setblocking(False)
         self._selector.register(self._waker, selectors.EVENT_READ)
-        expectation.wake = wake
+        expectation.wake = self._wake
 
     # --- the whole ---
 
@@ -227,13 +231,12 @@ class _Assembly:
             sock.close()
 
     def close(self) -> None:
-        """Free what only the assembly needed."""
+        """Free what only the assembly needed. Idempotent."""
         self._listener.forget(self._expectation)
         with self._expectation.changed:
-            wake, self._expectation.wake = self._expectation.wake, None
-        for sock in [self._waker, wake, *(probe.sock for probe in self._probes)]:
-            if sock is not None:
-                sock.close()
+            self._expectation.wake = None
+        for sock in [self._waker, self._wake, *(probe.sock for probe in self._probes)]:
+            sock.close()
         self._selector.close()
 
     def _over(self) -> bool:

@@ -173,12 +173,11 @@ class SharedMemory:
                 old.close()
             self._segment = segment
             stopped = self._stopped
-            early, self._early = self._early, []
             self._changed.notify_all()
         if stopped is not None:  # before there was a word to set
             segment.abort(*stopped)
-        for rank, payload, fd in early:
-            self._map(rank, payload, fd)
+        while self._early:  # nothing is added once there is a segment; `close` frees those behind one that fails
+            self._map(*self._early.pop(0))
 
     # --- peers' memory ---
 
