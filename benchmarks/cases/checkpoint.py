@@ -56,24 +56,32 @@ def _state(library: Library, args: argparse.Namespace) -> dict[str, Any]:
         samples.setdefault(what, []).append(time.perf_counter() - begin)
         peaks[what] = max(peaks.get(what, 0.0), float(_peak() - before))
 
-    for number in range(args.rounds + 1):
-        path = folder / f"round-{number}"
-        timed("save", lambda path=path: library.checkpoint.save(str(path), state))
+    def saved(path: Path) -> None:
+        timed("save", lambda: library.checkpoint.save(str(path), state))
         library.dist.barrier()
         if rank() == 0:
             _forget(path)
-        timed("load, cold", lambda path=path: library.checkpoint.load(str(path), target))
-        _check(state, target)
-        timed("load, warm", lambda path=path: library.checkpoint.load(str(path), target))
-        _check(state, target)
+        for what in ("load, cold", "load, warm"):
+            timed(what, lambda: library.checkpoint.load(str(path), target))
+            _check(state, target)
         library.dist.barrier()
         if rank() == 0:
             shutil.rmtree(path)
-        timed("disk, write", lambda: _write_alone(folder / "disk", args.nbytes))
+
+    def alone(path: Path) -> None:
+        timed("disk, write", lambda: _write_alone(path, args.nbytes))
         if rank() == 0:
-            _forget(folder)
-        timed("disk, read cold", lambda: _read_alone(folder / "disk"))
-        timed("disk, read warm", lambda: _read_alone(folder / "disk"))
+            _forget(path)
+        timed("disk, read cold", lambda: _read_alone(path))
+        timed("disk, read warm", lambda: _read_alone(path))
+        library.dist.barrier()
+        if rank() == 0:
+            path.unlink()
+
+    for number in range(args.rounds + 1):
+        work = [saved, alone]
+        for step in work if number % 2 else reversed(work):  # disks slow down behind much that was written
+            step(folder / f"round-{number}")
         if number == 0:  # warm-up
             samples.clear()
             peaks.clear()
@@ -111,7 +119,7 @@ def _read_alone(path: Path) -> None:
 
 def _forget(folder: Path) -> None:
     """Let the system forget what it holds of the files: they are read from the disk again."""
-    for path in folder.rglob("*"):
+    for path in [folder, *folder.rglob("*")]:
         if path.is_file():
             with open(path, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
