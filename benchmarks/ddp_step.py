@@ -40,7 +40,7 @@ and writes a half only, and then gathers the other half."""
 
 def benchmark(options: Options) -> Report:
     """Three models, all runs in turn."""
-    rounds, seconds = (1, 0.5) if options.quick else (3, 1.2)
+    rounds, seconds = (1, 0.5) if options.quick else (5, 1.2)
     runs = {name: run for name, run in RUNS.items() if run[0] in harness.sides(options)}
     taken = Taken(options, seconds=seconds)
     for number, model, (run, (side, ranks, more)) in product(range(rounds), NAMES, runs.items()):
