@@ -1,8 +1,11 @@
-"""Where a worker's threads are, told to its agent even when the worker can do nothing any more.
+"""Where a worker's main thread is, told to its agent even when the worker can do nothing any more.
 
-A worker leaves `SIGNAL` to Python's faulthandler, whose C code needs neither the interpreter's lock nor the main
-thread's help: it writes the Python stacks of all threads to `FILE` in the worker's folder. Only a process that the
-kernel does not run (stopped, or in uninterruptible sleep) writes nothing.
+A worker leaves `SIGNAL` to Python's faulthandler, whose C code needs neither the interpreter's lock nor Python code to
+run: the thread that the kernel gives the signal to, which is the main one, writes its own Python stack to `FILE` in the
+worker's folder. Only a process that the kernel does not run (stopped, or in uninterruptible sleep) writes nothing.
+
+Its own, not those of all threads, which faulthandler can write, too: without the interpreter's lock the others' change
+while they are read, and a process with a busy second thread died of that (SIGSEGV) within some hundred looks.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ _file = -1  # open for good: a signal may come until the last moment
 
 
 def watch(folder: Path) -> None:
-    """From now on `SIGNAL` writes all stacks of this process. A folder that cannot be written: nothing is."""
+    """From now on `SIGNAL` writes the main thread's stack. A folder that cannot be written: nothing is."""
     global _file
     if _file >= 0:
         return
@@ -30,7 +33,7 @@ def watch(folder: Path) -> None:
         _file = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     except OSError:  # a worker does not end because nobody could look at it
         return
-    faulthandler.register(SIGNAL, file=_file, all_threads=True)
+    faulthandler.register(SIGNAL, file=_file, all_threads=False)
 
 
 def answers(pid: int) -> bool:
@@ -46,16 +49,13 @@ def answers(pid: int) -> bool:
 def place(text: str) -> str:
     """`file:line in function` of the program's own innermost frame in what faulthandler wrote; "" when it has none.
 
-    Of the main thread, which the kernel gives the signal to. A frame of the standard library or of ours is named only
-    when there is no other.
+    A frame of the standard library or of ours is named only when there is no other.
     """
-    frames = [found for line in main_thread(text) if (found := _FRAME.fullmatch(line))]
+    frames = [found for line in frames_of(text) if (found := _FRAME.fullmatch(line))]
     own = [each for each in frames if not _LIBRARY.search(each["file"]) and _OURS not in each["file"]]
     return next((f"{each['file']}:{each['line']} in {each['function']}" for each in (*own, *frames)), "")
 
 
-def main_thread(text: str) -> list[str]:
-    """Of what faulthandler wrote, the lines of the main thread: its header, then its frames, the innermost first."""
-    parts = re.split(r"^(?=(?:Current t|T)hread 0x)", text, flags=re.MULTILINE)
-    chosen = next((part for part in parts if part.startswith("Current")), parts[-1])
-    return chosen.splitlines()
+def frames_of(text: str) -> list[str]:
+    """Of what faulthandler wrote, the lines of the newest stack's frames, the innermost first."""
+    return re.split(r"^Stack .*\n", text, flags=re.MULTILINE)[-1].splitlines()

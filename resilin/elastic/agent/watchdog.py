@@ -382,7 +382,7 @@ def _lines(others: Sequence[tuple[Standing, str]]) -> tuple[str, ...]:
     """The stacks of the ranks' main threads for people; equal ones once."""
     same: dict[str, list[Standing]] = {}
     for who, text in others:
-        same.setdefault("\n".join(stacks.main_thread(text)[1:]) or blame.describe(who), []).append(who)
+        same.setdefault("\n".join(stacks.frames_of(text)) or blame.describe(who), []).append(who)
     lines: list[str] = []
     for text, who_all in same.items():
         lines.append(f"rank{'s' if len(who_all) > 1 else ''} {', '.join(str(who.rank) for who in who_all)}:")

@@ -36,7 +36,7 @@ class Circle:
 
         quiet: it used a processor for nothing that shows: see `looking.is_quiet`.
         """
-        frames = [stacks.main_thread(text)[1:] if text else [] for text in samples]
+        frames = [stacks.frames_of(text) for text in samples]
         around = {tuple(each[1:]) for each in frames}
         if not quiet or len(frames) < SAMPLES or not all(frames) or len(around) != 1:
             self._looks = 0

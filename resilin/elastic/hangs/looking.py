@@ -101,7 +101,7 @@ def _fields(folder: str) -> list[str]:
 
 
 async def gathered(asked: Iterable[tuple[int, Path, Callable[[int], None]]], clock: Clock) -> dict[int, str]:
-    """By pid, the Python stacks of all threads of workers that can write them.
+    """By pid, the Python stack of the main thread of workers that can write it.
 
     asked: of each worker its pid, its folder, and what sends it a signal.
     """

@@ -54,7 +54,7 @@ def test_who_has_made_steps_before_has_no_imports_before_its_first_one_in_anothe
 
 def stack(line, function="step", caller=9):
     frames = f'  File "train.py", line {line} in {function}\n  File "train.py", line {caller} in main\n'
-    return f"Current thread 0x1 (most recent call first):\n{frames}"
+    return f"Stack (most recent call first):\n{frames}"
 
 
 def looked(*looks):
