@@ -188,8 +188,13 @@ def test_own_record_is_seen_at_once_and_by_others_soon():
 def test_the_leader_hears_that_a_node_was_asked_to_go_before_it_is_gone(late):
     async def scenario(store, open_, until):
         a = await open_("a")
-        looks = []
-        a._on_view = lambda: looks.append({seen.node.id: seen.node.leaving for seen in a.view.nodes})
+        looks, on_view = [], a._on_view
+
+        def look():
+            looks.append({seen.node.id: seen.node.leaving for seen in a.view.nodes})
+            on_view()  # what `until` waits for: without it, a view that comes after its first look is missed
+
+        a._on_view = look
         b = await open_("b")
         await until(lambda: len(a.view.nodes) == len(b.view.nodes) == 2)
         with deaf(a):
