@@ -255,9 +255,6 @@ class Future(Generic[T]):
                 self._waiters.popleft().release()
         return [*(partial(task, _nothing) for task in callbacks), partial(_last, over)] if callbacks else ()
 
-    def __bool__(self) -> bool:
-        raise UsageError("a Future has no truth value: call .wait() for the result or .done() to ask")
-
 
 def _check_callable(callback: Any, function: str) -> None:
     if not callable(callback):

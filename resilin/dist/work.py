@@ -119,9 +119,6 @@ class Work:
 
     _source_rank = source_rank  # PyTorch's other name of it
 
-    def __bool__(self) -> bool:
-        raise UsageError("Work has no truth value: call .wait(), or .is_completed() to ask")
-
     def __repr__(self) -> str:
         state = "pending" if not self.is_completed() else "done" if self.exception() is None else "failed"
         return f"<Work {self.what} {state}>"

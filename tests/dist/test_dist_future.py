@@ -58,11 +58,6 @@ def test_a_failing_callback_is_logged_and_later_ones_run(caplog):
     assert "callback of a future failed" in caplog.text
 
 
-def test_a_future_has_no_truth_value():
-    with pytest.raises(UsageError, match="truth value"):
-        bool(dist.Future())
-
-
 def test_what_is_no_callback_and_no_future_is_refused_by_name():
     done = dist.Future()
     done.set_result(1)
