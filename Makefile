@@ -3,7 +3,7 @@ PYTHON ?= python3
 SOAK ?= 500
 VENV ?= .venv
 BIN := $(VENV)/bin
-NATIVE := CMakeLists.txt $(wildcard resilin/core/kernels/cpu/*.cpp resilin/core/kernels/cpu/*.hpp resilin/dist/native/*.cpp resilin/dist/native/*.hpp)
+NATIVE := CMakeLists.txt $(wildcard resilin/_base/native/*.hpp resilin/core/kernels/cpu/*.cpp resilin/core/kernels/cpu/*.hpp resilin/dist/native/*.cpp resilin/dist/native/*.hpp)
 
 .PHONY: demo test check bench soak native clean
 .DEFAULT_GOAL := help

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
@@ -297,6 +297,11 @@ class Calls:
         if error is None and not culprits:  # no rank is late: whose wait it was says for what
             self._fate.hear_why(range(self._owner.size()))
         if error is None or culprits != error.ranks:
-            names = " and ".join(f"rank {rank}" for rank in sorted(culprits))
-            error = CollectiveTimeout(f"{names or 'a peer'} did not answer", culprits)
+            told = self._fate.witnesses(culprits) if error is None else ()
+            by = f" (on {_names(told)})" if told else ""  # this rank, which may be one of them, has not waited in vain
+            error = CollectiveTimeout(f"{_names(culprits) or 'a peer'} did not answer{by}", culprits)
         self._fate.fail(error, explain=True)
+
+
+def _names(ranks: Iterable[int]) -> str:
+    return " and ".join(f"rank {rank}" for rank in sorted(ranks))

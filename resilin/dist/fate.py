@@ -111,6 +111,11 @@ class Fate:
             named = frozenset[int]().union(*self._late.values())
             return named - self._late.keys() or frozenset(awaited) or named
 
+    def witnesses(self, culprits: Collection[int]) -> list[int]:
+        """The ranks whose waits for any of `culprits` have ended without them, as far as this rank has heard."""
+        with self._lock:
+            return sorted(rank for rank, awaited in self._late.items() if not awaited.isdisjoint(culprits))
+
     def check(self) -> None:
         """Raise what ended the group, if anything has."""
         if self.failure is not None or self.closed:

@@ -101,6 +101,27 @@ def test_a_rank_between_is_not_blamed_for_the_frozen_one_behind_it():
     assert told == [{0}] * 3
 
 
+def test_a_rank_that_comes_as_others_give_it_up_hears_who_did():
+    ended = threading.Event()
+
+    def work(rank):
+        group = dist.default_group()
+        dist.barrier()
+        if rank == 0:
+            with pytest.raises(CollectiveTimeout, match="rank 1 did not arrive after"):
+                dist.barrier(timeout=0.05)
+            ended.set()
+            return
+        on_abort, heard = group.on_abort, threading.Event()
+        group.on_abort = lambda *said: heard.wait(PATIENCE_S) and on_abort(*said)  # shared memory says it first
+        assert ended.wait(PATIENCE_S)
+        with pytest.raises(CollectiveTimeout, match=r"rank 1 did not answer \(on rank 0\)"):
+            dist.barrier()
+        heard.set()
+
+    run_ranks(2, work, transport="shm", abort=False).results()
+
+
 def test_a_receive_that_timed_out_in_the_middle_of_its_message_leaves_it_to_the_next():
     box = Mailbox()
     message = np.arange(8.0)

@@ -37,6 +37,27 @@ for number in range(20):
 print("done", flush=True)
 """
 
+WAITS_IN_A_THREAD = """
+import sys, threading, time
+import numpy as np
+from resilin import dist
+from resilin.testing.ranks import join_from_environment
+join_from_environment()
+other = 1 - dist.get_rank()
+dist.barrier()
+def wait():
+    begun.set()
+    try:
+        WAIT
+    except dist.DistError:
+        pass
+begun = threading.Event()
+threading.Thread(target=wait, daemon=True).start()
+begun.wait()
+time.sleep(0.1)
+sys.exit(3)
+"""
+
 HANDLER = """
 import os, signal, sys
 import numpy as np
@@ -106,6 +127,31 @@ def test_a_signal_handler_may_destroy_the_group_in_the_middle_of_a_collective(tm
         code, out, err = ranks[0].finish(PATIENCE_S)
         assert out.splitlines() == (["destroyed"] if then == "exit" else ["destroyed", "GroupAborted"]), err
         assert code == (7 if then == "exit" else 0), err
+    finally:
+        for rank in ranks:
+            rank.__exit__()
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "dist.recv(np.ones(2), other)",
+        "dist.recv(np.ones(2))",
+        "dist.irecv(np.ones(2), other).wait()",
+        "dist.recv_object_list([None], other)",
+        "dist.send(np.ones(1_000_000), other)",
+        "dist.get_rank() or dist.all_reduce(np.ones(2))",
+    ],
+)
+def test_a_daemon_thread_that_waits_as_the_process_ends_leaves_its_exit_code_alone(tmp_path, wait, transport):
+    source = WAITS_IN_A_THREAD.replace("WAIT", wait)
+    ranks = start_ranks(2, source, str(tmp_path), TEST_TRANSPORT=transport)
+    try:
+        for rank in ranks:
+            code, _, err = rank.finish()
+            assert code == 3, err
     finally:
         for rank in ranks:
             rank.__exit__()

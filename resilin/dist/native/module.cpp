@@ -10,16 +10,18 @@
 
 #include "collectives.hpp"
 #include "flight.hpp"
+#include "gil.hpp"
 #include "phases.hpp"
 #include "post_module.hpp"
 #include "signals.hpp"
 #include "stream_module.hpp"
 
 namespace nb = nanobind;
+using namespace resilin;
 using namespace resilin::dist;
 
 void resilin::dist::check_signals() {
-    nb::gil_scoped_acquire gil;
+    const WithGil gil;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
@@ -37,7 +39,7 @@ void hear_phases(nb::object told) {
 } // namespace
 
 void resilin::dist::tell_phase(const char *phase) {
-    nb::gil_scoped_acquire gil;
+    const WithGil gil;
     if (listener) nb::borrow<nb::object>(listener)(phase);
 }
 
@@ -102,7 +104,7 @@ int run(Collectives &self, nb::handle like, uint64_t sequence, int kind, int dty
         job.outputs.push_back({PyArray_BYTES(as_array(output)), static_cast<size_t>(PyArray_NBYTES(as_array(output)))});
     if (!targets.is_none()) job.targets = pieces(self.segment(), outputs, nb::cast<nb::list>(targets));
     if (job.inputs.size() + job.targets.size() > MAX_REGIONS) throw nb::value_error("too many arrays");
-    nb::gil_scoped_release release;
+    const WithoutGil free;
     return self.run(std::move(job), deadline, spin_s);
 }
 
@@ -111,7 +113,7 @@ int exchange(Segment &self, nb::bytes descriptor, nb::list arrays, nb::list plac
     Descriptor mine;
     std::memcpy(&mine, descriptor.c_str(), sizeof mine);
     const std::vector<Piece> made = pieces(self, arrays, places);
-    nb::gil_scoped_release release;
+    const WithoutGil free;
     return self.exchange(mine, made.data(), static_cast<int>(made.size()), deadline, spin_s);
 }
 
@@ -148,7 +150,7 @@ void reduce_arrays(int dtype, int op, nb::list sources, nb::list destinations, s
     const Operands x(dtype, sources, destinations, count);
     bool known;
     {
-        nb::gil_scoped_release release;
+        const WithoutGil free;
         known = reduce(dtype, static_cast<Op>(op), x.srcs, x.n_srcs, x.dsts, x.n_dsts, count);
     }
     if (!known) throw nb::value_error("this reduction is not defined for this dtype");
@@ -158,7 +160,7 @@ int write_arrays(Segment &self, int dtype, int op, nb::list sources, nb::list de
     const Operands x(dtype, sources, destinations, count);
     Status status;
     {
-        nb::gil_scoped_release release;
+        const WithoutGil free;
         status = self.write(dtype, static_cast<Op>(op), x.srcs, x.n_srcs, x.dsts, x.n_dsts, count);
     }
     if (status == MISMATCH) throw nb::value_error("this reduction is not defined for this dtype");
@@ -177,7 +179,7 @@ NB_MODULE(_native, m) {
     m.attr("MAX_RANKS") = MAX_RANKS;
     m.def("reduce", &reduce_arrays, nb::arg("dtype"), nb::arg("op"), nb::arg("sources"), nb::arg("destinations"), nb::arg("count"));
     m.def("hear_phases", &hear_phases, nb::arg("told").none());
-    using Release = nb::call_guard<nb::gil_scoped_release>;
+    using Release = nb::call_guard<WithoutGil>;
     bind_flight(m);
     bind_streams(m);
     nb::class_<Segment>(m, "Segment")

@@ -7,6 +7,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include "gil.hpp"
 #include "held.hpp"
 #include "post.hpp"
 
@@ -66,7 +67,7 @@ int fetch(Post &self, int source, Place place, nb::handle into) {
     head.arena = place.first;
     head.offset = place.second;
     head.size = held.size();
-    nb::gil_scoped_release release;
+    const WithoutGil free;
     return static_cast<int>(self.fetch(head, held.at(), IN_SLOT, 0, 0));
 }
 
@@ -80,7 +81,7 @@ void receive(Post &self, int source, int tag, int dtype, nb::handle into, nb::ha
     Taken taken;
     Got got;
     {
-        nb::gil_scoped_release release;
+        const WithoutGil free;
         got = self.receive(wanted, since, deadline, spin_s, taken);
     }
     const bool left = got == Got::LETTER || got == Got::STUCK;
@@ -101,7 +102,7 @@ void bind_post(nb::module_ &m) {
         .def("put", &put)
         .def("announce", &announce)
         .def("acked", &Post::acked)
-        .def("settled_within", &Post::settled_within, nb::call_guard<nb::gil_scoped_release>())
+        .def("settled_within", &Post::settled_within, nb::call_guard<WithoutGil>())
         .def("settle", &Post::settle)
         .def("lack", &Post::lack)
         .def("lacks", &Post::lacks)
@@ -121,7 +122,7 @@ void bind_post(nb::module_ &m) {
         .def("changes", &Post::changes)
         .def("disturb", &Post::disturb)
         .def("bell", &Post::bell)
-        .def("wait", &Post::wait, nb::call_guard<nb::gil_scoped_release>())
+        .def("wait", &Post::wait, nb::call_guard<WithoutGil>())
         .def("ring", [](Post &self) { self.ring(); })
         .def("watch", &Post::watch)
         .def("expect", &Post::expect)

@@ -5,6 +5,7 @@
 
 #include <nanobind/stl/vector.h>
 
+#include "gil.hpp"
 #include "held.hpp"
 #include "stream.hpp"
 
@@ -30,7 +31,7 @@ nb::tuple walk(Streams &self, nb::list sends, nb::list receives, int dtype, int 
     const std::vector<Move> out = moves(sends, false, held), in = moves(receives, true, held);
     FlowEnd end;
     {
-        nb::gil_scoped_release release;
+        const WithoutGil free;
         end = self.walk(out, in, dtype, static_cast<Op>(op), deadline);
     }
     return nb::make_tuple(static_cast<int>(end.status), end.to, end.source);
@@ -43,7 +44,7 @@ nb::tuple open(Streams &self, nb::bytes word, std::vector<int64_t> sizes, nb::li
     Opening opening{{word.c_str(), word.c_str() + word.size()}, std::move(sizes), {}};
     FlowEnd end;
     {
-        nb::gil_scoped_release release;
+        const WithoutGil free;
         end = self.open(opening, out, in, dtype, static_cast<Op>(op), deadline);
     }
     return nb::make_tuple(static_cast<int>(end.status), end.to, end.source, nb::bytes(opening.heard.data(), opening.heard.size()));

@@ -13,6 +13,8 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "gil.hpp"
+
 namespace nb = nanobind;
 
 namespace resilin {
@@ -71,19 +73,6 @@ template <class T> struct NewArray {
     explicit NewArray(const ExactArray &like) : NewArray(like.ndim(), PyArray_DIMS(like.array)) {}
     NewArray(std::initializer_list<npy_intp> dims, bool zeroed = false)
         : NewArray(static_cast<int>(dims.size()), dims.begin(), zeroed) {}
-};
-
-// Releases the GIL for the rest of the scope when there is enough work to pay for it.
-class WithoutGil {
-  public:
-    explicit WithoutGil(int64_t elements) : state_(elements > 4096 ? PyEval_SaveThread() : nullptr) {}
-    ~WithoutGil() {
-        if (state_) PyEval_RestoreThread(state_);
-    }
-    WithoutGil(const WithoutGil &) = delete;
-
-  private:
-    PyThreadState *state_;
 };
 
 } // namespace resilin
