@@ -17,7 +17,7 @@ from resilin.dist.message import Kind
 from resilin.dist.recorder import Entry, GroupLog
 from resilin.dist.work import Work
 from resilin.dist.worker import Worker, in_callback
-from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, UsageError
+from resilin.errors import CollectiveMismatch, CollectiveTimeout, GroupAborted, PeerLost, ResilinError, UsageError
 
 Run = Callable[[Call], None]
 
@@ -118,9 +118,27 @@ class Calls:
         catch_up()  # what these would do is none of the row's calls
         self._rows.now = _Row(count)
         try:
-            yield
+            with self.whole("a block or list of calls"):
+                yield
         finally:
             self._rows.now = None
+
+    @contextlib.contextmanager
+    def whole(self, what: str, known: object = None, begun: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Around a call that is made of several, or of messages: who leaves it between them, once `begun`, ends the group.
+
+        So does whatever is raised inside, as in the middle of a single call, but this library's errors, which all hear
+        of, and `known`, of which this rank tells the others.
+        """
+        try:
+            yield
+        except ResilinError:
+            raise
+        except BaseException as error:
+            if error is not known and begun():
+                why = f"rank {self._owner.rank()} left {what} half-way: {error!r}"
+                self._fate.fail(GroupAborted(why), explain=True)
+            raise
 
     def _work(self, what: str, limit: float) -> Work:
         """Of a call that waits for its turn. On another group's worker a wait for it is limited, and ends this group:

@@ -107,6 +107,7 @@ class Member:
         self._calls: Calls = Calls(self, self._fate, self._log, worker)
         self.run = self._calls.run  # not a method: that would cost every call a frame
         self.row = self._calls.row
+        self.whole = self._calls.whole
         self._control = Control(mesh.links, self, self._mailbox, name or "group")
         self._messages = Messages(self._control, self._mailbox, self._fate, self._log, self.title, self.ranks)
         living.add(self)

@@ -206,7 +206,7 @@ class Messages:
         entry = self._begin("recv", array, source, tag)
         if phases.heard:
             phases.reached("moved", "recv")
-        post, letter, work = self._post, None, None
+        post, letter, work, posting = self._post, None, None, False
         try:
             if post is not None and post.reaches(source):
                 got, letter = post.receive(array, source, tag, SYSTEM.monotonic() + timeout_s)
@@ -216,13 +216,14 @@ class Messages:
                 if got == Got.STUCK:
                     words = f"recv from rank {source} {spoken(tag)}: it stopped in the middle of the message"
                     self._fate.fail(CollectiveTimeout(words, [source]), explain=True)
+            posting = True
             work = self._receive(array, source, tag, timeout_s, None, entry, letter)
             if post is not None:
                 attend = self._attending(post, work, source)
                 work._attend = lambda _: attend(deadline.left())
             work.wait()
         except BaseException as error:
-            self._gave_up(work, letter, error, entry)
+            self._gave_up(work, posting or letter is not None, error, entry)
             raise
         return work.source_rank()
 
@@ -246,11 +247,12 @@ class Messages:
                 "irecv(tensor, src).get_future().then(...)"
             )
 
-    def _gave_up(self, work: Work | None, letter: Letter | None, error: BaseException, entry: Entry | None) -> None:
-        """A receive raises `error`: no later message shall be for it, and none is lost unless the group ends."""
-        if work is None:
-            taken = letter is not None
-        else:
+    def _gave_up(self, work: Work | None, taken: bool, error: BaseException, entry: Entry | None) -> None:
+        """A receive raises `error`: no later message shall be for it, and none is lost unless the group ends.
+
+        taken: without a work, whether a message may have been taken for it, or may yet be.
+        """
+        if work is not None:
             if work._on_timeout is not None and not work.is_completed():  # an interrupt
                 work._on_timeout(error)
             taken = work.is_success() or not work.is_completed()
@@ -303,20 +305,19 @@ class Messages:
                 post.expect(-1)
 
         work._on_timeout = withdraw
-        if post is None:
-            self._mailbox.post(posted)
-        else:
+        if post is not None:
             work._attend = self._attending(post, work, source)
             post.expect(1)
-            try:
-                if letter is None:
-                    self._mailbox.post(posted)
-                else:
-                    letter.receive = posted
-                    deliver(letter)
-            except BaseException as error:  # an interrupt, and nobody has the work to wait for
-                self._left_half_way(what, error, entry)
-                raise
+        try:
+            if letter is None:
+                self._mailbox.post(posted)
+            else:
+                letter.receive = posted
+                deliver(letter)
+        except BaseException as error:  # an interrupt, and nobody has the work to wait for
+            self._left_half_way(what, error, entry)
+            raise
+        if post is not None:
             post.collect()
         return work
 

@@ -39,11 +39,12 @@ def monitored_barrier(
         except UsageError as error:
             mine, refused = pg.rank(), error
     word = np.array([mine], np.int64)
-    if pg.rank() == 0:
-        _hear_all(pg, word, limit, wait_all_ranks)
-    else:
-        pg.send(word, 0, BARRIER, limit)
-        pg.receive(word, 0, BARRIER).wait(limit + _VERDICT_S)
+    with pg.whole("monitored_barrier"):
+        if pg.rank() == 0:
+            _hear_all(pg, word, limit, wait_all_ranks)
+        else:
+            pg.send(word, 0, BARRIER, limit)
+            pg.receive(word, 0, BARRIER).wait(limit + _VERDICT_S)
     if refused is not None:
         raise refused
     if word[0] != _FINE:

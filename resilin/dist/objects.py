@@ -29,7 +29,7 @@ from resilin.dist.refusal import Telling
 from resilin.dist.tags import OBJECTS
 from resilin.errors import CollectiveMismatch, DistError, ElasticError, UsageError, UsageTypeError
 
-_NOTHING = -1  # for a size
+_NOTHING, _UNHEARD = -1, -2  # for a size
 _EMPTY: Array = np.empty(0, np.uint8)
 
 
@@ -181,11 +181,12 @@ def check_refusals(function: str, everybody: Sequence[Any]) -> None:
 
 
 def _gathered(what: str, dumped: _Dumped, pg: ProcessGroup, weights_only: bool) -> list[Any]:
-    sizes = _sizes(what, _size(dumped), pg)
-    data = _sent(what, pg, dumped, dict(enumerate(sizes)))
-    largest = max(sizes)
-    rows = np.empty((pg.size(), largest), np.uint8)
-    api.all_gather_into_tensor(rows, _padded(data, largest), pg)
+    with pg.whole(what, dumped):
+        sizes = _sizes(what, _size(dumped), pg)
+        data = _sent(what, pg, dumped, dict(enumerate(sizes)))
+        largest = max(sizes)
+        rows = np.empty((pg.size(), largest), np.uint8)
+        api.all_gather_into_tensor(rows, _padded(data, largest), pg)
     return _load_all(what, pg, rows, sizes, weights_only)
 
 
@@ -217,11 +218,12 @@ def gather_object(
             f"gather_object, {pg.title()}: object_gather_list: expected {pg.size()} places on the destination, rank "
             f"{root}, and none elsewhere, got {found}; no object was sent, and the group stays usable"
         )
-    sizes = _sizes("gather_object", _size(dumped), pg)
-    data = _sent("gather_object", pg, dumped, dict(enumerate(sizes)))
-    largest = max(sizes)
-    rows = None if not object_gather_list else np.empty((pg.size(), largest), np.uint8)
-    api.gather(_padded(data, largest), None if rows is None else list(rows), group=pg, group_dst=root)
+    with pg.whole("gather_object", dumped):
+        sizes = _sizes("gather_object", _size(dumped), pg)
+        data = _sent("gather_object", pg, dumped, dict(enumerate(sizes)))
+        largest = max(sizes)
+        rows = None if not object_gather_list else np.empty((pg.size(), largest), np.uint8)
+        api.gather(_padded(data, largest), None if rows is None else list(rows), group=pg, group_dst=root)
     if rows is not None and object_gather_list is not None:
         object_gather_list[: pg.size()] = _load_all("gather_object", pg, rows, sizes, weights_only)
 
@@ -249,17 +251,18 @@ def broadcast_object_list(
             _check_places(f"{what}: object_list", object_list, 0)
     dumped = _dump(what, pg, object_list) if pg.rank() == root else _EMPTY
     size = np.full(len(object_list), _size(dumped), np.int64)  # so long that ranks compare the lists' lengths
-    try:
-        _tell_sizes(what, size, root, pg)
-    except CollectiveMismatch as error:
-        raise CollectiveMismatch(
-            f"{what}: expected one source and lists of one length on every rank, here {len(object_list)}: {error}"
-        ) from None
-    if not len(size):
-        return
-    data = _sent(what, pg, dumped, {root: int(size[0])})
-    data = data.copy() if pg.rank() == root else np.empty(int(size[0]), np.uint8)
-    api.broadcast(data, group=pg, group_src=root)
+    with pg.whole(what, dumped):
+        try:
+            _tell_sizes(what, size, root, pg)
+        except CollectiveMismatch as error:
+            raise CollectiveMismatch(
+                f"{what}: expected one source and lists of one length on every rank, here {len(object_list)}: {error}"
+            ) from None
+        if not len(size):
+            return
+        data = _sent(what, pg, dumped, {root: int(size[0])})
+        data = data.copy() if pg.rank() == root else np.empty(int(size[0]), np.uint8)
+        api.broadcast(data, group=pg, group_src=root)
     if pg.rank() != root:
         object_list[:] = _load(what, pg, root, data, weights_only)
 
@@ -293,12 +296,14 @@ def scatter_object_list(
             ]
     sizes = np.zeros(pg.size(), np.int64)
     sizes[: len(blobs)] = [_size(blob) for blob in blobs]
-    _tell_sizes(what, sizes, root, pg)
-    ready = [_sent(what, pg, blob, {}) for blob in blobs]
-    _sent(what, pg, _EMPTY, {root: int(sizes.min())})
-    largest = int(sizes.max())
-    mine = np.empty(largest, np.uint8)
-    api.scatter(mine, [_padded(blob, largest) for blob in ready] or None, group=pg, group_src=root)
+    refused = next((blob for blob in blobs if isinstance(blob, BaseException)), None)
+    with pg.whole(what, refused):
+        _tell_sizes(what, sizes, root, pg)
+        ready = [_sent(what, pg, blob, {}) for blob in blobs]
+        _sent(what, pg, _EMPTY, {root: int(sizes.min())})
+        largest = int(sizes.max())
+        mine = np.empty(largest, np.uint8)
+        api.scatter(mine, [_padded(blob, largest) for blob in ready] or None, group=pg, group_src=root)
     scatter_object_output_list[0] = _load(what, pg, root, mine[: int(sizes[pg.rank()])], weights_only)
 
 
@@ -324,9 +329,10 @@ def send_object_list(
     else:
         dumped = UsageTypeError(f"send_object_list: object_list: {_no_list(object_list)}")
     to = peer_of(pg, dst, group_dst, "send_object_list: dst")
-    pg.send(np.array([_size(dumped)], np.int64), to, OBJECTS)
-    data = _sent("send_object_list", pg, dumped, {})
-    pg.send(data, to, OBJECTS)
+    with pg.whole("send_object_list", dumped):
+        pg.send(np.array([_size(dumped)], np.int64), to, OBJECTS)
+        data = _sent("send_object_list", pg, dumped, {})
+        pg.send(data, to, OBJECTS)
 
 
 def recv_object_list(
@@ -347,14 +353,13 @@ def recv_object_list(
     if pg is None:
         return -1
     _check_places("recv_object_list: object_list", object_list, 0)
-    size = np.empty(1, np.int64)
     source = source_of(pg, src, group_src, "recv_object_list")
-    work = pg.receive(size, source, OBJECTS)
-    work.wait()
-    sender = work.source_rank()
-    _sent("recv_object_list", pg, _EMPTY, {sender: int(size[0])})
-    data = np.empty(int(size[0]), np.uint8)
-    pg.receive(data, sender, OBJECTS).wait()
+    size = np.full(1, _UNHEARD, np.int64)
+    with pg.whole("recv_object_list", begun=lambda: bool(size[0] != _UNHEARD)):
+        sender = pg.recv(size, source, OBJECTS)
+        _sent("recv_object_list", pg, _EMPTY, {sender: int(size[0])})
+        data = np.empty(int(size[0]), np.uint8)
+        pg.recv(data, sender, OBJECTS)
     objects = _load("recv_object_list", pg, sender, data, weights_only)
     if len(objects) != len(object_list):
         raise UsageError(

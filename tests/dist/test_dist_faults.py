@@ -375,6 +375,11 @@ def open_files():
     )
 
 
+def shared_memory():
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        return {line for line in maps if "resilin-dist" in line or "resilin-stage" in line}
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_nothing_is_left_after_close(transport):
     def work(rank):
@@ -385,13 +390,12 @@ def test_nothing_is_left_after_close(transport):
 
     run_ranks(2, work, transport=transport).results()  # warm: arenas of this process stay
     gc.collect()  # what errors of other tests refer to
-    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    threads, files, maps = threading.active_count(), len(os.listdir("/proc/self/fd")), shared_memory()
     for _ in range(3):
         run_ranks(2, work, transport=transport).results()
     assert threading.active_count() == threads
     assert len(os.listdir("/proc/self/fd")) == files
-    with open("/proc/self/maps", encoding="ascii") as maps:
-        assert not [line for line in maps if "resilin-dist" in line or "resilin-stage" in line]
+    assert shared_memory() - maps == set()
 
 
 INTERRUPTED = """

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import sys
 import threading
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from instants import Instants
 
 from resilin import dist
 from resilin._base.clock import SYSTEM
-from resilin.dist import endpoint, link, world
+from resilin.dist import endpoint, link, objects, world
 from resilin.dist.group import ProcessGroup, connect
 from resilin.dist.post import LocalPost
 from resilin.dist.world import use_group
@@ -155,6 +156,113 @@ def test_an_interrupt_at_any_instant_of_a_message_ends_it_soon(pair, monkeypatch
         at += 1
         count, _ = ranks.attempt(CALLS[what], at, interrupt)
     assert at > 20
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("transport", ["shm", "tcp"])
+def test_an_interrupt_at_any_instant_of_recv_object_list_leaves_whole_messages_or_ends_the_group(pair, transport):
+    ranks, at, count, got = pair(transport), 0, 0, []
+
+    def receive():
+        box = [None]
+        try:
+            dist.recv_object_list(box, 1)
+        except KeyboardInterrupt:
+            dist.recv_object_list(box, 1)
+        got.append(box[0])
+
+    def send():
+        dist.send_object_list(["first"], 0)
+        dist.send_object_list(["second"], 0)
+
+    def interrupt(group):
+        raise KeyboardInterrupt
+
+    while count == at:
+        at += 1
+        count, outcome = ranks.attempt((receive, send), at, interrupt)
+        right = GroupAborted | PeerLost | KeyboardInterrupt | None  # the third after the call
+        wrong = {rank: error for rank, error in outcome.items() if not isinstance(error, right)}
+        assert not wrong, f"after instant {at}: {wrong}"
+    assert at > 20
+    assert set(got) == {"first", "second"}  # the second, where the interrupt came after all of the first
+
+
+LEAVES_BETWEEN = {
+    "all_gather_object": lambda rank: dist.all_gather_object([None] * 2, rank),
+    "gather_object": lambda rank: dist.gather_object(rank, None if rank else [None] * 2),
+    "broadcast_object_list": lambda rank: dist.broadcast_object_list([rank]),
+    "scatter_object_list": lambda rank: dist.scatter_object_list([None], [1, 2]),
+    "send_object_list": lambda rank: dist.recv_object_list([None], 0) if rank else dist.send_object_list([1], 1),
+}
+
+
+@pytest.mark.parametrize("what", LEAVES_BETWEEN)
+def test_who_leaves_a_call_of_several_between_them_ends_the_group(monkeypatch, what):
+    sent, left = objects._sent, threading.Event()
+
+    def leave(*said):
+        if dist.get_rank() == 0:
+            raise KeyboardInterrupt
+        return sent(*said)
+
+    monkeypatch.setattr(objects, "_sent", leave)
+
+    def work(rank):
+        if rank == 0:
+            with pytest.raises(KeyboardInterrupt):
+                LEAVES_BETWEEN[what](rank)
+            assert left.wait(PATIENCE_S)  # its own end would tell the others, too
+            return
+        with pytest.raises(GroupAborted, match=f"rank 0 left {what} half-way: KeyboardInterrupt"):
+            LEAVES_BETWEEN[what](rank)
+        left.set()
+
+    run_ranks(2, work, abort=False).results()
+
+
+def test_who_leaves_a_monitored_barrier_half_way_ends_the_group(monkeypatch):
+    left = threading.Event()
+
+    def work(rank):
+        group = dist.default_group()
+        if rank == 0:
+            monkeypatch.setattr(group, "receive", mock.Mock(side_effect=KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                dist.monitored_barrier()
+            assert left.wait(PATIENCE_S)
+            return
+        with pytest.raises(GroupAborted, match="rank 0 left monitored_barrier half-way: KeyboardInterrupt"):
+            dist.monitored_barrier()
+        left.set()
+
+    run_ranks(2, work, abort=False).results()
+
+
+def test_who_leaves_a_list_of_calls_between_them_ends_the_group(monkeypatch):
+    left = threading.Event()
+
+    def work(rank):
+        group = dist.default_group()
+        run = group.run
+
+        def second_fails(kind, *rest, **more):
+            if group.stats()["collectives"] == 1:
+                raise KeyboardInterrupt
+            return run(kind, *rest, **more)
+
+        tensors = [np.ones(3), np.ones(500_000)]  # too large to be reduced in one call
+        if rank == 0:
+            group.run = second_fails
+            with pytest.raises(KeyboardInterrupt):
+                dist.all_reduce_coalesced(tensors)
+            assert left.wait(PATIENCE_S)
+            return
+        with pytest.raises(GroupAborted, match="rank 0 left a block or list of calls half-way: KeyboardInterrupt"):
+            dist.all_reduce_coalesced(tensors)
+        left.set()
+
+    run_ranks(2, work, abort=False).results()
 
 
 @pytest.fixture

@@ -25,5 +25,7 @@ sys.exit(3)
 
 def test_daemon_threads_that_compute_as_the_process_ends_leave_its_exit_code_alone():
     for _ in range(3):  # without the care taken 11 of 12 ended by SIGABRT
-        ended = subprocess.run([sys.executable, "-c", COMPUTES_ON], capture_output=True, timeout=PATIENCE_S, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-c", COMPUTES_ON], capture_output=True, timeout=PATIENCE_S, check=False
+        )
         assert (ended.returncode, ended.stderr) == (3, b"")
