@@ -125,10 +125,10 @@ class Calls:
 
     @contextlib.contextmanager
     def whole(self, what: str, known: object = None, begun: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Around a call that is made of several, or of messages: who leaves it between them, once `begun`, ends the group.
+        """Around a call that is made of several, or of messages: who leaves it half-way ends the group.
 
-        So does whatever is raised inside, as in the middle of a single call, but this library's errors, which all hear
-        of, and `known`, of which this rank tells the others.
+        That is whatever is raised inside once it has `begun`, as in the middle of a single call; but this library's
+        errors, which all hear of, and `known`, of which this rank tells the others.
         """
         try:
             yield

@@ -62,9 +62,9 @@ class Work:
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until it has finished: True, or its error is raised. `timeout`: seconds or a timedelta.
 
-        CollectiveTimeout after `timeout`; without one, or with 0 as in PyTorch, after the group's, from the start of the collective or of this
-        wait for a message. A collective goes on, and may be waited for again; a receive is withdrawn. UsageError in a
-        callback that runs before it has its turn.
+        CollectiveTimeout after `timeout`; without one, or with 0, as in PyTorch, after the group's, from the start of
+        the collective or of this wait for a message. A collective goes on, and may be waited for again; a receive is
+        withdrawn. UsageError in a callback that runs before it has its turn.
         """
         limit = seconds(timeout, "Work.wait: timeout") or self._limit_s
         future = self._future

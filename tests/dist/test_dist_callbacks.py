@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from datetime import timedelta
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
