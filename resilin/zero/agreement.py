@@ -199,7 +199,7 @@ def or_abort(group: dist.ProcessGroup | None) -> Iterator[None]:
         yield
     except (DistError, ElasticError):
         raise  # the group ends by itself, or the world changes
-    except Exception as error:
+    except BaseException as error:  # an interrupt, too
         if group is not None and group.size() > 1:
             where = f"{NAME}, rank {group.rank()}, own part of the update"
             error.add_note(f"{where}: the group is aborted, so that no rank waits for this one")

@@ -119,13 +119,12 @@ def consolidate(
     to = _place_of(target, group)
     here = {each.number: owned.optimizer.state.get(each.proxy, {}) for each in owned.held}
     whole: dict[Tensor, dict[str, Any]] = {}
-    for number, entries in told.items():
-        param = layout.params[number]
-        found = {
-            name: _copy(one.value) if one.dtype is None else _collect(name, one, number, layout, here, group, to)
-            for name, one in entries.items()
-        }
-        whole[param] = found
+    with group.whole("consolidate_state_dict"):
+        for number, entries in told.items():
+            whole[layout.params[number]] = {
+                name: _copy(one.value) if one.dtype is None else _collect(name, one, number, layout, here, group, to)
+                for name, one in entries.items()
+            }
     return whole if group.rank() == to else None
 
 
