@@ -216,7 +216,7 @@ class Messages:
                 if got == Got.STUCK:
                     words = f"recv from rank {source} {spoken(tag)}: it stopped in the middle of the message"
                     self._fate.fail(CollectiveTimeout(words, [source]), explain=True)
-            posting = True
+            posting = True  # until there is a work to ask, a message may have been taken, or yet be
             work = self._receive(array, source, tag, timeout_s, None, entry, letter)
             if post is not None:
                 attend = self._attending(post, work, source)

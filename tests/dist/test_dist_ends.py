@@ -54,7 +54,7 @@ def wait():
 begun = threading.Event()
 threading.Thread(target=wait, daemon=True).start()
 begun.wait()
-time.sleep(0.1)
+time.sleep(0.1)  # it sleeps in the call by now
 sys.exit(3)
 """
 

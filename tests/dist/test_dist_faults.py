@@ -388,9 +388,11 @@ def test_nothing_is_left_after_close(transport):
         dist.all_reduce(np.ones(5000), async_op=True).wait()
         dist.barrier()
 
-    run_ranks(2, work, transport=transport).results()  # warm: arenas of this process stay
     gc.collect()  # what errors of other tests refer to
-    threads, files, maps = threading.active_count(), len(os.listdir("/proc/self/fd")), shared_memory()
+    maps = shared_memory()  # before anything here: what interrupted threads of other tests hold, if that is not freed
+    run_ranks(2, work, transport=transport).results()  # warm: arenas of this process stay
+    gc.collect()
+    threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         run_ranks(2, work, transport=transport).results()
     assert threading.active_count() == threads
