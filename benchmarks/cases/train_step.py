@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--apart", action="store_true", help="each process trains a model of its own")
     parser.add_argument("--in-step", action="store_true", help="with --apart: wait for one another before each update")
     parser.add_argument("--fused", action="store_true", help="ask the optimizer for its fused form")
+    parser.add_argument("--device", default="cpu", help="where to train")
     parser.add_argument("--zero", action="store_true", help="divide the optimizer's state among the processes")
 
 
@@ -32,7 +33,7 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     before = _memory("VmRSS")
-    model = models.MODELS[args.model].build(torch)
+    model = models.MODELS[args.model].build(torch).to(args.device)
     if world_size() > 1 or args.shards:
         library.dist.init_process_group(library.backend)
         if not args.apart:
@@ -53,6 +54,7 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     return {
         "samples": samples, "first_loss": losses[0], "last_loss": losses[-1],
         "peak_bytes": _memory("VmHWM") - before, "stats": dict(model.stats()) if hasattr(model, "stats") else {},
+        **({} if args.device == "cpu" else {"gpu": torch.cuda.get_device_name()}),
     }  # fmt: skip
 
 
@@ -83,7 +85,7 @@ class _Step:
         self.model, self.optimizer = model, optimizer
         self.meet = library.dist.barrier if args.in_step else lambda: None
         self.cross_entropy = library.torch.nn.functional.cross_entropy
-        x, y = models.MODELS[args.model].batch(library.torch, rank())
+        x, y = (part.to(args.device) for part in models.MODELS[args.model].batch(library.torch, rank()))
         self.parts: list[tuple[Any, Any, Any]] = [(nullcontext, x, y)]
         if args.shards:
             self.parts = [

@@ -42,7 +42,7 @@ class Module:
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
             if done.returncode:
                 raise RuntimeError(f"{name_expressions[0]} does not compile for the host:\n{done.stderr}")
-            self._library = ctypes.CDLL(str(library))
+            self._library = ctypes.PyDLL(str(library))  # one launch at a time: it emulates one device
 
     def get_function(self, name: str) -> Any:
         """The kernel `name`, called as CuPy's: (grid, block, args). KeyError for a name that was not announced."""

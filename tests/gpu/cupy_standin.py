@@ -34,6 +34,7 @@ UFUNC_METHODS = {
     "reduceat": {"add"},
     "at": {"add", "subtract", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor"},
 }
+WIDENING = ("cumsum", "cumprod", "tril", "triu")  # give float32 for bfloat16
 HOST_RESULTS = int | float | str | bool | np.dtype | type(None) | type
 
 
@@ -274,6 +275,8 @@ class Function:
                 raise TypeError(f"cupy.{name}() needs an array of the device, got {args}")
             given, named = _host(args), _host(kwargs)
         found = self._ours(*given, **named)
+        if name in WIDENING and found.dtype.kind == "V":
+            found = found.astype(np.float32)
         sources = [args, list(kwargs.values())]
         if name == "ascontiguousarray" and isinstance(args[0], ndarray) and args[0].ndim == 0:
             return args[0]

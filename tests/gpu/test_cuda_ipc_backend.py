@@ -4,6 +4,7 @@ import threading
 
 import cupy_standin
 import fake_ipc
+import group_cases
 import numpy as np
 import pytest
 import standin_device
@@ -11,14 +12,11 @@ from standin_device import cuda
 
 from resilin import dist
 from resilin.core import device as devices
-from resilin.dist import tree
 from resilin.dist.backends import cuda_ipc
 from resilin.dist.backends.cuda_ipc import Arena, Maps, unreachable
-from resilin.dist.reduce_op import DTYPES, ReduceOp
-from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistBackendError, GroupAborted, PeerLost
+from resilin.errors import CollectiveTimeout, DistBackendError, GroupAborted, PeerLost
 from resilin.testing.check_group import GroupConformance
 from resilin.testing.faults import FaultPlan
-from resilin.testing.rank_data import data, defined, expected, same
 from resilin.testing.ranks import run_ranks
 
 FLOAT = np.dtype(np.float32)
@@ -42,63 +40,21 @@ def run(ipc):
 
 
 def test_reductions_give_the_documented_result_for_every_op_and_dtype(run):
-    def rank_main(rank):
-        size = dist.get_world_size()
-        for dtype in DTYPES:
-            for op in [op for op in ReduceOp if defined(op, dtype)]:
-                wanted = expected(op, [data(r, 33, dtype) for r in range(size)])
-                array = cuda(data(rank, 33, dtype))
-                dist.all_reduce(array, op)
-                same(array.get(), wanted)
-                array = cuda(data(rank, 33, dtype))
-                dist.reduce(array, dst=1, op=op)
-                same(array.get(), wanted if rank == 1 else data(rank, 33, dtype))
-                out = cuda(np.zeros(5, dtype))
-                dist.reduce_scatter_tensor(out, cuda(data(rank, (size, 5), dtype)), op)
-                same(out.get(), expected(op, [data(r, (size, 5), dtype)[rank] for r in range(size)]))
-
-    run(3, rank_main).results()
+    run(3, group_cases.reductions).results()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_everything_that_moves_works_at_any_size_and_in_place(run, size):
-    def rank_main(rank):
-        for count in (0, 1, 33, 100_001):
-            own = [data(r, count, FLOAT) for r in range(size)]
-            total = cuda(own[rank])
-            dist.all_reduce(total)
-            same(total.get(), expected(ReduceOp.SUM, own))
-            whole = cuda(np.zeros(size * count, FLOAT))
-            dist.all_gather_into_tensor(whole, cuda(own[rank]))
-            same(whole.get(), np.concatenate(own))
-            one, root = cuda(own[rank]), size - 1
-            dist.broadcast(one, src=root)
-            same(one.get(), own[root])
-            rows = [cuda(np.zeros(count, FLOAT)) for _ in range(size)] if rank == root else None
-            dist.gather(cuda(own[rank]), rows, dst=root)
-            for got, wanted in zip(rows or (), own, strict=False):
-                same(got.get(), wanted)
-            dist.scatter(one, rows, src=root)
-            same(one.get(), own[rank])
-            square = cuda(data(rank, (size, count), FLOAT))
-            dist.all_to_all_single(square, square)
-            same(square.get(), np.stack([data(r, (size, count), FLOAT)[rank] for r in range(size)]))
-        sends, receives = [rank + r for r in range(size)], [r + rank for r in range(size)]
-        out = cuda(np.zeros(sum(receives), FLOAT))
-        dist.all_to_all_single(out, cuda(np.full(sum(sends), rank, FLOAT)), receives, sends)
-        same(out.get(), np.repeat(np.arange(size), receives).astype(FLOAT))
-        for shards in (1, 5):
-            values = [data(s, 70, FLOAT) for s in range(shards)]
+    run(size, group_cases.moves).results()
 
-            def sum_of(node, values=values):
-                children = node.children()
-                return values[node.start] if children is None else sum_of(children[0]) + sum_of(children[1])
 
-            plan, out = tree.plan(shards, size), cuda(np.zeros(70, FLOAT))
-            dist.tree_all_reduce({node: cuda(sum_of(node)) for node in plan.subtrees(rank)}, out, plan)
-            same(out.get(), sum_of(tree.Subtree(0, shards)))
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_shard_tree_gives_the_bits_of_one_process(run, size):
+    run(size, group_cases.shard_trees).results()
 
-    run(size, rank_main).results()
+
+def test_ranks_that_average_gradients_train_as_one_process_does(run, tmp_path):
+    run(2, group_cases.trains, folder=str(tmp_path)).results()
 
 
 def test_memory_is_mapped_once_until_an_arena_grows_and_is_given_back_at_the_end(run, ipc):
@@ -120,21 +76,7 @@ def test_memory_is_mapped_once_until_an_arena_grows_and_is_given_back_at_the_end
 
 
 def test_a_mismatch_raises_on_all_ranks_and_leaves_the_group_usable(run):
-    def rank_main(rank):
-        odd = rank == 1
-        for call, words in (
-            (lambda: dist.all_reduce(cuda(np.ones(3 + odd))), ("[3]", "[4]", "on cuda")),
-            (lambda: dist.all_reduce(cuda(np.ones(3)) if odd else np.ones(3)), ("rank 1", "on cuda")),
-            (lambda: dist.all_to_all([cuda(np.ones(2 + odd))] * 2, [cuda(np.ones(2))] * 2), ("sends 16 bytes", "24")),
-        ):
-            with pytest.raises(CollectiveMismatch) as caught:
-                call()
-            assert all(word in str(caught.value) for word in words), str(caught.value)
-        x = cuda(np.ones(2))
-        dist.all_reduce(x)
-        assert x.get().tolist() == [2.0, 2.0]
-
-    run(2, rank_main).results()
+    run(2, group_cases.mismatches).results()
 
 
 def test_a_handle_that_cannot_be_opened_is_an_error_on_the_rank_and_told_to_the_others(run, ipc, monkeypatch):

@@ -203,7 +203,7 @@ def test_devices_are_counted_and_described(cuda):
 
 
 def test_memory_is_counted(cuda):
-    resilin.ones(8, device="cuda")
+    x = resilin.ones(8, device="cuda")
     assert 0 < module.memory_allocated() <= module.max_memory_allocated()
     assert module.memory_allocated() <= module.memory_reserved() <= module.max_memory_reserved()
     module.reset_peak_memory_stats()
@@ -211,6 +211,7 @@ def test_memory_is_counted(cuda):
     assert module.device_count() == 1 or module.memory_allocated(1) == 0
     free, total = module.mem_get_info()
     assert 0 < free <= total
+    assert x.is_cuda
     module.empty_cache()
     module.synchronize()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -84,3 +85,23 @@ def test_the_device_gives_what_the_cpu_gives(cuda: Any, name: str) -> None:
     for got, expected in zip(results[1], results[0], strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(gradients[1], gradients[0], rtol=1e-12, atol=1e-12)
+
+
+def test_training_twice_gives_the_same_bits(cuda: Any) -> None:
+    samples, length, width = (64, 34, 66) if isinstance(cuda.cupy, ModuleType) else (3, 6, 6)  # a device, or emulation
+
+    def trained() -> bytes:
+        resilin.manual_seed(2)
+        layers = (nn.Embedding(9, width), nn.LayerNorm(width), nn.Unflatten(1, (1, length)), nn.Conv2d(1, 3, 3))
+        inside = 3 * (length - 2) // 2 * (width - 2) // 2
+        head = (nn.GELU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(inside, 5))
+        model = nn.Sequential(*layers, *head).to("cuda")
+        optimizer = resilin.optim.AdamW(model.parameters(), lr=0.01)
+        for _ in range(3):
+            optimizer.zero_grad()
+            tokens = resilin.randint(0, 9, (samples, length)).to("cuda")
+            F.cross_entropy(model(tokens), resilin.randint(0, 5, (samples,)).to("cuda")).backward()
+            optimizer.step()
+        return b"".join(parameter.detach().cpu().numpy().tobytes() for parameter in model.parameters())
+
+    assert trained() == trained()

@@ -18,7 +18,7 @@ from resilin.errors import OutOfMemoryError
 
 HostArray = np.ndarray[Any, Any]
 
-INSTALL = "pip install 'resilin[cuda12]'"
+INSTALL = "pip install 'resilin[cuda12]', or 'resilin[cuda13]' with a driver for CUDA 13"
 
 
 def load(host: Any) -> CupyBackend:
@@ -68,6 +68,10 @@ class CupyBackend(Backend):
                 "first tensor is made"
             )
         self.cupy.cuda.Device(index).use()
+
+    def nccl(self) -> Any:
+        """CuPy's NCCL, which it imports when asked to; `available` is False where it finds no library."""
+        return importlib.import_module("cupy.cuda.nccl")
 
     def from_host(self, array: HostArray, index: int) -> Any:
         """A copy of a numpy array in the memory of device `index`."""

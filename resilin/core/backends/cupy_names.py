@@ -99,6 +99,12 @@ def _extreme(name: str, xp: Any, x: Any, axis: Any = None, *, keepdims: bool = F
     return xp.full(tuple(left), initial, x.dtype)
 
 
+def _narrow(name: str, xp: Any, x: Any, *args: Any) -> Any:
+    """CuPy's gives float32 for bfloat16: it computes in that, and does not round what it made."""
+    made = getattr(xp.module, name)(x, *args)
+    return made.astype(x.dtype) if x.dtype.kind == "V" else made
+
+
 def _indices(xp: Any, shape: tuple[int, ...], sparse: bool = False) -> Any:
     """CuPy makes dense ones only."""
     grid = tuple(xp.arange(n).reshape((-1, *(1,) * (len(shape) - 1 - i))) for i, n in enumerate(shape))
@@ -196,6 +202,7 @@ _EXTRAS: dict[str, Callable[..., Any]] = {
     "constant": _constant,
     "max": lambda xp, *args, **options: _extreme("max", xp, *args, **options),
     "min": lambda xp, *args, **options: _extreme("min", xp, *args, **options),
+    **{name: functools.partial(_narrow, name) for name in ("cumsum", "cumprod", "tril", "triu")},
     "count_nonzero": _count_nonzero,
     "indices": _indices,
     "zeros_like": _zeros_like,

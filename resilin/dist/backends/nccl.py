@@ -56,17 +56,17 @@ def make(setup: Setup, options: Any) -> NcclBackend:
     except RuntimeError as error:
         raise DistBackendError(f"backend 'nccl' cannot be used: {error}") from error
     assert isinstance(device, CupyBackend)
-    library = device.cupy.cuda.nccl
+    library = device.nccl()
     if not library.available:
         raise DistBackendError(
-            "backend 'nccl': CuPy finds no NCCL library: pip install nvidia-nccl-cu12, or use 'cuda:gloo', which "
-            "copies tensors to the host and back"
+            "backend 'nccl': CuPy finds no NCCL library: pip install nvidia-nccl-cu12 (-cu13 for CUDA 13), or use "
+            "'cuda:gloo', which copies tensors to the host and back"
         )
     return NcclBackend(setup, device, library)
 
 
 class NcclBackend(DeviceBackend):
-    """One rank's end. `library` is `cupy.cuda.nccl`."""
+    """One rank's end. `library` is `CupyBackend.nccl()`."""
 
     name = "nccl"
 
