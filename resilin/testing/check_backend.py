@@ -81,7 +81,8 @@ def results(op: Op, sample: tuple[Any, ...], where: str, order: int) -> list[Any
 
 def _seed(like: Tensor) -> Tensor:
     """What comes back to an output: numbers that differ, since equal ones hide what sums to nothing."""
-    return (resilin.arange(like.numel()).reshape(like.shape) % 7 / 8 + 1).to(like.device).to(like.dtype)
+    seed: Tensor = (resilin.arange(like.numel()).reshape(like.shape) % 7 / 8 + 1).to(like.device).to(like.dtype)
+    return seed
 
 
 def _expect(holds: bool, message: str) -> None:

@@ -34,7 +34,8 @@ UFUNC_METHODS = {
     "reduceat": {"add"},
     "at": {"add", "subtract", "maximum", "minimum", "bitwise_and", "bitwise_or", "bitwise_xor"},
 }
-WIDENING = ("cumsum", "cumprod", "tril", "triu")  # give float32 for bfloat16
+WIDENING = ("tril", "triu")  # give float32 for bfloat16
+NOT_COMPILED = ("cumsum", "cumprod")  # for bfloat16: their kernel mixes it with float32
 HOST_RESULTS = int | float | str | bool | np.dtype | type(None) | type
 
 
@@ -275,6 +276,8 @@ class Function:
                 raise TypeError(f"cupy.{name}() needs an array of the device, got {args}")
             given, named = _host(args), _host(kwargs)
         found = self._ours(*given, **named)
+        if name in NOT_COMPILED and given[0].dtype.kind == "V":
+            raise RuntimeError(f"cupy.{name}: no operator += matches __nv_bfloat16")
         if name in WIDENING and found.dtype.kind == "V":
             found = found.astype(np.float32)
         sources = [args, list(kwargs.values())]

@@ -153,7 +153,9 @@ def _collective(calls: list[tuple[Any, ...]]) -> bool:
 class NcclCommunicator:
     """One rank's end. Making it blocks until all ranks have."""
 
-    def __init__(self, size: int, identity: tuple[int, ...], rank: int) -> None:
+    def __init__(self, size: int, identity: bytes, rank: int) -> None:
+        if type(identity) is not bytes:
+            raise TypeError(f"Argument 'commId' has incorrect type (expected bytes, got {type(identity).__name__})")
         self._all = _ALL[identity]
         self._size, self._rank = size, rank
         self.aborted = self.destroyed = False
@@ -234,8 +236,8 @@ def _end() -> None:
     comm._all.submit(comm._rank, comm._size, group)
 
 
-def _unique_id() -> tuple[int, ...]:
-    identity = tuple(np.random.default_rng().integers(-128, 128, 128).tolist())
+def _unique_id() -> bytes:
+    identity = np.random.default_rng().bytes(128)
     _ALL[identity] = _Communicators()
     return identity
 

@@ -100,9 +100,10 @@ def _extreme(name: str, xp: Any, x: Any, axis: Any = None, *, keepdims: bool = F
 
 
 def _narrow(name: str, xp: Any, x: Any, *args: Any) -> Any:
-    """CuPy's gives float32 for bfloat16: it computes in that, and does not round what it made."""
-    made = getattr(xp.module, name)(x, *args)
-    return made.astype(x.dtype) if x.dtype.kind == "V" else made
+    """In float32 for bfloat16, rounded once: CuPy's functions leave float32, or do not compile for it."""
+    if x.dtype.kind != "V":
+        return getattr(xp.module, name)(x, *args)
+    return getattr(xp.module, name)(x.astype(np.float32), *args).astype(x.dtype)
 
 
 def _indices(xp: Any, shape: tuple[int, ...], sparse: bool = False) -> Any:

@@ -82,7 +82,7 @@ class NcclBackend(DeviceBackend):
         if self._comm is not None:
             return
         cards = [json.loads(card) for card in self._setup.peers.all_gather(self._card(), deadline)]
-        identity = tuple(cards[0]["id"])
+        identity = bytes.fromhex(cards[0]["id"])
         check_gpus([card["gpu"] for card in cards])
 
         def connect(stream: Any) -> None:
@@ -97,7 +97,7 @@ class NcclBackend(DeviceBackend):
     def _card(self) -> bytes:
         """What the others must know of this rank; of rank 0 NCCL's identity of the communicator."""
         try:
-            identity = list(self._nccl.get_unique_id()) if self._rank == 0 else []
+            identity = self._nccl.get_unique_id().hex() if self._rank == 0 else ""
             gpu = f"{host.host_id()} {self._cupy.cuda.runtime.deviceGetPCIBusId(self._index)}"
         except (self._nccl.NcclError, self._cupy.cuda.runtime.CUDARuntimeError) as error:
             raise DistBackendError(f"nccl, connecting: {error}") from error
