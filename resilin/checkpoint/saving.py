@@ -169,7 +169,7 @@ def save(
     state:     tensors, `Sliced`, numbers, text, bytes, numpy scalars and arrays, None, and objects with a state
                (`sharded_state_dict`, else `state_dict`, else that of a Generator), in dicts, lists, tuples and sets.
                Equal on all ranks, but for what a Sliced holds. Tensors that are no Sliced should have equal elements
-               on all: those of one dimension or up to 256 KiB are rank 0's, of larger ones each rank writes a part.
+               on all: those of up to 256 KiB are rank 0's, of larger ones each rank writes a part.
                Nothing is pickled; what shares memory as a whole is stored once.
     step:      write to `path/step-<step>` and make `path/latest` name it; None: `path` itself is the checkpoint.
     keep_last: with a step: how many complete checkpoints `path` keeps, this one included; older and torn ones are
@@ -187,12 +187,12 @@ def save(
     Raises on all ranks: UsageError for what cannot be saved, CollectiveMismatch when ranks differ (it shows both
     sides), CheckpointError and its kinds when writing fails on any of them, and what collectives raise when a rank is
     lost. The checkpoints before stay as they were. What a save that failed has written is deleted, unless a rank is
-    lost: then nobody knows what that one is about to do, and the checkpoint is torn.
+    lost or interrupted: then nobody knows what that one is about to do, and the checkpoint is torn.
     """
     with trace.span("checkpoint.save"):
         begun = _begin(path, state, step, keep_last, compare, group, options)
         rank = begun.ranks.rank
-        with _discarding(begun.save):
+        with _discarding(begun.save, alone=begun.ranks.size == 1):
             _, committed = begun.ranks.together(
                 "checkpoint.save", lambda: write_share(begun.save, rank, begun.files, begun.live), bool
             )
@@ -338,14 +338,15 @@ def _complete(ranks: Ranks, save: Save, committed: list[bool | None]) -> None:
 
 
 @contextlib.contextmanager
-def _discarding(save: Save | None) -> Iterator[None]:
-    """Around what raises when a save has failed on some rank and ended on all: nothing of it stays."""
+def _discarding(save: Save | None, alone: bool = False) -> Iterator[None]:
+    """Around what raises when a save has failed on some rank and ended on all: nothing of it stays. So when it is
+    interrupted that writes `alone`, and here; the interrupt of one of several ranks ends that one only."""
     try:
         yield
     except DistError:  # a rank is lost: perhaps another is about to complete it
         raise
-    except Exception:
-        if save is not None:
+    except BaseException as error:
+        if save is not None and (alone or isinstance(error, Exception)):
             discard(save)
         raise
 

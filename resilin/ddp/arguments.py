@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import types
+import typing
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +16,9 @@ from resilin.core.device import CPU
 from resilin.core.plain import flag, mebibytes
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets, flat, misuse
+from resilin.ddp.grad_bucket import GradBucket
 from resilin.dist import world
+from resilin.dist.future import Future
 from resilin.errors import UsageError, UsageTypeError
 from resilin.nn import Module
 from resilin.nn.parameter import is_lazy
@@ -22,6 +26,7 @@ from resilin.nn.parameter import is_lazy
 _NAME = "DistributedDataParallel"
 _MEGABYTE = 1 << 20
 Named = Sequence[tuple[str, Tensor]]
+_OPEN = (inspect.Signature.empty, Any, types.UnionType)  # annotations that leave open what comes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +189,8 @@ def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 
 def check_hook(hook: Any, state: Any) -> None:
-    """UsageError unless `hook` can be called with (state, bucket), UsageTypeError for a state of another class."""
+    """UsageError unless `hook` can be called with (state, bucket), and when its annotations say other types than those
+    of a hook, as in PyTorch; UsageTypeError for a state of another class."""
     if not callable(hook):
         raise UsageError(f"register_comm_hook: expected a function (state, bucket), got {type(hook).__name__}")
     _check_state(hook, state)
@@ -200,6 +206,40 @@ def check_hook(hook: Any, state: Any) -> None:
             f"register_comm_hook: {misuse.hook_name(hook)} must take (state, bucket), it takes {takes} arguments: "
             f"{signature}"
         ) from None
+    _check_annotations(hook)
+
+
+def _check_annotations(hook: Any) -> None:
+    """UsageError where a hook itself says that it takes no bucket, or returns no future."""
+    try:
+        signature = inspect.signature(hook, eval_str=True)
+    except (NameError, AttributeError, TypeError, ValueError, SyntaxError):  # of names that only type checkers see
+        return
+    bucket = object()
+    taken = [name for name, value in signature.bind(None, bucket).arguments.items() if value is bucket]
+    for name in taken:  # none where `*args` takes it
+        if _excludes(signature.parameters[name].annotation, GradBucket):
+            raise UsageError(
+                f"register_comm_hook: {misuse.hook_name(hook)} says that its argument {name} is "
+                f"{_spelled(signature.parameters[name].annotation)}; it is given a GradBucket"
+            )
+    if _excludes(signature.return_annotation, Future):
+        raise UsageError(
+            f"register_comm_hook: {misuse.hook_name(hook)} says that it returns "
+            f"{_spelled(signature.return_annotation)}; it must return a Future of the reduced tensor"
+        )
+
+
+def _excludes(annotation: Any, kind: type) -> bool:
+    """Whether what is annotated so can be no `kind`; of what is no plain class that is not asked."""
+    known = typing.get_origin(annotation) or annotation
+    if known is None:
+        return True
+    return isinstance(known, type) and known not in _OPEN and not issubclass(kind, known)
+
+
+def _spelled(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def _check_state(hook: Any, state: Any) -> None:

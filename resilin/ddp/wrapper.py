@@ -303,9 +303,10 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         """Reduce buckets with `hook(state, bucket: GradBucket) -> Future[Tensor]` instead of the averaging all-reduce.
 
         UsageError when one is registered already (mixed_precision has one of its own), when `hook` cannot be called
-        with two arguments, with shards, or after the first backward that reduced, in which ranks compare their hooks;
-        UsageTypeError for a state of another class than a built-in hook's. A program that goes on after that has all
-        ranks raise CollectiveMismatch in the first backward that reduces, unless all refused theirs.
+        with two arguments or is annotated with other types, with shards, or after the first backward that reduced, in
+        which ranks compare their hooks; UsageTypeError for a state of another class than a built-in hook's. A program
+        that goes on after that has all ranks raise CollectiveMismatch in the first backward that reduces, unless all
+        refused theirs.
         """
         try:
             self._check_hook(state, hook)

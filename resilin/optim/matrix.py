@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core import pieces
 from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.plain import whole
 from resilin.core.tensor import Tensor, wrap
@@ -172,12 +173,15 @@ class Muon(Optimizer):
     def _check_group(self, group: Group) -> None:
         self._check_not_negative(group, "lr", "weight_decay", "momentum")
         if group["adjust_lr_fn"] not in (None, "original", "match_rms_adamw"):
-            names = "'original', 'match_rms_adamw' or None"
-            raise UsageError(f"Muon: adjust_lr_fn must be {names}, got {group['adjust_lr_fn']!r}")
+            known = "'original', 'match_rms_adamw' or None"
+            raise UsageError(f"Muon: adjust_lr_fn must be {known}, got {group['adjust_lr_fn']!r}")
         self._check_several(group, "ns_coefficients", "three numbers", 3)
         self._check_numbers(group, "eps")
         if whole("Muon: ns_steps", group["ns_steps"]) >= 100:
             raise UsageError(f"Muon: ns_steps must be below 100, got {group['ns_steps']}")
+        names = group.get("param_names") or range(len(group["params"]))
+        why = "and its update needs the whole matrix; train with ZeroRedundancyOptimizer, which keeps tensors whole"
+        pieces.refuse("Muon", zip(names, group["params"], strict=True), why)
         for number, p in enumerate(group["params"]):
             if p.ndim != 2:
                 raise UsageError(

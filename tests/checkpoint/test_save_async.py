@@ -204,3 +204,19 @@ def test_an_error_that_nobody_heard_of_is_logged_at_exit(tmp_path):
         text=True,
     )
     assert "a checkpoint failed" in done.stderr
+
+
+class Interrupted(LocalStorage):
+    """The process is interrupted when the first file is there."""
+
+    @contextmanager
+    def writing(self, name):
+        with super().writing(name) as file:
+            yield file
+        raise KeyboardInterrupt
+
+
+def test_a_save_that_is_interrupted_leaves_nothing_where_no_other_rank_writes(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(Interrupted(tmp_path), {"t": resilin.ones(400, 400)}, step=2)
+    assert list(tmp_path.iterdir()) == []

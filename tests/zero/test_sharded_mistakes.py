@@ -32,7 +32,7 @@ def test_what_cannot_be_sharded() -> None:
     def run() -> None:
         with pytest.raises(UsageTypeError, match=r"expected an nn\.Module, got int"):
             shard(3)  # type: ignore[arg-type]
-        for stage in (1, 4, True, None):
+        for stage in (1, 4, 2.0, True, None):
             with pytest.raises(UsageError, match=r"stage must be 2 or 3, got .*stage 1 is ZeroRedundancyOptimizer"):
                 shard(nn.Linear(2, 2), stage)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="has no parameters; call it directly"):
@@ -136,6 +136,11 @@ def test_an_optimizer_of_the_wrong_parameters_or_the_wrong_kind_is_refused(stage
         for made in (optim.LBFGS(model.parameters()), optim.Adafactor(model.parameters())):
             with pytest.raises(UsageError, match=r"a piece of a parameter cannot be updated alone"):
                 made.step(lambda: 0.0)
+
+        with pytest.raises(
+            UsageError, match=r"Muon: .* is a piece of a parameter .* its update needs the whole matrix"
+        ):
+            optim.Muon(model.named_parameters(), lr=0.1)
 
         class Own(optim.SGD):
             elementwise = True

@@ -6,7 +6,7 @@ clock and NCCL's own errors. NCCL's order of summation is fixed for a number of 
 equal bits; float16 and bfloat16 are added as such.
 
 What NCCL has no operation for is computed from an all_gather, in rank order: BAND, BOR, BXOR, products of complex
-numbers, and reductions of bool, int16 and uint16. **No GPU has run this**: docs/gpu.md.
+numbers, and reductions of bool, int16 and uint16. What ran on a GPU: docs/gpu.md.
 """
 
 from __future__ import annotations

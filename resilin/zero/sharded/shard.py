@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import fields
+from numbers import Integral
 from typing import Any
-
-import numpy as np
 
 import resilin.dist as dist
 from resilin.core.device import CPU
@@ -140,7 +139,7 @@ def _here_dtype(param: Parameter, policy: MixedPrecisionPolicy) -> Any:
 def _checked(module: Any, stage: Any, mixed_precision: Any, bucket_cap_mb: float | None) -> MixedPrecisionPolicy:
     if not isinstance(module, Module):
         raise UsageTypeError(f"zero.shard: expected an nn.Module, got {type(module).__name__}")
-    if not isinstance(stage, int | float | np.number) or isinstance(stage, bool) or stage not in (2, 3):
+    if isinstance(stage, bool) or not isinstance(stage, Integral) or stage not in (2, 3):
         raise UsageError(
             f"zero.shard: stage must be 2 or 3, got {stage!r}; stage 1 is ZeroRedundancyOptimizer, with "
             "DistributedDataParallel"
