@@ -1,8 +1,8 @@
 """Which rank writes which elements, and in which files. Pure: sizes in, ranges out, the same on every rank.
 
-What only some ranks hold is written by its holders. What all hold is rank 0's where it is small, so that statistics
-and counters, which may differ between ranks, are of one rank whatever they are cut into; the rest is laid in one row of
-bytes and cut so that the ranks write equally much in all:
+What only some ranks hold is written by its holders. What all hold is rank 0's where it is small or has one dimension,
+so that statistics and counters, which may differ between ranks, are of one rank whatever they are cut into; the rest is
+laid in one row of bytes and cut so that the ranks write equally much in all:
 
     held in parts         rank 0 ███        rank 1 █████
     held by all, small    rank 0    █
@@ -39,7 +39,7 @@ def shares(tensors: Sequence[Logical], held: Held, world_size: int) -> list[list
     """What each rank writes: every element of every tensor once.
 
     UsageError names a tensor of which no rank holds some elements. Of elements that several hold, one writes.
-    Of what all hold, rank 0 writes tensors of up to `SMALL_BYTES`.
+    Of what all hold, rank 0 writes tensors of up to one dimension, and of up to `SMALL_BYTES`.
     """
     made: list[list[Range]] = [[] for _ in range(world_size)]
     for number, parts in sorted(held.items()):
@@ -68,7 +68,7 @@ def shares(tensors: Sequence[Logical], held: Held, world_size: int) -> list[list
 
 def _is_small(tensor: Logical) -> bool:
     """Whether a tensor that all ranks hold is written by rank 0."""
-    return tensor.numel() * tensor.dtype.itemsize <= SMALL_BYTES
+    return len(tensor.shape) < 2 or tensor.numel() * tensor.dtype.itemsize <= SMALL_BYTES
 
 
 def _cover(tensor: Logical, parts: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
