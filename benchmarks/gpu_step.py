@@ -11,7 +11,7 @@ from benchmarks import harness
 from benchmarks.cases.models import MODELS
 from benchmarks.harness import Options, Report
 
-METHOD = """Median over all steps of {rounds} round(s) of about {seconds:g} s, after {warmup} steps of warm-up, in
+METHOD = """Median over all steps of {rounds} rounds of about {seconds:g} s each, after {warmup} steps of warm-up, in
 which kernels are compiled; the sides in turn, the same model code and a fixed batch on both sides; AdamW with its
 defaults, float32 (PyTorch with its defaults, so convolutions may use TF32, matrices do not). Each step reads its loss,
 so it waits for the GPU."""
@@ -19,7 +19,7 @@ so it waits for the GPU."""
 
 def benchmark(options: Options) -> Report:
     """Every model, each side in turn."""
-    rounds, seconds, warmup = (1, 0.3, 3) if options.quick else (1, 1.0, 10)
+    rounds, seconds, warmup = (1, 0.3, 3) if options.quick else (3, 1.0, 10)
     results: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for number, model, side in product(range(rounds), MODELS, harness.sides(options)):
         arguments = ["--model", model, "--device", "cuda", "--seconds", str(seconds), "--warmup", str(warmup)]

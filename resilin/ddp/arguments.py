@@ -26,7 +26,7 @@ from resilin.nn.parameter import is_lazy
 _NAME = "DistributedDataParallel"
 _MEGABYTE = 1 << 20
 Named = Sequence[tuple[str, Tensor]]
-_OPEN = (inspect.Signature.empty, Any, types.UnionType)  # annotations that leave open what comes
+_OPEN = (inspect.Signature.empty, Any, typing.Annotated, types.UnionType)  # annotations of which nothing is concluded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,11 +231,12 @@ def _check_annotations(hook: Any) -> None:
 
 
 def _excludes(annotation: Any, kind: type) -> bool:
-    """Whether what is annotated so can be no `kind`; of what is no plain class that is not asked."""
+    """Whether what is annotated so can be no `kind`. That is concluded of None and of plain classes only."""
     known = typing.get_origin(annotation) or annotation
     if known is None:
         return True
-    return isinstance(known, type) and known not in _OPEN and not issubclass(kind, known)
+    plain = isinstance(known, type) and known not in _OPEN and not getattr(known, "_is_protocol", False)
+    return plain and not issubclass(kind, known) and not issubclass(known, kind)
 
 
 def _spelled(annotation: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import pytest
@@ -204,7 +204,26 @@ def of_several(*given: int) -> Future[Any]:
     raise NotImplementedError
 
 
-@pytest.mark.parametrize("hook", [of_anything, of_unions, of_unknown, of_several])
+class Buffered(Protocol):
+    def buffer(self) -> Tensor: ...
+
+
+class Own(Future[Any]):
+    pass
+
+
+def of_protocol(state: Any, bucket: Buffered) -> Own:
+    raise NotImplementedError
+
+
+def of_annotated(state: Any, bucket: Annotated[GradBucket, "flat"]) -> Annotated[Future[Tensor], "flat"]:
+    raise NotImplementedError
+
+
+HOOKS = [of_anything, of_unions, of_unknown, of_several, of_protocol, of_annotated]
+
+
+@pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_whose_types_may_be_those_of_a_hook_is_taken(hook: Any) -> None:
     run_ranks(1, lambda rank: DDP(Given()).register_comm_hook(None, hook)).results()
 

@@ -86,8 +86,7 @@ def test_processes_read_one_anothers_memory_of_the_gpu(tmp_path, size):
 
 
 def test_a_rank_alone_goes_through_nccl(tmp_path):
-    source = ALL.replace("case(rank)", 'case(rank, *[False] * (name == "reductions"))')
-    (out,) = outputs(started(1, source, tmp_path, "nccl"))
+    (out,) = outputs(started(1, ALL, tmp_path, "nccl"))
     assert out.count("passed") == len(group_cases.SAME_ON_ALL)
     assert out.splitlines()[-1] == "stream, cuda:nccl"
 

@@ -8,8 +8,8 @@ GPU wait for the peers' events; read. Nobody writes into its arena again before 
 all have read. An arena grows by a new allocation with the next generation, which peers map in place of the one before.
 
 Results are those of arithmetic in rank order (in float32 for half types), so all ranks get equal bits. Where a rank
-cannot read another's memory, the whole group copies through the host instead, and says so. What ran
-on a GPU: docs/gpu.md.
+cannot read another's memory, the whole group copies through the host instead, and says so. What ran on a
+GPU: docs/gpu.md.
 """
 
 from __future__ import annotations
