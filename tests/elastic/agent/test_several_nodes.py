@@ -161,7 +161,7 @@ def test_workers_of_all_nodes_restart_when_one_fails(launch, script, meeting):
 def test_every_node_reports_the_rank_that_failed_for_good(launch, script, meeting):
     program = script("import os, sys, time\nsys.exit(7) if os.environ['RANK'] == '1' else time.sleep(1000)\n")
     runs = [launch("--nnodes", 2, *meeting, program) for _ in range(2)]
-    assert [run.wait() for run in runs] == [1, 1]
+    assert [run.wait() for run in runs] == [1, 1], [run.err for run in runs]
     for run in runs:
         assert "job failed: rank 1 (host" in run.err
         assert "exited with code 7" in run.err
