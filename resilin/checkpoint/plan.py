@@ -1,8 +1,8 @@
 """Which rank writes which elements, and in which files. Pure: sizes in, ranges out, the same on every rank.
 
-What only some ranks hold is written by its holders. What all hold is rank 0's where it is small or has one dimension,
-so that statistics and counters, which may differ between ranks, are of one rank whatever they are cut into; the rest is
-laid in one row of bytes and cut so that the ranks write equally much in all:
+What only some ranks hold is written by its holders. What all hold is rank 0's where it is small, and small is more
+where it has one dimension: statistics and counters, which may differ between ranks, are of one rank whatever they are
+cut into. The rest is laid in one row of bytes and cut so that the ranks write equally much in all:
 
     held in parts         rank 0 ███        rank 1 █████
     held by all, small    rank 0    █
@@ -19,6 +19,7 @@ from resilin.errors import UsageError
 
 FILE_BYTES = 1 << 30  # of one data file: few enough files, and none too large for an upload
 SMALL_BYTES = 256 << 10  # of a whole tensor that rank 0 writes: as a step of the row, little for a disk
+SMALL_ROW_BYTES = 16 << 20  # of one that has no more than one dimension: statistics of four million channels
 _CUT_BYTES = 64 << 10  # cuts within a tensor lie at multiples: smaller pieces cost more names than they balance
 
 
@@ -39,7 +40,7 @@ def shares(tensors: Sequence[Logical], held: Held, world_size: int) -> list[list
     """What each rank writes: every element of every tensor once.
 
     UsageError names a tensor of which no rank holds some elements. Of elements that several hold, one writes.
-    Of what all hold, rank 0 writes tensors of up to one dimension, and of up to `SMALL_BYTES`.
+    Of what all hold, rank 0 writes tensors of up to `SMALL_BYTES`, and `SMALL_ROW_BYTES` in up to one dimension.
     """
     made: list[list[Range]] = [[] for _ in range(world_size)]
     for number, parts in sorted(held.items()):
@@ -68,7 +69,8 @@ def shares(tensors: Sequence[Logical], held: Held, world_size: int) -> list[list
 
 def _is_small(tensor: Logical) -> bool:
     """Whether a tensor that all ranks hold is written by rank 0."""
-    return len(tensor.shape) < 2 or tensor.numel() * tensor.dtype.itemsize <= SMALL_BYTES
+    limit = SMALL_ROW_BYTES if len(tensor.shape) < 2 else SMALL_BYTES
+    return tensor.numel() * tensor.dtype.itemsize <= limit
 
 
 def _cover(tensor: Logical, parts: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

@@ -169,7 +169,8 @@ def save(
     state:     tensors, `Sliced`, numbers, text, bytes, numpy scalars and arrays, None, and objects with a state
                (`sharded_state_dict`, else `state_dict`, else that of a Generator), in dicts, lists, tuples and sets.
                Equal on all ranks, but for what a Sliced holds. Tensors that are no Sliced should have equal elements
-               on all: those of one dimension or up to 256 KiB are rank 0's, of larger ones each rank writes a part.
+               on all: those of up to 256 KiB (with one dimension 16 MiB) are rank 0's, of larger ones each rank
+               writes a part.
                Nothing is pickled; what shares memory as a whole is stored once.
     step:      write to `path/step-<step>` and make `path/latest` name it; None: `path` itself is the checkpoint.
     keep_last: with a step: how many complete checkpoints `path` keeps, this one included; older and torn ones are

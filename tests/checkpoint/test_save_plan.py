@@ -47,13 +47,24 @@ def test_ranks_write_equally_much():
     assert max(loads) - min(loads) <= 2 * (64 << 10)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (5_000_000,), (256, 256)])
-def test_what_is_small_or_has_one_dimension_is_of_rank_0(shape):
+@pytest.mark.parametrize("shape", [(), (3,), (4 << 20,), (256, 256)])
+def test_what_is_small_is_of_rank_0(shape):
     tensors = [logical(0, 5_000_000), Logical("t1", resilin.float32, shape), logical(2, 5_000_000)]
     made = plan.shares(tensors, {}, 3)
     assert [(rank, one.start, one.stop) for rank, ranges in enumerate(made) for one in ranges if one.tensor == 1] == [
         (0, 0, tensors[1].numel())
     ]
+
+
+@pytest.mark.parametrize("shape", [(5_000_000,), (5, 1_000_000), (2, 40_000)])
+def test_what_is_large_is_divided_whatever_its_shape(shape):
+    tensor = Logical("t0", resilin.float32, shape)
+    made = plan.shares([tensor], {}, 2)
+    parts = [(one.start, one.stop) for ranges in made for one in ranges]
+    half = tensor.numel() // 2
+    assert len(parts) == 2
+    assert parts[0][1] == parts[1][0]
+    assert abs(parts[0][1] - half) <= 16 << 10
 
 
 def test_what_all_hold_evens_out_what_one_holds():
