@@ -128,8 +128,9 @@ class Generation:
     master_port: int
     restarts_used: int
     reason: str
-    boundary: Literal["now", "commit"] = "now"
-    """In place: whether the step that is running is redone (`now`) or finished first (`commit`)."""
+    broken_off: int = 0
+    """The newest generation that ended amid a step, which is redone. Later ones ended, or end, at a commit: a worker
+    that has heard of none between may be in either."""
     fresh: bool = False
     """Whether some members were not in the one before: they take the state over."""
     failed_step: int = -1
@@ -144,6 +145,11 @@ class Generation:
     """By node: how many failures of workers that were no members `restarts_used` holds."""
     origin: str = ""
     """The first node of the first generation that this one goes back to: numbers of other origins mean nothing."""
+
+    @property
+    def boundary(self) -> Literal["now", "commit"]:
+        """In place: whether the step of the generation before is redone (`now`) or finished first (`commit`)."""
+        return "now" if self.broken_off >= self.number - 1 else "commit"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,10 +48,10 @@ class Teller:
             if endpoints is None or not slot.running:
                 return again
             if slot.sent > slot.aborted:  # it is in the middle of an earlier generation
-                if current.boundary == "commit":
+                if slot.sent > current.broken_off:
                     slot.send(control.Pending(number=current.number))
                 else:
-                    self._abort(slot, current.number - 1, current.reason, ())
+                    self._abort(slot, current.broken_off, current.reason, ())
             slot.send(worlds.world(view, current, member, endpoints))
             slot.sent, slot.sent_at, slot.standing_by = current.number, now, False
             if slot.state == "done":

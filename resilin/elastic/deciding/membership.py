@@ -211,6 +211,7 @@ def _generation(
     why: Situation,
 ) -> Generation:
     current = view.generation
+    before = current.number if current is not None else 0
     fresh = current is None or not any(view.node(node) for node in current.nodes)
     first = view.node(members[0].node)
     assert first is not None
@@ -218,9 +219,9 @@ def _generation(
     failed = poison.Tally() if fresh or current is None else poison.tally(current, facts.failures(view))
     unjoined |= {seen.node.id: seen.node.unjoined for seen in view.nodes if seen.node.unjoined}
     return Generation(
-        number=(current.number if current is not None else 0) + 1,
+        number=before + 1,
         kind=kind,
-        boundary=why.boundary,
+        broken_off=before if kind == "restart" or current is None or why.boundary == "now" else current.broken_off,
         members=tuple(members),
         nodes=tuple(order),
         master_addr=first.address,

@@ -112,8 +112,9 @@ def served_by(host):
     """The name of the node whose agent `host` is, which holds its process."""
     command = [sys.executable, "-m", "resilin.launcher.main", "status", "frozen"]
     told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
-    (name,) = re.findall(rf"^node (\S+-{host.process.pid}-\S+) ", told.stdout, re.M)
-    return name
+    names = re.findall(rf"^node (\S+-{host.process.pid}-\S+) ", told.stdout, re.M)
+    assert len(names) == 1, f"status ended with {told.returncode}:\n{told.stdout}\n{told.stderr}"
+    return names[0]
 
 
 # ------------------------------------------------------------------------------------------------- clocks
