@@ -180,11 +180,12 @@ def test_an_interrupt_ends_a_connect_that_dials_a_host_which_never_answers():
 
 
 def control_threads():
-    return sum("dist-control" in thread.name for thread in threading.enumerate())
+    return {thread for thread in threading.enumerate() if "dist-control" in thread.name}
 
 
 @pytest.mark.parametrize("how", ["close", "replace"])
 def test_subgroups_end_with_their_group_and_with_its_time_as_the_default(how):
+    others = control_threads()  # an interrupt within `Thread.start` leaves one that never begins
     with Listener(secret="s") as zero, Listener(secret="s") as one:
         endpoints, parts = [zero.describe(), one.describe()], []
 
@@ -199,7 +200,7 @@ def test_subgroups_end_with_their_group_and_with_its_time_as_the_default(how):
             thread.start()
         for thread in threads:
             thread.join()
-        assert control_threads() == 4
+        assert len(control_threads() - others) == 4
         for world, part in parts:
             if how == "replace":
                 set_default_group(world)
@@ -208,7 +209,7 @@ def test_subgroups_end_with_their_group_and_with_its_time_as_the_default(how):
                 assert "closed" not in repr(world)
             world.close()
             assert "closed" in repr(part)
-        assert control_threads() == 0
+        assert control_threads() <= others
 
 
 def failure():
