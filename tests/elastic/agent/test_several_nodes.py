@@ -81,6 +81,22 @@ def test_survivors_go_on_in_place_when_a_node_joins_and_is_lost(launch, steps, m
     assert "is gone, and with it rank 1" in first.err
 
 
+def test_a_survivor_whose_agent_hears_late_of_a_death_and_of_the_replacement_waits_for_neither(
+    launch, steps, free_port
+):
+    """Its worker may not wait for the dead one, though the newest world began at a commit: of the one between."""
+    meeting = ("--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-conf", "lease_ttl=60", "--max-restarts", 1)
+    first, second = two_in_turn(launch, steps, meeting)
+    second.signal(signal.SIGSTOP)  # the agent; its worker trains on
+    (steps / "die-0").write_text("0 SIGKILL")
+    first.until(lambda: "generation 4: " in first.err)
+    second.signal(signal.SIGCONT)
+    second.until(lambda: "world 4 rank " in second.out)
+    (steps / "hold").unlink()
+    assert [first.wait(), second.wait()] == [0, 0]
+    assert (first.err + second.err).count("worker died: ") == 1
+
+
 def test_a_node_that_leaves_gracefully_costs_no_step(launch, steps, meeting):
     first, second = two_in_turn(launch, steps, meeting)
     second.signal(signal.SIGTERM)
