@@ -69,8 +69,8 @@ def shares(tensors: Sequence[Logical], held: Held, world_size: int) -> list[list
 
 def _is_small(tensor: Logical) -> bool:
     """Whether a tensor that all ranks hold is written by rank 0."""
-    limit = SMALL_ROW_BYTES if len(tensor.shape) < 2 else SMALL_BYTES
-    return tensor.numel() * tensor.dtype.itemsize <= limit
+    size: int = tensor.numel() * tensor.dtype.itemsize
+    return size <= (SMALL_ROW_BYTES if len(tensor.shape) < 2 else SMALL_BYTES)
 
 
 def _cover(tensor: Logical, parts: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:

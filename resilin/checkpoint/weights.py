@@ -21,6 +21,7 @@ from resilin.checkpoint.safetensors import Entry, Layout
 from resilin.checkpoint.storage import Item, Reading, Storage, checked, leftover
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
+from resilin.core.plain import whole
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import (
     CheckpointError,
@@ -67,8 +68,8 @@ def save_safetensors(
 
     Each tensor is written in C order whatever its strides; tensors that share memory are written once each. At most a
     piece of 16 MB is copied at a time, of a GPU's tensors one tensor.
-    UsageError for what is no tensor, a name that is no text, or complex128, which the format lacks. The storage's
-    errors, as StorageError with `errno` ENOSPC of a full disk.
+    UsageError for what is no tensor, a name that is no text, a max_shard_bytes that is no integer of at least 1, or
+    complex128, which the format lacks. The storage's errors, as StorageError with `errno` ENOSPC of a full disk.
     """
     if not isinstance(state_dict, Mapping):
         raise UsageTypeError(
@@ -110,6 +111,7 @@ def write_weights(
     for key, weight in state.items():
         if weight.dtype is dtypes.complex128:
             raise UsageError(f"save_safetensors: {key!r} is complex128, which safetensors has not: view_as_real() it")
+    limit = whole("save_safetensors: max_shard_bytes", max_shard_bytes, least=1)
     metadata = {"format": "pt"} if metadata is None else metadata
     text = os.fspath(path)
     if text.endswith(".safetensors"):
@@ -119,7 +121,7 @@ def write_weights(
     else:
         storage = open_storage(text, options)
         with _folders_undone(storage):
-            _write_folder(storage, state, metadata, max_shard_bytes)
+            _write_folder(storage, state, metadata, limit)
 
 
 def load_safetensors(
@@ -267,8 +269,6 @@ def _free_names(storage: Storage, count: int) -> list[str]:
 
 def _grouped(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
     """The names in order, cut where the bytes would come to more than `limit`."""
-    if limit < 1:
-        raise UsageError(f"save_safetensors: max_shard_bytes is at least 1, got {limit}")
     groups: list[list[str]] = [[]]
     filled = 0
     for key, nbytes in sizes.items():

@@ -188,12 +188,11 @@ def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     )
 
 
-def check_hook(hook: Any, state: Any) -> None:
-    """UsageError unless `hook` can be called with (state, bucket), and when its annotations say other types than those
-    of a hook, as in PyTorch; UsageTypeError for a state of another class."""
+def check_hook(where: str, hook: Any) -> None:
+    """UsageError, which begins with `where`, unless `hook` can be called with (state, bucket), and when its annotations
+    say other types than those of a hook, as in PyTorch."""
     if not callable(hook):
-        raise UsageError(f"register_comm_hook: expected a function (state, bucket), got {type(hook).__name__}")
-    _check_state(hook, state)
+        raise UsageError(f"{where}: expected a function (state, bucket), got {type(hook).__name__}")
     try:
         signature = inspect.signature(hook)
     except (TypeError, ValueError):  # of native code: it is found out when it is called
@@ -203,13 +202,12 @@ def check_hook(hook: Any, state: Any) -> None:
     except TypeError:
         takes = len(signature.parameters)
         raise UsageError(
-            f"register_comm_hook: {misuse.hook_name(hook)} must take (state, bucket), it takes {takes} arguments: "
-            f"{signature}"
+            f"{where}: {misuse.hook_name(hook)} must take (state, bucket), it takes {takes} arguments: {signature}"
         ) from None
-    _check_annotations(hook)
+    _check_annotations(where, hook)
 
 
-def _check_annotations(hook: Any) -> None:
+def _check_annotations(where: str, hook: Any) -> None:
     """UsageError where a hook itself says that it takes no bucket, or returns no future."""
     try:
         signature = inspect.signature(hook, eval_str=True)
@@ -220,12 +218,12 @@ def _check_annotations(hook: Any) -> None:
     for name in taken:  # none where `*args` takes it
         if _excludes(signature.parameters[name].annotation, GradBucket):
             raise UsageError(
-                f"register_comm_hook: {misuse.hook_name(hook)} says that its argument {name} is "
+                f"{where}: {misuse.hook_name(hook)} says that its argument {name} is "
                 f"{_spelled(signature.parameters[name].annotation)}; it is given a GradBucket"
             )
     if _excludes(signature.return_annotation, Future):
         raise UsageError(
-            f"register_comm_hook: {misuse.hook_name(hook)} says that it returns "
+            f"{where}: {misuse.hook_name(hook)} says that it returns "
             f"{_spelled(signature.return_annotation)}; it must return a Future of the reduced tensor"
         )
 
@@ -243,8 +241,9 @@ def _spelled(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-def _check_state(hook: Any, state: Any) -> None:
+def check_state(where: str, hook: Any, state: Any) -> None:
+    """UsageTypeError, which begins with `where`, for a state of another class than `hook` says."""
     try:
         misuse.check_state(hook, state)
     except UsageTypeError as error:
-        raise UsageTypeError(f"register_comm_hook: {error}") from None
+        raise UsageTypeError(f"{where}: {error}") from None

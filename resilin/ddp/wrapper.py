@@ -321,7 +321,8 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         self._reducer.set_hook(state, hook)
 
     def _check_hook(self, state: Any, hook: Any) -> None:
-        arguments.check_hook(hook, state)
+        arguments.check_hook("register_comm_hook", hook)
+        arguments.check_state("register_comm_hook", hook, state)
         if self._sharder is not None:
             raise UsageError("register_comm_hook: fixed-shard mode sums along its own tree; use shards=None with hooks")
         if self._comm_hook is not None:

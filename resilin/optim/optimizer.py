@@ -108,6 +108,8 @@ class Optimizer:
         self._make_hooks()
         if isinstance(params, set | frozenset):
             raise TypeError("parameters must be ordered, a set has no order: pass a list")
+        if not isinstance(params, Iterable):
+            raise TypeError(f"params must be an iterable of tensors or dicts, got {type(params).__name__}")
         entries: list[Any] = list(params)
         if not entries:
             raise UsageError(f"{type(self).__name__}: got no parameters")

@@ -274,6 +274,8 @@ def test_an_empty_folder_says_what_it_lacks(tmp_path):
         load_safetensors(tmp_path)
 
 
-def test_a_limit_of_nothing_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="max_shard_bytes is at least 1"):
-        save_safetensors({"a": resilin.zeros(1)}, tmp_path, max_shard_bytes=0)
+@pytest.mark.parametrize(("limit", "kind"), [(0, UsageError), ("1GB", UsageTypeError)])
+def test_a_limit_that_is_none_is_refused(tmp_path, limit, kind):
+    with pytest.raises(kind, match="max_shard_bytes must be an integer of at least 1, got "):
+        save_safetensors({"a": resilin.zeros(1)}, tmp_path, max_shard_bytes=limit)
+    assert not list(tmp_path.iterdir())

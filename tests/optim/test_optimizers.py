@@ -123,6 +123,7 @@ def test_named_parameters_are_taken_too():
     [
         (lambda p: optim.SGD([], lr=0.1), UsageError, "no parameters"),
         (lambda p: optim.SGD(p, lr=0.1), TypeError, "put it in a list"),
+        (lambda p: optim.SGD(5, lr=0.1), TypeError, "an iterable of tensors or dicts, got int"),
         (lambda p: optim.SGD([p, p], lr=0.1), UsageError, "appears twice"),
         (lambda p: optim.SGD([p * 2], lr=0.1), UsageError, "leaf tensors only"),
         (lambda p: optim.SGD([3.0], lr=0.1), TypeError, "got float"),

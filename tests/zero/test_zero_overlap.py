@@ -199,6 +199,8 @@ def test_what_cannot_overlap_is_refused() -> None:
         with pytest.raises(UsageTypeError, match="expected a DistributedDataParallel, got Sequential"):
             hook_with_zero_step(hook, model.module, more)
         ours = ZeroRedundancyOptimizer(params, optim.AdamW, overlap_with_ddp=True)
+        with pytest.raises(UsageError, match=r"step_interleaved: expected a function .*, got NoneType"):
+            hook_with_zero_step_interleaved(None, model, ours)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=r"no hook updates it inside backward.* register hook_with_zero_step"):
             ours.step()
         with pytest.raises(UsageError, match="Join has no meaning with overlap_with_ddp=True"):

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
 from resilin.ddp import misuse
+from resilin.ddp.arguments import check_hook
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, limit_s, take_result
 from resilin.ddp.wrapper import DistributedDataParallel
 from resilin.dist.future import Future
@@ -55,8 +56,8 @@ def hook_with_zero_step(
     together; otherwise the parameters as a whole are, and the ranks that own the first layers update last. Every
     backward outside `no_sync` is a step: gradients cannot be clipped or scaled between the two.
 
-    Collective: all ranks call it. Raises UsageError for an optimizer without overlap_with_ddp, or one whose parameters
-    are not those of `ddp`.
+    Collective: all ranks call it. Raises UsageError for what is no hook, an optimizer without overlap_with_ddp, or one
+    whose parameters are not those of `ddp`.
     """
     return _Stepping(hook, ddp, zero, shard_buckets, interleaved=False)
 
@@ -79,6 +80,7 @@ class _Stepping:
         shard_buckets: bool,
         interleaved: bool,
     ) -> None:
+        check_hook(f"hook_with_zero_step{'_interleaved' * interleaved}", hook)
         _check_kinds(ddp, zero)
         self._hook, self._ddp, self._zero, self._interleaved = hook, ddp, zero, interleaved
         options = ddp._options
