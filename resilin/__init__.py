@@ -30,6 +30,7 @@ _PACKAGES = frozenset(
         "errors",
         "fft",
         "func",
+        "futures",
         "launcher",
         "linalg",
         "nn",

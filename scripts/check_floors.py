@@ -39,6 +39,7 @@ FLOORS: dict[str, int] = {
     "dist": 2,
     "array_api": 3,
     "overrides": 3,
+    "futures": 3,
     "rpc": 3,
     "fx": 3,
     "func": 3,
@@ -67,6 +68,7 @@ ONLY: dict[str, frozenset[str]] = {
     "func": frozenset({"errors", "_base", "core", "nn"}),  # functional_call and the state of modules
     "array_api": frozenset({"errors", "_base", "core", "linalg", "fft"}),
     "overrides": frozenset({"errors", "_base", "core", "nn", "linalg", "fft", "special"}),  # it lists their functions
+    "futures": frozenset({"dist"}),  # names of its
     "launcher": frozenset({"errors", "_base", "store", "elastic", "checkpoint"}),  # the last inside functions
 }
 

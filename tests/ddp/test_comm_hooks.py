@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -12,9 +13,10 @@ import numpy as np
 import pytest
 from hooked import SHAPES, Given, assert_same_bits, gradients_of, means, run_hook
 
-from resilin import dist, nn
+from resilin import dist, futures, nn
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
+from resilin.ddp import GradBucket
 from resilin.ddp.comm_hooks import DDPCommHookType, debugging_hooks, default_hooks, register_ddp_comm_hook
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
@@ -62,6 +64,28 @@ def test_all_ranks_end_with_the_same_bits_in_any_world(name: str, world: int) ->
     assert_same_bits([*one, *two])
     assert len(one[0].stats["bucket_bytes"]) > 1
     assert all(np.isfinite(array).all() for step in one[0].steps for array in step)
+
+
+def later(state: Any, bucket: GradBucket) -> futures.Future[Tensor]:
+    """A thread of the hook's own sets its future, when the bucket and its sum of squares are reduced."""
+    flat = bucket.buffer()
+    squares = (flat * flat).sum()
+    works = [dist.all_reduce(each, op=dist.ReduceOp.AVG, async_op=True) for each in (flat, squares)]
+    reduced = futures.collect_all([work.get_future() for work in works if work is not None])
+    future: futures.Future[Tensor] = futures.Future()
+
+    def set_later() -> None:
+        futures.wait_all(reduced.wait())
+        future.set_result(flat)
+
+    threading.Thread(target=set_later).start()
+    return future
+
+
+def test_a_hook_may_make_its_own_future_and_set_it_from_its_own_thread() -> None:
+    mine = run_hook(2, later, steps=3, bucket_cap_mb=5e-4)
+    usual = run_hook(2, default_hooks.allreduce_hook, steps=3, bucket_cap_mb=5e-4)
+    assert_same_bits([*mine, *usual])
 
 
 @pytest.mark.parametrize("name", HOOKS)
