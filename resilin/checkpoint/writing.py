@@ -198,10 +198,11 @@ def discard(save: Save) -> None:
     try:
         if _current(save) == save.head.id:
             return
-        for name in folder.written(save.storage, save.folder):
-            if save.owns(name):
-                save.storage.delete(save.name(name))
-        save.storage.remove_empty(save.folder, max(save.missing, 1 if save.folder else 0))
+        there = list(folder.written(save.storage, save.folder))
+        for name in filter(save.owns, there):
+            save.storage.delete(save.name(name))
+        if all(map(save.owns, there)):
+            save.storage.remove_empty(save.folder, max(save.missing, 1 if save.folder else 0))
     except CheckpointError as error:
         log.event(_LOG, logging.WARNING, "could not delete a failed checkpoint", path=save.path, error=str(error))
 

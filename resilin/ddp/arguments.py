@@ -243,7 +243,9 @@ def _spelled(annotation: Any) -> str:
 
 def check_state(where: str, hook: Any, state: Any) -> None:
     """UsageTypeError, which begins with `where`, for a state of another class than `hook` says."""
+    check = misuse.state_check(hook)
     try:
-        misuse.check_state(hook, state)
+        if check is not None:
+            check(misuse.hook_name(hook), state)
     except UsageTypeError as error:
         raise UsageTypeError(f"{where}: {error}") from None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
-from resilin.errors import DistError, UsageError, UsageTypeError
+from resilin.errors import DistError, UsageError
 
 _NAMES_SHOWN = 8
-STATE_CLASS = "state_class"  # the attribute of a hook that names the class of its state
+_STATE_CHECK = "check_state"  # the attribute of a hook that holds its StateCheck
 
 
 def refuse(group: dist.ProcessGroup, where: str, what: str) -> NoReturn:
@@ -124,11 +124,19 @@ def of_a_hook(group: dist.ProcessGroup, hook: Any, index: int) -> Iterator[None]
         raise
 
 
-def check_state(hook: Any, state: Any) -> None:
-    """UsageTypeError when `hook` says which class its state has, and `state` is no such."""
-    kind = getattr(hook, STATE_CLASS, None)
-    if kind is not None and not isinstance(state, kind):
-        raise UsageTypeError(f"{hook_name(hook)} needs a {kind.__name__} as its state, got {type(state).__name__}")
+StateCheck = Callable[[str, Any], None]
+"""Given the name of a hook and a state: raises UsageTypeError for one that is none of the hook's."""
+
+
+def set_state_check(hook: Any, check: StateCheck | None) -> None:
+    """Have `check` look at the states that `hook` is registered with; None: nobody does."""
+    setattr(hook, _STATE_CHECK, check)
+
+
+def state_check(hook: Any) -> StateCheck | None:
+    """What looks at the states of `hook`; also of one that runs it."""
+    check: StateCheck | None = getattr(hook, _STATE_CHECK, None)
+    return check
 
 
 def hook_name(hook: Any) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import resilin
+from resilin import checkpoint
 from resilin.checkpoint import remote
 from resilin.checkpoint.local import LocalStorage
 from resilin.checkpoint.opening import open_storage
@@ -143,6 +145,27 @@ for ask in (lambda: storage.write("a", b"1"), lambda: storage.create("a", b"1"),
     assert f"{open_folder}/a cannot be written: Permission denied; this process is user" in lines[0]
     assert f"{open_folder}/kept cannot be deleted: Permission denied" in lines[2]
     assert LocalStorage(open_folder).read("kept") == b"1"
+
+
+def test_a_refused_save_says_nothing_of_the_checkpoint_that_it_was_to_replace(open_folder):
+    code = """
+import os, resilin
+from resilin import checkpoint
+if os.geteuid() == 0:  # who may write anywhere
+    os.setresuid(65534, 65534, 65534)
+try:
+    checkpoint.save(sys.argv[1], {"a": resilin.ones(2)}, step=1)
+except PermissionError as error:
+    print(type(error).__name__)
+"""
+    checkpoint.save(open_folder, {"a": resilin.zeros(2)}, step=1)
+    for folder in (open_folder, open_folder / "step-1"):
+        folder.chmod(0o555)
+    done = run_alone(code, open_folder)
+    for folder in (open_folder, open_folder / "step-1"):
+        folder.chmod(0o755)
+    assert (done.stdout, done.stderr) == ("StorageDenied\n", "")
+    assert checkpoint.load(open_folder)["a"].tolist() == [0, 0]
 
 
 @pytest.mark.multiproc

@@ -13,7 +13,12 @@ from resilin import dist, nn
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import GradBucket
-from resilin.ddp.comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from resilin.ddp.comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_wrapper,
+    fp16_compress_hook,
+    fp16_compress_wrapper,
+)
 from resilin.ddp.comm_hooks.hook_type import DDPCommHookType, register_ddp_comm_hook
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
@@ -146,6 +151,10 @@ def test_hooks_that_cannot_be_called_with_state_and_bucket_are_refused(hook: Any
     def work(rank: int) -> None:
         with pytest.raises(UsageError, match=r"must take \(state, bucket\), it takes \d arguments: \("):
             DDP(Given()).register_comm_hook(None, hook)
+        with pytest.raises(UsageError, match=r"fp16_compress_wrapper: .*must take \(state, bucket\), it takes "):
+            fp16_compress_wrapper(hook)
+        with pytest.raises(UsageError, match=r"bf16_compress_wrapper: .*must take \(state, bucket\), it takes "):
+            bf16_compress_wrapper(hook)
 
     run_ranks(1, work).results()
 

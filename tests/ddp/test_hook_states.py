@@ -12,10 +12,16 @@ from hooked import Given, gradients_of
 
 from resilin import dist, elastic
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.ddp.comm_hooks.default_hooks import allreduce_hook, fp16_compress_wrapper
+from resilin.ddp.comm_hooks.default_hooks import (
+    allreduce_hook,
+    bf16_compress_hook,
+    fp16_compress_hook,
+    fp16_compress_wrapper,
+)
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
+from resilin.ddp.comm_hooks.quantization_hooks import quantization_perchannel_hook, quantization_pertensor_hook
 from resilin.ddp.comm_hooks.topk_hook import TopKState, topk_hook
 from resilin.errors import UsageError, UsageTypeError
 from resilin.testing.ranks import run_ranks
@@ -176,10 +182,28 @@ def test_a_state_of_another_class_is_refused_when_the_hook_is_registered(name: s
     run_ranks(1, work).results()
 
 
-def test_a_state_that_is_no_group_is_named_by_hooks_that_need_one() -> None:
+OF_GROUPS = [
+    allreduce_hook,
+    fp16_compress_hook,
+    bf16_compress_hook,
+    quantization_pertensor_hook,
+    quantization_perchannel_hook,
+]
+
+
+@pytest.mark.parametrize("hook", OF_GROUPS)
+def test_a_state_that_is_no_group_is_refused_when_a_hook_that_needs_one_is_registered(hook: Any) -> None:
+    expected = "its state must be a ProcessGroup.*got 'x'"
+
     def work(rank: int) -> None:
-        with pytest.raises(UsageError, match=r"allreduce_hook, bucket 0: its state must be a ProcessGroup.*got 'x'"):
-            step_of(wrapped("x", allreduce_hook), 0, rank)
+        with pytest.raises(UsageTypeError, match=f"register_comm_hook: {hook.__name__}: {expected}"):
+            wrapped("x", hook)
+        with pytest.raises(UsageTypeError, match=rf"register_comm_hook: fp16\({hook.__name__}\): {expected}"):
+            wrapped("x", fp16_compress_wrapper(hook))
+        for group in (None, dist.default_group()):
+            step_of(wrapped(group, hook), 0, rank)
+        with pytest.raises(UsageError, match=f"hook <lambda>, bucket 0: {expected}"):
+            step_of(wrapped("x", lambda state, bucket: hook(state, bucket)), 0, rank)
 
     run_ranks(1, work).results()
 

@@ -358,6 +358,7 @@ def test_what_are_no_units_are_refused_in_both_stages(stage: int) -> None:
         ({"bucket_cap_mb": 1}, "bucket_cap_mb=1 is for stage 2 only"),
         ({"buddies": "x"}, "buddies must be True or False"),
         ({"units": [3]}, "a unit must be a module"),
+        ({"units": {nn.Conv2d}}, "no module inside of Linear is one of units={<class 'resilin.nn"),
         ({"module": nn.ReLU()}, "has no parameters"),
     ],
 )

@@ -88,7 +88,7 @@ class _Stepping:
         self._updating = threading.Lock()
         self._backward: Any = None  # the one that runs
         self._seen: list[tuple[GradBucket, Future[Tensor]]] = []  # its buckets so far
-        self.state_class = getattr(hook, misuse.STATE_CLASS, None)
+        misuse.set_state_check(self, misuse.state_check(hook))
         self.__name__ = f"zero step after {getattr(hook, '__name__', 'hook')}"
         named = [(name, param) for name, param in ddp.module.named_parameters() if param.requires_grad]
         _check_parameters(named, zero)

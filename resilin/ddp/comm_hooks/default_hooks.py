@@ -10,21 +10,25 @@ import numpy as np
 
 from resilin.core.tensor import Tensor
 from resilin.ddp import misuse
-from resilin.ddp.comm_hooks.exchange import Group, mean, members, real
+from resilin.ddp.arguments import check_hook
+from resilin.ddp.comm_hooks.exchange import Group, mean, members, of_group, real
 from resilin.ddp.grad_bucket import GradBucket, Hook
 from resilin.dist.future import Future
 
 
+@of_group
 def allreduce_hook(process_group: Group, bucket: GradBucket) -> Future[Tensor]:
     """Average the bucket over the ranks: what DistributedDataParallel does without a hook."""
     return mean(members(process_group), bucket, bucket.buffer())
 
 
+@of_group
 def fp16_compress_hook(process_group: Group, bucket: GradBucket) -> Future[Tensor]:
     """Average in float16: half the bytes of float32; gradients above 65504 become inf."""
     return _compressed(process_group, bucket, np.float16, "fp16_compress_hook")
 
 
+@of_group
 def bf16_compress_hook(process_group: Group, bucket: GradBucket) -> Future[Tensor]:
     """Average in bfloat16: half the bytes, float32's range, 8 bits of precision."""
     return _compressed(process_group, bucket, ml_dtypes.bfloat16, "bf16_compress_hook")
@@ -58,6 +62,7 @@ def _back_into(target: Tensor) -> Callable[[Future[Tensor]], Tensor]:
 
 
 def _wrapper(hook: Hook, dtype: Any, prefix: str) -> Hook:
+    check_hook(f"{prefix}_compress_wrapper", hook)
     name = f"{prefix}({getattr(hook, '__name__', 'hook')})"
 
     def wrapped(state: Any, bucket: GradBucket) -> Future[Tensor]:
@@ -66,5 +71,5 @@ def _wrapper(hook: Hook, dtype: Any, prefix: str) -> Hook:
         return hook(state, bucket).then(_back_into(original))
 
     wrapped.__name__ = name
-    setattr(wrapped, misuse.STATE_CLASS, getattr(hook, misuse.STATE_CLASS, None))
+    misuse.set_state_check(wrapped, misuse.state_check(hook))
     return wrapped

@@ -6,19 +6,21 @@ Both count what they carry in the bucket's traffic, and end with the same bits o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 import resilin.dist as dist
 from resilin.core.tensor import Tensor
+from resilin.ddp import misuse
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.dist.future import Future
 from resilin.errors import UsageError, UsageTypeError
 
 Array = NDArray[Any]
 Group = dist.ProcessGroup | None
+AnyHook = TypeVar("AnyHook", bound=Callable[..., Future[Tensor]])
 Decode = Callable[[Array, Array], None]  # (a rank's message as bytes, what its gradient is added to)
 
 
@@ -26,6 +28,12 @@ def members(process_group: Group) -> dist.ProcessGroup:
     """`process_group`, or the default group of the calling thread: callbacks run in another thread."""
     check_group("its state", process_group)
     return process_group or dist.default_group()
+
+
+def of_group(hook: AnyHook) -> AnyHook:
+    """Marks a hook whose state is a process group or None: another one is refused when the hook is registered."""
+    misuse.set_state_check(hook, lambda name, state: check_group(f"{name}: its state", state))
+    return hook
 
 
 def check_group(what: str, process_group: Any) -> None:

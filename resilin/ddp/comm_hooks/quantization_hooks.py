@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from resilin.core.tensor import Tensor
-from resilin.ddp.comm_hooks.exchange import Array, Group, at_once, gathered_mean, members, real
+from resilin.ddp.comm_hooks.exchange import Array, Group, at_once, gathered_mean, members, of_group, real
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.dist.future import Future
 from resilin.errors import UsageError
@@ -21,11 +21,13 @@ _TINY = np.finfo(np.float32).tiny  # smallest scale: PyTorch's is 1.2e-7, which 
 _HEADER_BYTES = 8  # scale and zero point of one row, float32
 
 
+@of_group
 def quantization_pertensor_hook(process_group: Group, bucket: GradBucket) -> Future[Tensor]:
     """Average 8-bit gradients with one scale for the bucket: n + 8 bytes per rank for n gradients, by all-gather."""
     return _quantized(process_group, bucket, max(1, bucket.buffer().numel()), "quantization_pertensor_hook")
 
 
+@of_group
 def quantization_perchannel_hook(process_group: Group, bucket: GradBucket, bucket_size: int = 512) -> Future[Tensor]:
     """As the other, with a scale for every `bucket_size` gradients: the last run is filled up with zeros."""
     if bucket_size < 1:

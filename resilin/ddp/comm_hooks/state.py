@@ -15,19 +15,23 @@ from resilin.ddp import misuse
 from resilin.ddp.comm_hooks.exchange import Array, Group, check_group
 from resilin.ddp.grad_bucket import GradBucket, Hook
 from resilin.dist import compared
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 
 
 def remembers(kind: type[HookState]) -> Callable[[Hook], Hook]:
     """Marks a hook whose state must be a `kind`: another one is refused when the hook is registered, or runs."""
 
     def mark(hook: Hook) -> Hook:
+        def check(name: str, state: Any) -> None:
+            if not isinstance(state, kind):
+                raise UsageTypeError(f"{name} needs a {kind.__name__} as its state, got {type(state).__name__}")
+
         @functools.wraps(hook)
         def checked(state: Any, bucket: GradBucket) -> Any:
-            misuse.check_state(checked, state)
+            check(misuse.hook_name(hook), state)
             return hook(state, bucket)
 
-        setattr(checked, misuse.STATE_CLASS, kind)
+        misuse.set_state_check(checked, check)
         return checked
 
     return mark

@@ -38,7 +38,7 @@ def choose(root: Module, units: Units) -> list[Members]:
 
     units: None: each child that has parameters, with the elements of lists and of Sequentials in the place of these,
     and within them the elements of each ModuleList or ModuleDict. Else a function that says of a module whether it is
-    a unit, or a collection of modules and classes of modules.
+    a unit, or a collection of modules and classes of modules; an empty one makes `root` the only unit.
     """
     chosen = _chosen(root, units)
     paths = {id(module): path for path, module in root.named_modules()}
@@ -94,11 +94,17 @@ def _chosen(root: Module, units: Units) -> set[int]:
             raise UsageTypeError(f"zero.shard: a unit must be a module or a class of modules, got {unit!r:.80}")
         if isinstance(unit, Module) and id(unit) not in inside:
             raise UsageError(f"zero.shard: unit {type(unit).__name__} is no part of the module that is sharded")
-    return {
+    found = {
         id(module)
         for module in root.modules()
         if module is not root and (id(module) in named or isinstance(module, classes))
     }
+    if units and not found:
+        raise UsageError(
+            f"zero.shard: no module inside of {type(root).__name__} is one of units={units!r:.80}, so all parameters "
+            "would be gathered at once; units=[] says that they shall"
+        )
+    return found
 
 
 def _by_default(module: Module) -> Iterator[Module]:
