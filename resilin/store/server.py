@@ -106,7 +106,8 @@ def _check_free(host: str, port: int) -> list[str]:
     """Those of the addresses that `host` stands for that are this host's: at least one, and the port is free at all.
 
     grpc prints a stack of its own when it cannot bind: find out before it, and say it in one line. It also looks names
-    up in ways of its own, which took 12 s on a host without a name server.
+    up in ways of its own, which took 12 s on a host without a name server. Nothing listens here: of several servers
+    that look at once, each would be in the way of the others, and none might have the port.
     """
     usable: list[str] = []
     problem: Exception | None = None
@@ -119,7 +120,6 @@ def _check_free(host: str, port: int) -> list[str]:
             with socket.socket(family, kind, protocol) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
-                probe.listen(1)
             usable.append(str(address[0]))
         except OSError as error:
             problem = problem or error

@@ -14,11 +14,13 @@ import pytest
 
 from resilin import store
 from resilin.errors import LeaseLost, SecretRequired, UsageError
+from resilin.store import server as store_server
 from resilin.store import token
 from resilin.store.memory import MemoryStore
 from resilin.store.messages import cls, new, path
 from resilin.store.pool import DaemonPool
 from resilin.store.server import StoreServer
+from resilin.testing import ports
 from resilin.testing.etcd import find_etcdctl
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.recorder import Recorder
@@ -308,6 +310,21 @@ def test_the_pool_runs_calls_at_once_and_reuses_idle_threads():
     pool.shutdown()
     with pytest.raises(RuntimeError, match="after shutdown"):
         pool.submit(print)
+
+
+def test_who_looks_whether_a_port_is_free_is_in_nobodys_way(monkeypatch):
+    """Of several servers that want it at once each would keep it from the others, and nobody would have it."""
+    others = []
+
+    class Probe(socket.socket):
+        def __exit__(self, *error):
+            others.append(socket.create_server(self.getsockname()))  # at the last moment at which that can fail
+            super().__exit__(*error)
+
+    with ports.held() as (port,), monkeypatch.context() as patched:
+        patched.setattr(socket, "socket", Probe)
+        assert store_server._check_free("127.0.0.1", port) == ["127.0.0.1"]
+    others[0].close()
 
 
 def test_a_name_whose_port_is_taken_at_one_of_its_addresses_is_refused_at_all(monkeypatch):
