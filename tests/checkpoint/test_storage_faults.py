@@ -149,12 +149,15 @@ for ask in (lambda: storage.write("a", b"1"), lambda: storage.create("a", b"1"),
 
 def test_a_refused_save_says_nothing_of_the_checkpoint_that_it_was_to_replace(open_folder):
     code = """
-import os, resilin
+import os, tempfile, resilin
 from resilin import checkpoint
+state = {"a": resilin.ones(2)}
+with tempfile.TemporaryDirectory() as folder:
+    checkpoint.save(folder, state, step=1)  # imports all that it needs, from where another user may not read
 if os.geteuid() == 0:  # who may write anywhere
     os.setresuid(65534, 65534, 65534)
 try:
-    checkpoint.save(sys.argv[1], {"a": resilin.ones(2)}, step=1)
+    checkpoint.save(sys.argv[1], state, step=1)
 except PermissionError as error:
     print(type(error).__name__)
 """
