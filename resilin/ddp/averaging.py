@@ -147,7 +147,7 @@ class Averaging:
                 future.wait()
             else:
                 with misuse.of_a_hook(self._group, self.hook, flat.spec.index):
-                    take_result(future.wait(limit_s(self._group)), flat)
+                    take_result(future.wait(limit_s(self._group)), flat.tensor)
             if scale != 1:
                 np.multiply(flat.array, flat.array.dtype.type(scale), out=flat.array)
         if isinstance(self._state, HookState):

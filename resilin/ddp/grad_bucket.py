@@ -59,6 +59,8 @@ class GradBucket:
 
     def set_buffer(self, buffer: Tensor) -> None:
         """Replace what `buffer()` returns; the hook's result need not lie in it."""
+        if not isinstance(buffer, Tensor):
+            raise UsageError(f"GradBucket.set_buffer: expected a Tensor, got {type(buffer).__name__}")
         if buffer.numel() != self._flat.spec.numel:
             raise UsageError(f"GradBucket.set_buffer: expected {self._flat.spec.numel} elements, got {buffer.numel()}")
         self._buffer = buffer
@@ -80,8 +82,9 @@ def limit_s(group: dist.ProcessGroup) -> float:
     return group.timeout_s + _LATER_S
 
 
-def take_result(result: Any, flat: Flat) -> None:
-    """Bring a hook's result into the bucket. UsageError when it has another shape or no numbers of its kind.
+def take_result(result: Any, bucket: Tensor) -> None:
+    """Bring a hook's result into the bucket, a flat tensor. UsageError when it has another shape or no numbers of its
+    kind.
 
     Floating types are converted into one another, as PyTorch does.
     """
@@ -89,15 +92,15 @@ def take_result(result: Any, flat: Flat) -> None:
         result = result[0]
     if not isinstance(result, Tensor):
         raise UsageError(f"its future must give a Tensor, got {type(result).__name__}")
-    array = result._array
-    if array is flat.array:
+    array, target = result._array, bucket._array
+    if array is target:
         return
-    if array.shape != flat.array.shape:
+    if array.shape != target.shape:
         raise UsageError(
-            f"the bucket has the shape {list(flat.array.shape)}, the result {list(array.shape)}: return the reduced "
+            f"the bucket has the shape {list(target.shape)}, the result {list(array.shape)}: return the reduced "
             "gradients, flat and in the order of buffer()"
         )
-    if not (result.is_floating_point() and flat.tensor.is_floating_point()) and array.dtype != flat.array.dtype:
-        raise UsageError(f"the bucket is of {flat.array.dtype.name}, the result of {array.dtype.name}")
+    if not (result.is_floating_point() and bucket.is_floating_point()) and array.dtype != target.dtype:
+        raise UsageError(f"the bucket is of {target.dtype.name}, the result of {array.dtype.name}")
     with np.errstate(over="ignore"):
-        np.copyto(flat.array, array, casting="unsafe")
+        np.copyto(target, array, casting="unsafe")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn
 
 import resilin.dist as dist
@@ -118,7 +119,7 @@ def of_a_hook(group: dist.ProcessGroup, hook: Any, index: int) -> Iterator[None]
         refusal = UsageError(f"{where}: {error}")
         group.abort(refusal)
         raise refusal from error
-    except Exception as error:
+    except BaseException as error:  # an interrupt, too
         error.add_note(f"{where}: the group is aborted, so that no rank waits for this one")
         group.abort(error if isinstance(error, DistError) else UsageError(f"{where}: {error!r}"))
         raise
@@ -134,7 +135,9 @@ def set_state_check(hook: Any, check: StateCheck | None) -> None:
 
 
 def state_check(hook: Any) -> StateCheck | None:
-    """What looks at the states of `hook`; also of one that runs it."""
+    """What looks at the states of `hook`, which may be one with further arguments bound by name."""
+    while isinstance(hook, partial) and not hook.args:
+        hook = hook.func
     check: StateCheck | None = getattr(hook, _STATE_CHECK, None)
     return check
 

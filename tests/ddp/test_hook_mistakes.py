@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import threading
 from functools import partial
 from typing import Annotated, Any, Protocol
 
@@ -36,12 +38,12 @@ def done(value: Any) -> Future[Any]:
     return future
 
 
-def train(hook: Any, wrong_rank: int = 0, timeout_s: float = 20.0) -> Outcome:
-    """Two ranks; `hook` on one, the averaging hook on the other. Nobody else ends the group for them."""
+def train(hook: Any, other: Any = allreduce_hook, timeout_s: float = 20.0) -> Outcome:
+    """Two ranks; `hook` on rank 0, the `other` on rank 1. Nobody else ends the group for them."""
 
     def work(rank: int) -> None:
         model = DDP(Given(), bucket_cap_mb=1e-4)
-        model.register_comm_hook(None, hook if rank == wrong_rank else allreduce_hook)
+        model.register_comm_hook(None, other if rank else hook)
         model(gradients_of(0, rank)).backward()
         dist.barrier()
 
@@ -70,6 +72,7 @@ def test_what_a_hook_raises_is_raised_there_and_told_the_others(hook: Any) -> No
     assert f"hook {hook.__name__}, bucket 0" in str(theirs)
 
 
+@pytest.mark.parametrize("wrapper", [lambda hook: hook, fp16_compress_wrapper, bf16_compress_wrapper])
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
@@ -82,22 +85,61 @@ def test_what_a_hook_raises_is_raised_there_and_told_the_others(hook: Any) -> No
             r"has the shape \[\d+\], the result \[2, 999\]: return the reduced gradients, flat",
         ),
         (lambda bucket: done(bucket.buffer().reshape(1, -1)), r"has the shape \[\d+\], the result \[1, \d+\]"),
+        (lambda bucket: done(bucket.buffer().sum()), r"has the shape \[\d+\], the result \[\]"),
+        (lambda bucket: bucket.set_buffer(None), "set_buffer: expected a Tensor, got NoneType"),
         (
             lambda bucket: done(Tensor._wrap(bucket.buffer().numpy().astype(np.int64))),
             "of float32, the result of int64",
         ),
-        (lambda bucket: done(Tensor._wrap(bucket.buffer().numpy() * 1j)), "of float32, the result of complex64"),
+        (lambda bucket: done(Tensor._wrap(bucket.buffer().numpy() * 1j)), "of float32, the result of complex"),
     ],
 )
-def test_a_result_that_does_not_fit_is_refused_and_told_the_others(returned: Any, said: str) -> None:
+def test_a_result_that_does_not_fit_is_refused_and_told_the_others(returned: Any, said: str, wrapper: Any) -> None:
     def wrong(state: Any, bucket: GradBucket) -> Any:
-        return returned(bucket)
+        return returned(bucket) if dist.get_rank() == 1 else allreduce_hook(state, bucket)
 
-    outcome = train(wrong, wrong_rank=1)
+    hook = wrapper(wrong)
+    outcome = train(hook, hook)
     assert isinstance(outcome.errors[1], UsageError)
-    with pytest.raises(UsageError, match=f"rank 1, hook wrong, bucket 0: .*{said}"):
+    with pytest.raises(UsageError, match=rf"rank 1, hook {re.escape(hook.__name__)}, bucket 0: .*{said}"):
         raise outcome.errors[1]
-    assert "hook wrong, bucket 0" in str(outcome.errors[0])
+    assert f"hook {hook.__name__}, bucket 0" in str(outcome.errors[0])
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_inside_a_hook_is_told_the_others_at_once(interrupt: type[BaseException]) -> None:
+    heard = threading.Event()
+
+    def interrupted(state: Any, bucket: GradBucket) -> Future[Tensor]:
+        raise interrupt
+
+    def work(rank: int) -> None:
+        model = DDP(Given(), bucket_cap_mb=1e-4)
+        model.register_comm_hook(None, allreduce_hook if rank else interrupted)
+        with pytest.raises(DistBackendError if rank else interrupt) as caught:
+            model(gradients_of(0, rank)).backward()
+        if rank == 0:
+            assert heard.wait(10)  # its own end would tell the other, too
+            return
+        assert f"rank 0, hook interrupted, bucket 0: {interrupt.__name__}" in str(caught.value)
+        heard.set()
+
+    run_ranks(2, work, abort=False, timeout_s=20.0).results()
+
+
+def test_what_is_raised_in_this_library_for_a_hook_names_it_all_the_same() -> None:
+    """Where the error is told in other words, as of any function that is given what is no tensor."""
+
+    def wrong(state: Any, bucket: GradBucket) -> Any:
+        return allreduce_hook(state, None)  # type: ignore[arg-type]
+
+    raised = train(wrong).errors[0]
+    assert "rank 0, hook wrong, bucket 0" in "".join(raised.__notes__)
+
+
+def test_a_group_that_this_rank_is_not_in_is_named() -> None:
+    outcome = train(lambda state, bucket: allreduce_hook(dist.GroupMember.NON_GROUP_MEMBER, bucket))
+    assert "bucket 0: its state is a process group that this rank is not in" in str(outcome.errors[0])
 
 
 def test_a_future_that_never_comes_is_given_up_at_the_limit_of_the_group() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,8 @@ def test_a_state_of_another_class_is_refused_when_the_hook_is_registered(name: s
             wrapped(given, hook)
         with pytest.raises(UsageTypeError, match=r"fp16\(.*needs a "):
             wrapped(given, fp16_compress_wrapper(hook))
+        with pytest.raises(UsageTypeError, match=r"needs a "):
+            wrapped(given, partial(hook))
         model = wrapped(given, lambda state, bucket: hook(state, bucket))
         with pytest.raises(UsageError, match=rf"hook <lambda>, bucket 0: {expected}"):
             model(gradients_of(0, rank)).backward()

@@ -53,6 +53,8 @@ def explain(function: Any, given: tuple[Any, ...], error: Exception) -> Exceptio
         if isinstance(error, kind):
             made = instead(f"{name}({_described(given)}): {_said(error)}")
             made.__traceback__, made.__cause__ = error.__traceback__, error
+            for note in getattr(error, "__notes__", ()):
+                made.add_note(note)
             return made
     return error
 

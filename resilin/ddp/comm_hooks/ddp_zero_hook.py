@@ -99,7 +99,7 @@ class _Stepping:
         reduced = checked_future(self._hook(state, bucket))
 
         def landed(done: Future[Tensor]) -> Tensor:
-            take_result(done.value(), bucket._flat)
+            take_result(done.value(), bucket._flat.tensor)
             if self._interleaved and not self._at_end:
                 self._update(bucket)
             return bucket._flat.tensor

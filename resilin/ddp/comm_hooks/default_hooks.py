@@ -12,7 +12,7 @@ from resilin.core.tensor import Tensor
 from resilin.ddp import misuse
 from resilin.ddp.arguments import check_hook
 from resilin.ddp.comm_hooks.exchange import Group, mean, members, of_group, real
-from resilin.ddp.grad_bucket import GradBucket, Hook
+from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, take_result
 from resilin.dist.future import Future
 
 
@@ -55,7 +55,7 @@ def _compressed(process_group: Group, bucket: GradBucket, dtype: Any, name: str)
 
 def _back_into(target: Tensor) -> Callable[[Future[Tensor]], Tensor]:
     def back(done: Future[Tensor]) -> Tensor:
-        target._array[...] = done.value()._array.reshape(-1)
+        take_result(done.value(), target)
         return target
 
     return back
@@ -68,7 +68,7 @@ def _wrapper(hook: Hook, dtype: Any, prefix: str) -> Hook:
     def wrapped(state: Any, bucket: GradBucket) -> Future[Tensor]:
         original = bucket.buffer()
         bucket.set_buffer(_cast(bucket, dtype, name))
-        return hook(state, bucket).then(_back_into(original))
+        return checked_future(hook(state, bucket)).then(_back_into(original))
 
     wrapped.__name__ = name
     misuse.set_state_check(wrapped, misuse.state_check(hook))

@@ -27,6 +27,8 @@ Decode = Callable[[Array, Array], None]  # (a rank's message as bytes, what its 
 def members(process_group: Group) -> dist.ProcessGroup:
     """`process_group`, or the default group of the calling thread: callbacks run in another thread."""
     check_group("its state", process_group)
+    if process_group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError("its state is a process group that this rank is not in: reduce over one with all ranks")
     return process_group or dist.default_group()
 
 
