@@ -11,6 +11,8 @@ from typing import Any
 
 from resilin._base import env as _env
 from resilin._base import lazy as _lazy
+from resilin._base import place_finder as _place_finder
+from resilin._base import places as _places
 
 __version__ = "0.1.0"
 
@@ -45,7 +47,6 @@ _PACKAGES = frozenset(
         "zero",
     )
 )
-_LATER = frozenset(("fx", "pipeline", "profiler", "rpc"))
 _ANOMALY = ("is_anomaly_enabled", "is_anomaly_check_nan_enabled", "set_anomaly_enabled")
 _OLDER = ("lu", "lu_solve", "lu_unpack", "orgqr", "pca_lowrank", "svd_lowrank", "triangular_solve")
 _MOVED = dict.fromkeys(_ANOMALY, "resilin.core.autograd.anomaly") | dict.fromkeys(_OLDER, "resilin.linalg.older")
@@ -56,16 +57,20 @@ _MOVED |= {
     "OutOfMemoryError": "resilin.errors",
 }
 
+_place_finder.install()
 if _env.get("TORCHELASTIC_ERROR_FILE"):  # whoever started this process as a worker learns what ended it
     importlib.import_module("resilin._base.uncaught").watch_worker()
 
 
 def __getattr__(name: str) -> Any:
-    if name in _PACKAGES:
+    if name in _PACKAGES or name in _places.roots():
         with _lazy.lock:
             return importlib.import_module(f"resilin.{name}")
-    if name in _LATER:
-        raise AttributeError(f"resilin.{name} is not part of resilin {__version__}; docs/parity.md says what is")
+    if name in _places.ABSENT:
+        instead = _places.ABSENT[name]
+        raise AttributeError(
+            f"resilin.{name} is not part of resilin {__version__}: {instead}; docs/parity.md says what is"
+        )
     if name.startswith("__"):
         raise AttributeError(f"module 'resilin' has no attribute {name!r}")
     with _lazy.lock:
@@ -82,4 +87,4 @@ def __dir__() -> list[str]:
     with _lazy.lock:
         names = importlib.import_module("resilin.core.public.names")
     own = {name for name in globals() if name.startswith("__")}
-    return sorted({*own, *_PACKAGES, *_MOVED, *names.__all__})
+    return sorted({*own, *_PACKAGES, *_places.roots(), *_MOVED, *names.__all__})

@@ -16,6 +16,8 @@ from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.errors import OutOfMemoryError, UsageError
 
+__path__: list[str] = []  # cuda.amp and its like are entries of resilin/_base/places.py
+
 __all__ = [
     "Event",
     "OutOfMemoryError",

@@ -10,9 +10,10 @@ with the change that brings it.
 from __future__ import annotations
 
 import ast
+import runpy
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 PACKAGE = "resilin"
@@ -75,7 +76,7 @@ ONLY: dict[str, frozenset[str]] = {
 # Modules that may use more than their package: the module -> what, and why.
 MORE: dict[str, frozenset[str]] = {
     "resilin.optim.swa_utils": frozenset({"nn"}),  # it averages modules; optimizers see tensors only
-    "resilin.utils.data": frozenset({"data"}),  # PyTorch's place for the same names
+    "resilin.utils": frozenset({"data"}),  # `torch.utils.data` is there once `torch.utils` is, without an import
 }
 
 # elastic has two sides. What is not named here is the agent's: it uses errors, _base and store, and never loads numpy.
@@ -113,6 +114,7 @@ LAZY: dict[tuple[str, str], str] = {
 
 # Calls of importlib.import_module, besides packages whose __init__ declares __getattr__.
 DYNAMIC: dict[str, str] = {
+    "resilin._base.place_finder": "it loads what the table of places names, which nothing below may import",
     "resilin.core.backends.cupy": "CuPy is optional, and is loaded when a CUDA device is named",
     "resilin.core.ops.limits": "a backend may name ops that are declared when nn or fft is loaded",
     "resilin.core.kernels.loader": "the native module may be absent",
@@ -199,10 +201,24 @@ def load(root: Path) -> dict[str, Module]:
         name = ".".join(parts[:-1] if is_package else parts)
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
         modules[name] = Module(name, str(path.relative_to(root)), is_package, tree)
+    home_of = _places(root)
     for module in modules.values():
-        module.imports = list(_find_imports(module, modules))
+        module.imports = [_at_home(one, home_of) for one in _find_imports(module, modules)]
         module.dynamic = [call.lineno for call in _calls(module.tree) if _is_dynamic(call)]
     return modules
+
+
+def _places(root: Path) -> Callable[[str], str | None]:
+    """`home_of` of the table of places in the tree under `root`, which gives a place's home."""
+    table = root / PACKAGE / "_base" / "places.py"
+    return runpy.run_path(str(table))["home_of"] if table.exists() else lambda _place: None
+
+
+def _at_home(imported: Import, home_of: Callable[[str], str | None]) -> Import:
+    """An import of a place is one of its home."""
+    package, _, place = imported.target.partition(".")
+    home = home_of(place) if package == PACKAGE else None
+    return imported if home is None else replace(imported, target=f"{PACKAGE}.{home}")
 
 
 def _find_imports(module: Module, modules: Mapping[str, Module]) -> Iterator[Import]:

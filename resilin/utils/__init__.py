@@ -1,5 +1,6 @@
 """The names of torch.utils that have a place here; `utils.data` has the names of `resilin.data`."""
 
-from resilin.utils import checkpoint, data, deterministic, dlpack
+import resilin.data as data
+from resilin.utils import checkpoint, deterministic, dlpack
 
 __all__ = ["checkpoint", "data", "deterministic", "dlpack"]

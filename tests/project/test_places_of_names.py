@@ -4,10 +4,10 @@ import subprocess
 import sys
 
 import pytest
+from resilin.utils.data import DataLoader, Dataset, TensorDataset
 
 import resilin
 import resilin.backends.cudnn as cudnn
-from resilin.utils.data import DataLoader, Dataset, TensorDataset
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_utils_data_is_resilins_data():
     assert issubclass(TensorDataset, Dataset)
     assert set(resilin.utils.data.__all__) == set(resilin.data.__all__)
     assert "DataLoader" in dir(resilin.utils.data)
-    with pytest.raises(AttributeError, match=r"module 'resilin.utils.data' has no attribute 'datapipes'"):
+    with pytest.raises(AttributeError, match=r"module 'resilin.data' has no attribute 'datapipes'"):
         resilin.utils.data.datapipes  # noqa: B018
 
 
