@@ -20,6 +20,7 @@ _PACKAGES = frozenset(
     (
         "amp",
         "array_api",
+        "as_torch",
         "autograd",
         "backends",
         "checkpoint",

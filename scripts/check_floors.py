@@ -51,6 +51,7 @@ FLOORS: dict[str, int] = {
     "pipeline": 4,
     "elastic": 5,
     "profiler": 5,
+    "as_torch": 6,
     "launcher": 6,
     "testing": 7,
 }
@@ -70,6 +71,7 @@ ONLY: dict[str, frozenset[str]] = {
     "array_api": frozenset({"errors", "_base", "core", "linalg", "fft"}),
     "overrides": frozenset({"errors", "_base", "core", "nn", "linalg", "fft", "special"}),  # it lists their functions
     "futures": frozenset({"dist"}),  # names of its
+    "as_torch": frozenset({"errors", "_base"}),
     "launcher": frozenset({"errors", "_base", "store", "elastic", "checkpoint"}),  # the last inside functions
 }
 

@@ -1,4 +1,4 @@
-"""Reads the environment: the one place that may touch `os.environ`. Only `replace` and `set_for_c` write it."""
+"""Reads the environment: the one place that may touch `os.environ`. The last three functions alone write it."""
 
 from __future__ import annotations
 
@@ -48,3 +48,9 @@ def replace(variables: Mapping[str, str]) -> None:
     """Make `variables` this process's environment: a worker just forked from a template, which has another one."""
     os.environ.clear()
     os.environ.update(variables)
+
+
+def prepend_path(name: str, folder: str) -> None:
+    """Put `folder` first in the list of folders in variable `name`, of this process and of those it starts."""
+    folders = [one for one in os.environ.get(name, "").split(os.pathsep) if one and one != folder]
+    os.environ[name] = os.pathsep.join([folder, *folders])

@@ -34,14 +34,14 @@ class PlaceFinder:  # no subclass of importlib.abc's, whose import takes longer 
             text = f"No module named {fullname!r}: {ABSENT[place]}; docs/parity.md says what there is"
             raise ModuleNotFoundError(text, name=fullname)
         home = home_of(place)
-        return None if home is None else self._spec(fullname, _Same(ROOT + home), is_package=False)
+        return None if home is None else self._spec(fullname, Same(ROOT + home), is_package=False)
 
     @staticmethod
     def _spec(fullname: str, loader: Any, is_package: bool) -> ModuleSpec:  # Any: they are loaders by shape
         return ModuleSpec(fullname, loader, is_package=is_package)
 
 
-class _Same:
+class Same:
     """Puts the home in the place of the module that the import system made."""
 
     def __init__(self, home: str) -> None:

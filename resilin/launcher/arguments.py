@@ -246,6 +246,7 @@ def _add_program(p: _Parser) -> None:
         help="each worker has LOCAL_RANK 0 and CUDA_VISIBLE_DEVICES with its one device",
     )
     p.flag("--module", "-m", action="store_true", help="the program is a Python module")
+    p.flag("--as-torch", action="store_true", help="the program is for PyTorch: `torch` gives it resilin's modules")
     p.flag("--no-python", action="store_true", help="the program is not Python: run it as it stands")
     p.flag("--run-path", action="store_true", help="accepted; scripts run as __main__ anyway")
 

@@ -21,6 +21,7 @@ from resilin.elastic.spawn.program import Program
 from resilin.errors import UsageError
 from resilin.launcher import folders
 
+_AS_TORCH = "resilin.as_torch"
 _MAX_TEXT_BYTES = 1 << 20
 _IMPORTS_US = re.compile(rb"^[ \t]*(?:import|from)[ \t]+resilin\b", re.MULTILINE)
 _SETS_VARIABLES = re.compile(
@@ -35,6 +36,8 @@ def of(args: argparse.Namespace) -> Program:
     if args.no_python:
         if args.module:
             raise UsageError("--no-python and --module exclude each other")
+        if args.as_torch:
+            raise UsageError("--no-python and --as-torch exclude each other")
         _check_command(name)
         return Program(command=(name, *rest), argv=(name, *rest), warm=False)
     interpreter = env.get("PYTHON_EXEC") or sys.executable
@@ -52,7 +55,10 @@ def of(args: argparse.Namespace) -> Program:
     imports_us = _IMPORTS_US.search(text)
     before = text[: imports_us.start()] if imports_us is not None else text
     warm = is_source and args.start_method != "spawn" and _SETS_VARIABLES.search(before) is None
-    early = warm and interpreter == sys.executable and imports_us is not None
+    early = warm and interpreter == sys.executable and (imports_us is not None or args.as_torch)
+    if args.as_torch:  # a module of ours runs it
+        argv = (_AS_TORCH, *head, *rest)
+        return Program(command=(interpreter, "-u", "-m", *argv), argv=argv, module=True, warm=warm, early=early)
     command = (interpreter, "-u", *head, *rest)
     return Program(command=command, argv=(name, *rest), module=args.module, warm=warm, early=early)
 

@@ -42,6 +42,7 @@ TORCHRUN = {
 OURS = {
     "rdzv_backend": "",  # torchrun: static; ours follows from the other flags
     "node_rank": -1,  # torchrun: 0; only static jobs have ranks for nodes
+    "as_torch": False,
     "secret_file": None,
     "event_log": None,
     "quiet": False,

@@ -1,0 +1,5 @@
+"""Give resilin as `torch` to a process that was started by one in which `resilin.as_torch` is installed."""
+
+from resilin import as_torch
+
+as_torch.install()
