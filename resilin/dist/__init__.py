@@ -4,6 +4,10 @@
 `init_process_group` makes the default group the way PyTorch does.
 """
 
+import sys
+from types import ModuleType
+
+from resilin.core.tensor import Tensor
 from resilin.dist import algorithms as algorithms
 from resilin.dist import endpoint, group, tree
 from resilin.dist.api import (
@@ -86,6 +90,20 @@ from resilin.dist.world import (
     use_group,
 )
 from resilin.errors import DistBackendError, DistError, DistNetworkError, DistStoreError, QueueEmptyError
+
+
+class _CallablePackage(ModuleType):
+    """Answers as PyTorch's function of this name, too: `torch.dist(a, b)` is a distance."""
+
+    def __call__(self, input: Tensor, other: Tensor, p: float = 2) -> Tensor:
+        """Return the p-norm of `input - other`, as `input.dist(other, p)` does."""
+        if not isinstance(input, Tensor):
+            raise TypeError(f"dist(): expected a Tensor, got {type(input).__name__}")
+        distance: Tensor = input.dist(other, p)
+        return distance
+
+
+sys.modules[__name__].__class__ = _CallablePackage
 
 __all__ = [
     "SHRINK_ABORT",

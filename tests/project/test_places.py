@@ -103,3 +103,11 @@ def test_the_launcher_starts_under_pytorchs_name():
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "--nproc-per-node" in done.stdout
+
+
+def test_the_package_of_collectives_is_pytorchs_function_too():
+    x, y = resilin.tensor([3.0, 0.0]), resilin.tensor([0.0, 4.0])
+    assert resilin.dist(x, y).item() == 5.0
+    assert resilin.dist(x, y, p=1).item() == 7.0
+    with pytest.raises(TypeError, match=r"dist\(\): expected a Tensor, got int"):
+        resilin.dist(3, y)
