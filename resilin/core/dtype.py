@@ -233,10 +233,10 @@ def number_for(where: str, value: Any, kind: Any) -> Any:
         return value
     if not isinstance(value, int | float | complex):
         return value
-    wrong = isinstance(value, complex) and value.imag and kind.kind != "c"
+    wrong = isinstance(value, complex) and value.imag and kind.kind not in "cb"
     if wrong or (isinstance(value, float) and kind.kind in "iu" and not math.isfinite(value)):
         raise RuntimeError(f"{where}(): the value {value!r} cannot be converted to {from_numpy(kind)}")
-    if kind.kind == "c":
+    if kind.kind in "cb":
         return value
     number = value.real
     low, high = _LIMITS.get(kind, _LIMITS[bool_.np])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core import nested
 from resilin.core.autograd.grad_mode import checked_flag, mode
 from resilin.core.device import CPU, device
 from resilin.core.kernels.common import address_of
@@ -70,13 +71,13 @@ class Tensor(Operators):
     def __new__(cls, *data: Any, **ignored: Any) -> Any:
         made = _new(cls)
         if cls.__init__ is Tensor.__init__ or _makes_a_tensor(data):
-            _init(made, _contents(data), CPU)
+            _init(made, nested.contents_of(data, Tensor), CPU)
         return made  # else a subclass's __init__ takes more, and fills it by super().__init__(data)
 
     def __init__(self, *data: Any, **ignored: Any) -> None:
         cls = type(self)
         if data and cls.__init__ is not Tensor.__init__ and cls.__new__ is Tensor.__new__:
-            _init(self, _contents(data), CPU)
+            _init(self, nested.contents_of(data, Tensor), CPU)
 
     @classmethod
     def __tensor_function__(
@@ -439,13 +440,6 @@ class Parameter(Tensor):
 
 def _makes_a_tensor(data: tuple[Any, ...]) -> bool:
     return len(data) == 1 or all(isinstance(length, int) for length in data)
-
-
-def _contents(data: tuple[Any, ...]) -> Array:
-    """The array that `Tensor(*data)` holds: of these lengths, or a copy of the data."""
-    if len(data) != 1 or isinstance(data[0], int):
-        return np.zeros(data or 0, dtypes.default_np())
-    return np.array(data[0]._array if isinstance(data[0], Tensor) else data[0], dtypes.default_np())
 
 
 def _init(made: Tensor, array: Array, dev: device) -> None:

@@ -86,6 +86,11 @@ def _need_only(kind: type, batch: Sequence[Any]) -> None:
             )
 
 
+def _need_numbers(batch: Sequence[Any]) -> None:
+    """TypeError for what is no number, and no tensor of one element, which counts as one here."""
+    _need_only(Number, [sample for sample in batch if not isinstance(sample, Tensor)])
+
+
 def _collate_sequences(batch: Sequence[Any], collate_fn_map: CollateMap | None) -> Any:
     first = batch[0]
     _need_only(Sequence, batch)
@@ -127,13 +132,13 @@ def collate_numpy_scalar_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap 
 
 def collate_float_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Tensor:
     """Numbers of which the first is a float: float64."""
-    _need_only(Number, batch)
+    _need_numbers(batch)
     return creation.tensor(list(batch), dtype=dtypes.float64)
 
 
 def collate_int_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Tensor:
     """Numbers of which the first is an int or a bool."""
-    _need_only(Number, batch)
+    _need_numbers(batch)
     return creation.tensor(list(batch))
 
 

@@ -129,7 +129,7 @@ class WeightedRandomSampler(Sampler[int]):
     ) -> None:
         _check_count("WeightedRandomSampler", num_samples)
         _check_flag("WeightedRandomSampler", "replacement", replacement)
-        array = np.array(weights.detach().cpu() if isinstance(weights, Tensor) else weights, dtype=np.float64)
+        array = creation.to_array(weights, np.float64)
         possible = int((array > 0).sum())
         if array.ndim != 1 or not ((array >= 0) & np.isfinite(array)).all() or possible == 0:
             raise UsageError(

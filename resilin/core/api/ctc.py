@@ -11,6 +11,7 @@ import numpy as np
 from resilin.core.api import indexing, reducing
 from resilin.core.api.loss_reduction import check_reduction
 from resilin.core.api.neural import need_tensors
+from resilin.core.ops import creation
 from resilin.core.ops import ctc as ops
 from resilin.core.tensor import Tensor, wrap
 
@@ -61,7 +62,7 @@ def ctc_loss(
 
 def _lengths(name: str, given: Any, count: int) -> Any:
     """Lengths as an int64 array (N,)."""
-    found = np.asarray(given._dev.backend.to_host(given._array) if isinstance(given, Tensor) else given)
+    found = creation.to_array(given)
     if found.size and found.dtype.kind not in "iu":
         raise RuntimeError(f"ctc_loss: {name} must be integral, got {found.dtype}")
     if found.size != count:

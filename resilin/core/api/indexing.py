@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core import nested
 from resilin.core.api import joining, places, shaping
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
@@ -55,7 +56,8 @@ def _part_of_index(index: Any) -> Any:
             return _byte_mask(array)
         return int(array) if array.ndim == 0 and array.dtype.kind in "iu" and type(array) not in BATCHED else array
     if isinstance(index, list | tuple | range):
-        return np.array(index) if len(index) else np.zeros(0, np.int64)
+        found = nested.array_of(index, None, Tensor)
+        return found if found.size else found.astype(np.int64)
     if isinstance(index, bool) or is_array(index):
         return _byte_mask(index) if is_array(index) and index.dtype.char == "B" else index
     if isinstance(index, np.integer):
@@ -242,6 +244,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
             f"{value._array.ndim} dimension(s)."
         )
     kind = input._array.dtype
+    value = value if isinstance(value, Tensor) else nested.number_of("masked_fill", value)
     if isinstance(value, Tensor):  # one number, which does not widen what it is written into
         number = value if value._array.dtype == kind else shape_ops.astype.call(value, kind)
     else:
@@ -364,7 +367,8 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     length = input._array.shape[axis]
     where_ = (slice(None),) * axis + (places.vector_of_indices("index_fill", index, length, -length),)
     if not isinstance(value, Tensor):
-        value = wrap(input._dev.xp.asarray(dtypes.number_for("index_fill", value, kind), kind), input._dev)
+        number = dtypes.number_for("index_fill", nested.number_of("index_fill", value), kind)
+        value = wrap(input._dev.xp.asarray(number, kind), input._dev)
     if value._array.ndim or (value.is_complex() and kind.kind != "c"):
         raise RuntimeError(
             f"index_fill(): {input.dtype} takes a number or a tensor without dimensions of such numbers, got "
@@ -388,6 +392,12 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     """`input` with `values` written (or added, repeated places in order) at a tuple of index tensors."""
     places.same_dtype("index_put", input, values)
     where_ = _kept(tuple(to_index(i) for i in indices), input, values)
+    ndim = ops.dimensions_of_result(input._array.ndim, where_)
+    if values._array.ndim > ndim:  # `input[indices] = values` leaves out leading dimensions of 1, this does not
+        raise RuntimeError(
+            f"index_put(): shape mismatch: values of shape {list(values.shape)} have more dimensions than the elements "
+            f"at the indices of {list(input.shape)}"
+        )
     if not accumulate:
         return ops.index_put.call(input, values, where_)
     spread = values.expand(input._array[where_].shape)

@@ -262,7 +262,7 @@ def checkpoint_sequential(
 ) -> Any:
     """The functions (or modules of a Sequential) one after the other, in `segments` parts of equal numbers, each a
     checkpoint but the last, which keeps its results. ValueError for more segments than functions."""
-    steps = list(functions.children()) if hasattr(functions, "children") else list(functions)
+    steps = list(functions)  # not its children(), where a layer that is named twice is found once
     if not 1 <= segments <= len(steps):
         raise ValueError(f"checkpoint_sequential: segments must be between 1 and {len(steps)}, got {segments}")
 

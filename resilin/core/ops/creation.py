@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-import numbers
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core import nested
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, default_device, device
@@ -18,6 +18,7 @@ from resilin.core.ops.guarding import SILENT, restore, silence
 from resilin.core.state.memory_format import orders
 from resilin.core.state.size import lengths_of
 from resilin.core.tensor import Tensor, wrap
+from resilin.errors import UsageTypeError
 
 
 def factory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -86,67 +87,12 @@ def to_array(data: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
 
 
 def _to_array(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
+    kind = None if dtype is None else dtypes.to_numpy(dtype)
     if isinstance(data, Tensor):
         data = data._dev.backend.to_host(data._array)
-    if dtype is not None:
-        return _converted(_plain(data), dtypes.to_numpy(dtype))
-    if isinstance(data, np.ndarray | np.generic):
-        array = np.array(data)
-    else:
-        array = np.array(_plain(data))
-        if array.dtype.kind == "f" and not _holds_numpy(data):
-            array = array.astype(dtypes.default_np())
-        elif array.dtype.kind == "c" and not _holds_numpy(data):
-            array = array.astype(dtypes.complex_of(dtypes.default_np()))
-    if array.dtype.kind == "O" or (array.dtype.kind == "u" and not _holds_numpy(data)):
-        large = next((v for v in np.array(data, object).flat if isinstance(v, int) and not -(2**63) <= v < 2**63), None)
-        if large is not None:
-            raise ValueError(f"cannot make a tensor of {large}: int64 holds -2**63 to 2**63 - 1; give a dtype")
-        raise TypeError(f"cannot make a tensor of {type(data).__name__}: it holds objects that are not numbers")
-    if array.dtype.kind in "SU":
-        raise TypeError("cannot make a tensor of text")
-    return array.astype(dtypes.from_numpy(array.dtype).np, copy=False)
-
-
-def _converted(data: Any, kind: Any) -> np.ndarray[Any, Any]:
-    """TypeError for what is no number, and for Python's complex numbers among real ones."""
-    if isinstance(data, np.ndarray | np.generic):
-        return np.array(data, kind)
-    given = np.array(data)
-    if given.dtype.kind in "OSU" and any(not isinstance(v, numbers.Number) for v in np.array(data, object).flat):
-        raise TypeError(f"cannot make a tensor of dtype {dtypes.from_numpy(kind)} of what is not a number: {data!r}")
-    if given.dtype.kind == "c" and kind.kind not in "cb" and not _holds_numpy(data):
-        raise TypeError(f"cannot make a tensor of dtype {dtypes.from_numpy(kind)} of complex numbers: {data!r}")
-    if kind.kind in "iu" and given.dtype.kind in "iuO":  # numpy takes no -1 for uint8's 255
-        low, high = int(given.min(initial=0)), int(given.max(initial=0))
-        dtypes.number_for("tensor", high, kind)
-        if dtypes.number_for("tensor", low, kind) != low:
-            return given.astype(kind)
-    if kind.kind == "V" and given.dtype.kind in "iuO":  # bfloat16 takes no large integers
-        data = np.array(data, np.float64)
-    return np.array(data, kind)
-
-
-def _holds_numpy(data: Any) -> bool:
-    while isinstance(data, list | tuple) and data:
-        data = data[0]
-    return isinstance(data, np.ndarray | np.generic | Tensor)
-
-
-def _plain(data: Any) -> Any:
-    if isinstance(data, list | tuple):
-        if not data:
-            return np.zeros(0, dtypes.default_np())
-        if all(isinstance(part, Tensor) for part in data):
-            kind = functools.reduce(dtypes.promote_np, [part._array.dtype for part in data])
-            data = [_plain(part).astype(kind) for part in data]
-        if isinstance(data[0], list | tuple | Tensor | np.ndarray):
-            parts = [_plain(part) for part in data]
-            shapes = {np.shape(part) for part in parts}
-            if len(shapes) > 1:
-                raise ValueError(f"cannot make a tensor of nested sequences with different shapes {sorted(shapes)}")
-            return parts
-    return data.detach().cpu().numpy() if isinstance(data, Tensor) else data
+    if isinstance(data, np.ndarray):  # its elements are converted as a tensor's are, those of sequences one by one
+        return np.array(data, dtypes.from_numpy(data.dtype).np if kind is None else kind)
+    return nested.array_of(data, kind, Tensor)
 
 
 def tensor(
@@ -154,7 +100,9 @@ def tensor(
 ) -> Tensor:
     """A new leaf with a copy of `data`: numbers, nested sequences, numpy arrays, tensors.
 
-    Without `dtype`: bool, int64 and the default dtype for Python's numbers, the array's own dtype for numpy arrays.
+    Without `dtype`: bool, int64 and the default dtype for Python's numbers, their own for tensors and what is numpy's;
+    in a sequence, that to which all promote. There a tensor is a number and must have one element: `stack` takes larger
+    ones.
     """
     return finish(to_array(data, dtype), device, requires_grad)
 
@@ -253,11 +201,23 @@ def empty(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, 
     return finish(uninitialized(shape_of(sizes if size is None else (size,)), _np(dtype)), device, requires_grad)
 
 
+def _number(where: str, value: Any) -> Any:
+    """A number, or that of a tensor without dimensions, as Python's. UsageTypeError for anything else."""
+    if isinstance(value, Tensor):
+        if value._array.ndim or value._rg:
+            raise UsageTypeError(
+                f"{where}(): expected a number, or a tensor without dimensions that requires no gradient, got one of "
+                f"shape {tuple(value.shape)}{' that requires one' if value._rg else ''}"
+            )
+        return value.item()
+    return nested.number_of(where, value)
+
+
 @factory
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """`fill_value` everywhere; its own dtype unless `dtype` is given."""
-    value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
-    target = to_array(value).dtype if dtype is None else dtypes.to_numpy(dtype)
+    value = _number("full", fill_value)
+    target = dtypes.of_number(value) if dtype is None else dtypes.to_numpy(dtype)
     value = dtypes.number_for("full", value, target)
     return finish(np.full(shape_of((size,)), value, target), device, requires_grad)
 
@@ -276,7 +236,7 @@ def _bounds(given: tuple[Any, ...], start: Any, end: Any, step: Any) -> tuple[An
     if len(given) == 1 and end is None:
         given = (start, *given)
     start, end, step = (*given, *(start, end, step)[len(given) :])
-    found = [value.item() if isinstance(value, Tensor) else value for value in (start, end, step)]
+    found = [_number("arange", value) if isinstance(value, Tensor) else value for value in (start, end, step)]
     return 0 if found[0] is None else found[0], found[1], 1 if found[2] is None else found[2]
 
 
@@ -327,7 +287,7 @@ def _ends(where: str, start: Any, end: Any, steps: int) -> tuple[Any, Any, int]:
         raise TypeError(f"{where}(): argument 'steps' must be int, not float")
     if steps < 0:
         raise RuntimeError(f"{where}: number of steps must be non-negative, got {steps}")
-    start, end = (value.item() if isinstance(value, Tensor) else value for value in (start, end))
+    start, end = (_number(where, value) if isinstance(value, Tensor) else value for value in (start, end))
     return start, end, int(steps)
 
 
@@ -414,7 +374,7 @@ def full_like(
 ) -> Tensor:
     """`fill_value` in the input's shape, dtype and device."""
     made: Tensor = empty_like(input, dtype=dtype, device=device)
-    fill_value = dtypes.number_for("full_like", fill_value, made._array.dtype)
+    fill_value = dtypes.number_for("full_like", _number("full_like", fill_value), made._array.dtype)
     if ACTIVE and batched_in((made,)):
         made.fill_(fill_value)
     else:

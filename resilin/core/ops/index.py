@@ -72,6 +72,13 @@ def _dimensions(part: Any) -> int:
 _BASIC = frozenset((int, slice, type(None), type(Ellipsis)))
 
 
+def dimensions_of_result(ndim: int, parts: tuple[Any, ...]) -> int:
+    """How many dimensions an array of `ndim` has after indexing with integers and arrays."""
+    arrays = [part for part in parts if is_array(part)]
+    picked = max((1 if part.dtype.kind == "b" else part.ndim for part in arrays), default=0)
+    return int(picked) + ndim - sum(map(_dimensions, parts))
+
+
 def goes_as_it_is(index: Any) -> bool:
     """Whether `index` is of integers, slices, None and ... only, so that it needs no preparation."""
     return type(index) in _BASIC or (type(index) is tuple and _BASIC.issuperset(map(type, index)))

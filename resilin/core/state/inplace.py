@@ -9,16 +9,18 @@ from collections.abc import Callable
 from typing import Any
 
 from resilin.core import dtype as dtypes
+from resilin.core import nested
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import check_layout, edge_of, is_differentiable, record
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, different_devices
 from resilin.core.kernels.loader import native
+from resilin.core.ops import creation
 from resilin.core.ops.calling import tracked
 from resilin.core.ops.guarding import IN_NATIVE, SILENT, VARIABLE, restore, silence
 from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
-from resilin.core.ops.shape import astype
+from resilin.core.ops.shape import astype, reshape
 from resilin.core.state.versions import InferenceCount, View
 from resilin.core.tensor import Tensor, wrap
 
@@ -257,16 +259,12 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     if ACTIVE and batched_in((self, src)):
         return ACTIVE[-1].write(self, _as_large, (src,), {})  # type: ignore[no-any-return]
     _check_origin(self)
+    if not _fits(src._array.shape, self._array.shape):  # which is stricter than an assignment by index
+        raise RuntimeError(f"copy_: shape {tuple(src.shape)} cannot be broadcast to {tuple(self.shape)}")
     if mode.grad and tracked((self, src)):
         setitem(self, Ellipsis, src if src._dev is self._dev else src.to(self._dev))
         return self
-    array = src._array if src._dev is self._dev else src.to(self._dev)._array
-    try:
-        _write_array(self._array, array)
-    except ValueError:
-        raise RuntimeError(
-            f"copy_: shape {tuple(array.shape)} cannot be broadcast to {tuple(self._array.shape)}"
-        ) from None
+    _write_array(self._array, src._array if src._dev is self._dev else src.to(self._dev)._array)
     self._bump()
     return self
 
@@ -282,6 +280,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
         if value._array.ndim:
             raise RuntimeError(f"fill_ only supports a tensor of 0 dimensions, got one of {value._array.ndim}")
         return copy_(self, value)
+    value = nested.number_of("fill_", value)
     if ACTIVE and batched_in((self,)):
         return copy_(self, wrap(self._dev.xp.asarray(value, self._array.dtype), self._dev))
     if self._view is not None or type(self._vc) is InferenceCount:
@@ -307,13 +306,13 @@ def zero_(self: Tensor) -> Tensor:
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:
-    """self[index] = value, in place."""
+    """self[index] = value, in place. Leading dimensions of length 1 that a value has too many are left out."""
+    value = _assigned(self, value)
+    if index is False:
+        return  # which chooses nothing, so that nothing is wrong with the value's shape
     first, index = split(index)
     if first is not None:
         self = getitem.call(self, first)
-    if value is None or isinstance(value, (str, bytes)):
-        raise TypeError(f"can't assign a {type(value).__name__} to a tensor of {self.dtype}")
-    value = dtypes.number_for("setitem", value, self._array.dtype)
     if ACTIVE and batched_in((self, value, index)):
         known = isinstance(value, Tensor)
         new = value if known else wrap(self._dev.xp.asarray(value, self._array.dtype), self._dev)
@@ -337,13 +336,34 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
     self._bump()
 
 
+def _assigned(self: Tensor, value: Any) -> Any:
+    """What is written for `value`: a number that elements hold, or a tensor without dimensions of length 1 in front."""
+    if isinstance(value, int | float | complex):
+        return dtypes.number_for("setitem", value, self._array.dtype)
+    if value is None or isinstance(value, (str, bytes)):
+        raise TypeError(f"can't assign a {type(value).__name__} to a tensor of {self.dtype}")
+    if not isinstance(value, Tensor):
+        value = creation.finish(creation.to_array(value, self._array.dtype), self._dev)
+    shape = value._array.shape
+    if not shape or shape[0] != 1:
+        return value
+    ones = next((place for place, length in enumerate(shape) if length != 1), len(shape))
+    return reshape.call(value, tuple(shape[ones:]))
+
+
 def _assign(self: Tensor, index: Any, value: Any) -> None:
     check_range(self._array, index)
+    shape = getattr(value, "shape", ())
+    if 0 in shape and not _fits(shape, self._array[index].shape):  # of nothing, numpy writes any number of dimensions
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(shape)} cannot be broadcast to indexing result of shape "
+            f"{list(self._array[index].shape)}"
+        )
     target = _writable(self._array)
     token = silence(SILENT)
     try:
         self._dev.xp.write_at(target, index, value)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # numpy raises a TypeError for values of several dimensions at a mask
         raise RuntimeError(f"shape mismatch: {error}") from None
     finally:
         restore(token)

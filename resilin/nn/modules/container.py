@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from itertools import groupby, islice
 from typing import Any, Self, overload
 
@@ -12,65 +13,73 @@ from resilin.nn.modules.module import Module
 from resilin.nn.modules.parameter_dict import describe
 
 
-def _position(index: int, length: int, owner: str) -> int:
-    if not -length <= index < length:
-        raise IndexError(f"{owner}: index {index} is out of range for {length} entries")
-    return index % length
+def _position(index: Any, length: int, owner: str) -> int:
+    place = operator.index(index)
+    if not -length <= place < length:
+        raise IndexError(f"{owner}: index {place} is out of range for {length} entries")
+    return place % length
 
 
 class _Listing(Module):
-    """Sub-modules named "0", "1", ..., in order."""
+    """Sub-modules named "0", "1", ..., in order. One may be None: it keeps its place and has no state."""
 
     def __len__(self) -> int:
         return len(self._modules)
 
-    def __iter__(self) -> Iterator[Module]:
-        return iter(module for module in self._modules.values() if module is not None)
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._modules.values())
 
-    def __contains__(self, module: object) -> bool:
-        return any(module is own for own in self)
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.isdigit()]
 
     @overload
-    def __getitem__(self, index: int) -> Module: ...
+    def __getitem__(self, index: int) -> Any: ...
     @overload
     def __getitem__(self, index: slice) -> Self: ...
-    def __getitem__(self, index: int | slice) -> Module | Self:
+    def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             return self._sliced(index)
-        return next(islice(iter(self), _position(index, len(self), type(self).__name__), None))
+        return next(islice(self, _position(index, len(self), type(self).__name__), None))
 
     def _sliced(self, index: slice) -> Self:
         return type(self)(list(self)[index])
 
-    def __setitem__(self, index: int, module: Module) -> None:
+    def __setitem__(self, index: int, module: Module | None) -> None:
         keys = list(self._modules)
         setattr(self, keys[_position(index, len(keys), type(self).__name__)], module)
 
     def __delitem__(self, index: int | slice) -> None:
         modules = list(self)
         del modules[index if isinstance(index, slice) else _position(index, len(modules), type(self).__name__)]
-        self._modules.clear()
-        self.extend(modules)
+        self._number(modules)
 
-    def append(self, module: Module) -> Self:
+    def _number(self, modules: list[Module | None]) -> None:
+        """Make `modules`, which have been checked, the entries."""
+        self._modules = {str(place): module for place, module in enumerate(modules)}
+
+    def append(self, module: Module | None) -> Self:
         """Add `module` at the end."""
         self.add_module(str(len(self)), module)
         return self
 
-    def extend(self, modules: Iterable[Module]) -> Self:
+    def extend(self, modules: Iterable[Module | None]) -> Self:
         """Add all `modules` at the end."""
-        for module in modules:
+        if not isinstance(modules, Iterable):
+            raise TypeError(f"{type(self).__name__}.extend: expected an iterable, got {type(modules).__name__}")
+        for module in list(modules):  # which may be this one
             self.append(module)
         return self
 
-    def insert(self, index: int, module: Module) -> Self:
+    def insert(self, index: int, module: Module | None) -> Self:
         """Put `module` before position `index`."""
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"{type(self).__name__}.insert: expected a Module or None, got {type(module).__name__}")
         modules = list(self)
         modules.insert(index, module)
-        self._modules.clear()
-        return self.extend(modules)
+        self._number(modules)
+        return self
 
-    def pop(self, index: int = -1) -> Module:
+    def pop(self, index: int | slice = -1) -> Any:
         """Remove the module at `index` and give it back."""
         module = self[index]
         del self[index]
@@ -99,7 +108,7 @@ class Sequential(_Listing):
     def __iadd__(self, other: Sequential) -> Self:
         if not isinstance(other, Sequential):
             return NotImplemented
-        return self.extend(list(other))
+        return self.extend(other)
 
     def __mul__(self, times: int) -> Sequential:
         if not isinstance(times, int):
@@ -113,19 +122,27 @@ class Sequential(_Listing):
     def __imul__(self, times: int) -> Self:
         return self.extend(list(self * times)[len(self) :])
 
+    def insert(self, index: int, module: Module | None) -> Self:
+        """Put `module` before position `index`, which must be one of 0 ... len."""
+        if not isinstance(module, Module):
+            raise TypeError(f"Sequential.insert: expected a Module, got {type(module).__name__}")
+        if not -len(self) <= index <= len(self):
+            raise IndexError(f"Sequential.insert: index {index} is out of range for {len(self)} entries")
+        return super().insert(index, module)
+
     def forward(self, input: Any) -> Any:
         """The last module's output."""
-        for module in self._modules.values():
-            input = module(input)  # type: ignore[misc]  # a None here is the user's to see
+        for module in self:
+            input = module(input)
         return input
 
 
 class ModuleList(_Listing):
     """A list whose modules belong to the owner."""
 
-    def __init__(self, modules: Iterable[Module] | None = None) -> None:
+    def __init__(self, modules: Iterable[Module | None] | None = None) -> None:
         super().__init__()
-        self.extend(modules or ())
+        self.extend(() if modules is None else modules)
 
     def __repr__(self) -> str:
         """As in PyTorch: equal neighbours once, `(0-2): 3 x Linear(...)`."""
@@ -138,25 +155,26 @@ class ModuleList(_Listing):
             first += count
         return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)" if lines else f"{self._get_name()}()"
 
-    def __add__(self, other: Iterable[Module]) -> ModuleList:
+    def __add__(self, other: Iterable[Module | None]) -> ModuleList:
         return ModuleList([*self, *other])
 
-    def __iadd__(self, modules: Iterable[Module]) -> Self:
+    def __iadd__(self, modules: Iterable[Module | None]) -> Self:
         return self.extend(modules)
 
 
 class ModuleDict(Module):
-    """A dict whose modules belong to the owner, in order of insertion."""
+    """A dict whose modules belong to the owner, in order of insertion. A module may be None."""
 
-    def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] | None = None) -> None:
+    def __init__(
+        self, modules: Mapping[str, Module | None] | Iterable[tuple[str, Module | None]] | ModuleDict | None = None
+    ) -> None:
         super().__init__()
-        self.update(modules or {})
+        self.update({} if modules is None else modules)
 
-    def __getitem__(self, key: str) -> Module:
-        module: Any = self._modules[key]
-        return module  # type: ignore[no-any-return]
+    def __getitem__(self, key: str) -> Any:
+        return self._modules[key]
 
-    def __setitem__(self, key: str, module: Module) -> None:
+    def __setitem__(self, key: str, module: Module | None) -> None:
         self.add_module(key, module)
 
     def __delitem__(self, key: str) -> None:
@@ -171,26 +189,27 @@ class ModuleDict(Module):
     def __contains__(self, key: object) -> bool:
         return key in self._modules
 
-    def keys(self) -> Iterable[str]:
+    def keys(self) -> KeysView[str]:
         """The names."""
         return self._modules.keys()
 
-    def values(self) -> Iterable[Module]:
+    def values(self) -> ValuesView[Any]:
         """The modules."""
-        return [self[key] for key in self]
+        return self._modules.values()
 
-    def items(self) -> Iterable[tuple[str, Module]]:
+    def items(self) -> ItemsView[str, Any]:
         """Names and modules."""
-        return [(key, self[key]) for key in self]
+        return self._modules.items()
 
-    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+    def update(self, modules: Mapping[str, Module | None] | Iterable[tuple[str, Module | None]] | ModuleDict) -> None:
         """Add or replace modules."""
-        for place, pair in enumerate(modules.items() if isinstance(modules, Mapping) else modules):
+        pairs = list(modules.items()) if isinstance(modules, Mapping | ModuleDict) else modules
+        for place, pair in enumerate(pairs):
             if not isinstance(pair, Iterable) or len(list(pair)) != 2:
                 raise ValueError(f"ModuleDict.update: expected (name, module) as element {place}, got {pair!r}")
             self[pair[0]] = pair[1]
 
-    def pop(self, key: str) -> Module:
+    def pop(self, key: str) -> Any:
         """Remove the module called `key` and give it back."""
         module = self[key]
         del self[key]
@@ -210,10 +229,13 @@ class ParameterList(Module):
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
         self._size = 0
-        self.extend(values or ())
+        self.extend(() if values is None else values)
 
     def __len__(self) -> int:
         return self._size
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.isdigit()]
 
     def __iter__(self) -> Iterator[Any]:
         return (getattr(self, str(index)) for index in range(self._size))
@@ -236,7 +258,9 @@ class ParameterList(Module):
 
     def extend(self, values: Iterable[Any]) -> Self:
         """Add all `values` at the end."""
-        for value in values:
+        if not isinstance(values, Iterable) or isinstance(values, Tensor):
+            raise TypeError(f"ParameterList.extend: expected an iterable of values, got {type(values).__name__}")
+        for value in list(values):  # which may be this one
             self.append(value)
         return self
 

@@ -214,13 +214,13 @@ class Module(Convertible, Hooked):
             raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
         return found
 
-    def get_buffer(self, target: str) -> Tensor:
-        """The buffer at the dotted path `target`."""
+    def get_buffer(self, target: str) -> Tensor | None:
+        """The buffer at the dotted path `target`; None where that is registered as absent."""
         path, _, name = target.rpartition(".")
-        found = self.get_submodule(path)._buffers.get(name)
-        if found is None:
+        buffers = self.get_submodule(path)._buffers
+        if name not in buffers:
             raise AttributeError(f"{type(self).__name__} has no buffer {target!r}")
-        return found
+        return buffers[name]
 
     # ---- walking ---------------------------------------------------------------------------------------------------
 

@@ -35,8 +35,8 @@ class ParameterDict(Module):
             raise KeyError(f"ParameterDict: {key!r} is an attribute of every ParameterDict; take another key")
         if isinstance(value, Tensor) and not isinstance(value, Parameter):
             value = Parameter(value)
-        if key in self._keys:
-            delattr(self, key)
+        if key in self._keys and value is not None and not isinstance(value, Parameter):
+            delattr(self, key)  # a parameter's place in `parameters()` takes parameters and None only
         self._keys[key] = None
         setattr(self, key, value)
 

@@ -120,7 +120,7 @@ def _lengths(where: str, lengths: Any, batch: int) -> np.ndarray[Any, Any]:
         if lengths.device.type != "cpu":
             raise RuntimeError(f"{where}: lengths must be on the CPU, got a tensor on {lengths.device}")
         lengths = lengths.numpy()
-    found = np.asarray(lengths)
+    found = creation.to_array(lengths)
     if found.dtype.kind not in "iu" or found.shape != (batch,):
         raise RuntimeError(
             f"{where}: expected {batch} integer lengths, one a sequence, got {found.dtype} of shape {found.shape}"
