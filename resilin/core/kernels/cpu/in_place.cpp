@@ -50,7 +50,8 @@ bool operands(PyObject *target, PyObject *other, PyObject **found) {
         auto *value = reinterpret_cast<PyArrayObject *>(found[1]);
         if (PyArray_DESCR(value) != PyArray_DESCR(array) || !fits(value, array)) return false;
         recorded |= in_graph(other);
-    } else if (!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) {
+    } else if ((!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) ||
+               PyArray_DESCR(array)->type_num == NPY_HALF) { // which meets a number in float32, unlike in the ufunc
         return false;
     }
     found[2] = found[0];

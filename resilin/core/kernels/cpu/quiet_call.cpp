@@ -31,27 +31,36 @@ namespace {
 struct Quiet : Callable {
     static constexpr const char *NAME = "resilin.core._native.QuietCall";
     static constexpr int REFERENCES = 6;
-    PyObject *forward, *general; // `general` takes tensors of bfloat16
+    PyObject *forward, *general; // `general` takes tensors of bfloat16, and where `wide`, float16 beside a number
     PyObject *variable, *silent; // numpy's context variable, and its value without warnings
     PyObject *bfloat16;          // the dtype
     int tensors;
+    bool wide;
 };
 
 PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
     auto *self = reinterpret_cast<Quiet *>(object);
     const Py_ssize_t given = PyVectorcall_NARGS(flagged);
+    bool number = false, half = false;
     for (Py_ssize_t i = 1; i <= self->tensors && i < given; i++) {
         PyObject *arg = args[i];
-        if (PyFloat_CheckExact(arg) || PyLong_CheckExact(arg) || arg == Py_None) continue;
-        if (!PyArray_Check(arg) ||  // another library's array: `general` asks it for its dtype
-            reinterpret_cast<PyObject *>(PyArray_DESCR(reinterpret_cast<PyArrayObject *>(arg))) == self->bfloat16)
+        if (PyFloat_CheckExact(arg) || PyLong_CheckExact(arg) || arg == Py_None) {
+            number = true;
+            continue;
+        }
+        if (!PyArray_Check(arg)) // another library's array: `general` asks it for its dtype
             return PyObject_Vectorcall(self->general, args, flagged, names);
+        PyArray_Descr *descr = PyArray_DESCR(reinterpret_cast<PyArrayObject *>(arg));
+        if (reinterpret_cast<PyObject *>(descr) == self->bfloat16)
+            return PyObject_Vectorcall(self->general, args, flagged, names);
+        half |= descr->type_num == NPY_HALF;
     }
+    if (self->wide && number && half) return PyObject_Vectorcall(self->general, args, flagged, names);
     return call_silently(self->variable, self->silent, self->forward, args, flagged, names);
 }
 
 nb::object quiet_call(nb::object forward, nb::object general, nb::object variable, nb::object silent,
-                      nb::object bfloat16, int tensors) {
+                      nb::object bfloat16, int tensors, bool wide) {
     Quiet *self = make_callable<Quiet>(call);
     self->forward = forward.release().ptr();
     self->general = general.release().ptr();
@@ -59,6 +68,7 @@ nb::object quiet_call(nb::object forward, nb::object general, nb::object variabl
     self->silent = silent.release().ptr();
     self->bfloat16 = bfloat16.release().ptr();
     self->tensors = tensors;
+    self->wide = wide;
     return finished(self);
 }
 
