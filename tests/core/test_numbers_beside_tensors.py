@@ -4,6 +4,8 @@ The values are PyTorch 2.13's. Where halves meet a summand or a factor `alpha`, 
 ones, rounded once: PyTorch's CPU rounds these numbers, but no factor and no divisor, to the half type first.
 """
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -268,8 +270,8 @@ def _halves(dtype):
 @pytest.mark.parametrize("operation", SPELLINGS)
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
 def test_halves_meet_a_number_in_float32_and_are_rounded_once(operation, dtype):
-    x = _halves(dtype)
-    for number in NUMBERS:
+    few, many = _halves(dtype), _halves(dtype).repeat(8)  # native code takes few by another way
+    for x, number in itertools.product((few, many, few[40]), NUMBERS):
         with np.errstate(all="ignore"):
             exact = IN_FLOAT32[operation](x.float().numpy(), np.float32(number))
         expected = resilin.tensor(exact).to(dtype).float().numpy()

@@ -135,6 +135,8 @@ def _(xp, g, _y, a, b):
             return xp.zeros_like(g)
         if isinstance(b, complex):
             b = b.conjugate()
+        else:
+            g, a = _beside_number(xp, g), _beside_number(xp, a)
         return g * (b * xp.conj(a) ** (b - 1)) if b != 2 else g * (2 * xp.conj(a))
     return g * xp.conj(b * xp.where(b == 0, xp.ones_like(a), a) ** xp.where(b == 0, xp.ones_like(b), b - 1))
 
