@@ -231,6 +231,8 @@ def number_for(where: str, value: Any, kind: Any) -> Any:
     """
     if type(value) in (int, float) and kind.kind == "f" and -65504 <= value <= 65504:  # float16 holds these, too
         return value
+    if isinstance(value, np.generic):
+        value = value.item()
     if not isinstance(value, int | float | complex):
         return value
     wrong = isinstance(value, complex) and value.imag and kind.kind not in "cb"
@@ -241,7 +243,16 @@ def number_for(where: str, value: Any, kind: Any) -> Any:
     number = value.real
     low, high = _LIMITS.get(kind, _LIMITS[bool_.np])
     if low <= number <= high or not math.isfinite(number):
-        return number
+        return float(number) if kind.kind == "V" else number  # bfloat16 is made of no int beyond 64 bits
     if kind.kind == "u" and isinstance(number, int) and -high <= number < 0:
         return number + high + 1
     raise RuntimeError(f"{where}(): the value {value!r} cannot be converted to {from_numpy(kind)} without overflow")
+
+
+def wrapped(where: str, number: int, kind: Any) -> int:
+    """`number` as the integer dtype `kind` holds it: its lowest bits, as in PyTorch. OverflowError beyond 64 bits."""
+    if not -(1 << 63) <= number < 1 << 64:
+        raise OverflowError(f"{where}(): the number {number} does not fit into 64 bits")
+    low, high = _LIMITS[kind]
+    value: int = (number - low) % (high - low + 1) + low
+    return value

@@ -32,6 +32,7 @@ TOLERANCES = {
     "complex128": 1e-9,
 }
 _WITHOUT_NEGATIVE_INTEGERS = {"power"}  # numpy refuses what PyTorch rounds to 0
+_BOOLEANS_BESIDE_NUMBERS = {"power"}  # refuses two booleans; one beside a number is int64
 _FRACTIONS = {("resample", 0)}  # samples whose parameters are fractions, so that integers are refused
 _REFUSALS = (TypeError, RuntimeError, NotImplementedError, ValueError)
 
@@ -93,6 +94,8 @@ def check_dtype(name: str, number: int, dtype_name: str) -> None:
     op, dtype = OPS[name], dtypes.by_name(dtype_name).np
     arrays = _sample(op, number, dtype)
     if arrays is None or (dtype.kind in "biu" and (name, number) in _FRACTIONS):
+        return
+    if dtype.kind == "b" and name in _BOOLEANS_BESIDE_NUMBERS and not isinstance(arrays[1], np.ndarray):
         return
     what = f"{op} sample {number} in {dtype_name}"
     given = [_wrapped(value, i, op) for i, value in enumerate(arrays)]

@@ -121,6 +121,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "chebyshev_w": lambda x, n: _chebyshev_sum(x, n, 1),
     "shifted_chebyshev_v": lambda x, n: _chebyshev_sum(2 * x - 1, n, -1),
     "shifted_chebyshev_w": lambda x, n: _chebyshev_sum(2 * x - 1, n, 1),
+    "trunc_divide": lambda a, b: np.trunc(a / b),
     "clip_to": lambda x, low=None, high=None: np.clip(x, low, high),
     "embedding": lambda weight, index: np.take(weight, index, 0),
     "gelu": lambda x, approximate="none": x * (scipy.special.ndtr(x) if approximate == "none" else _near_ndtr(x)),

@@ -109,9 +109,9 @@ def test_lu_factor_refuses_a_singular_matrix_and_lu_factor_ex_reports_it():
         (
             lambda x: x.floor_divide(resilin.zeros(4)),
             RuntimeError,
-            r"floor_divide\(.*\): the shapes cannot be broadcast",
+            r"floor_divide: the shapes \(2, 3\) and \(4,\) cannot be broadcast",
         ),
-        (lambda x: x // resilin.zeros(2, 4), RuntimeError, "the shapes cannot be broadcast"),
+        (lambda x: x // resilin.zeros(2, 4), RuntimeError, r"the shapes \(2, 3\) and \(2, 4\) cannot be broadcast"),
         (
             lambda x: resilin.cross(x, resilin.zeros(4, 3)),
             RuntimeError,

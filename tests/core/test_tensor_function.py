@@ -3,10 +3,12 @@ a test names its functions."""
 
 import copy
 import inspect
+import operator
 import os
 import pickle
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar
 
@@ -335,10 +337,67 @@ def test_an_operand_without_the_protocol_may_have_a_reflected_operator():
     assert x + Reflects() == "radd"
     assert x @ Reflects() == "rmatmul"
     assert (x > Reflects()) == "lt"
-    with pytest.raises(TypeError, match="expected a Tensor or a number, got Reflects"):
+    with pytest.raises(TypeError, match=r"unsupported operand type.* -: 'Tensor' and 'Reflects'"):
         x - Reflects()
-    with pytest.raises(TypeError, match="got str"):
-        x + "a"
+    with pytest.raises(TypeError, match="expected a Tensor or a number, got Reflects"):
+        resilin.sub(x, Reflects())
+
+
+def _of(operation, *operands):
+    """What an operation gives, or the beginning of what Python says of it."""
+    try:
+        return operation(*operands)
+    except TypeError as error:
+        return str(error).partition(":")[0]
+
+
+def test_python_decides_what_is_no_operand_of_a_tensor():
+    two, unsupported = resilin.tensor(2), "unsupported operand type(s) for "
+    for sequence in ([0], (1,), "a", b"a", bytearray(b"a")):
+        assert sequence * two == two * sequence == sequence * 2
+    symbols = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "matmul": "@"}
+    symbols |= {"and_": "&", "or_": "|", "xor": "^", "lshift": "<<", "rshift": ">>", "pow": "** or pow()"}
+    for name, symbol in symbols.items():
+        for other in (None, object(), {1}, {}, Decimal(1)):
+            told = _of(getattr(operator, name), two, other)
+            assert told == unsupported + symbol, (name, other, told)
+            told = _of(getattr(operator, name), other, two)
+            assert told == unsupported + symbol, (name, other, told)
+            in_place = name.rstrip("_")
+            told = _of(getattr(operator, f"i{in_place}"), two.clone(), other)
+            assert told == unsupported + symbol.split()[0] + "=", (name, other, told)
+    for name in ("lt", "le", "gt", "ge"):
+        assert "not supported between instances of 'Tensor' and 'NoneType'" in _of(getattr(operator, name), two, None)
+        assert "not supported between instances of 'str' and 'Tensor'" in _of(getattr(operator, name), "2", two)
+    for other in (None, "2", [2], (2,), object()):
+        assert (two == other, two != other) == (False, True)
+    assert _of(operator.add, [1], two) == 'can only concatenate list (not "Tensor") to list'
+    assert two.__add__(None) is two.__radd__("a") is two.__iadd__({}) is NotImplemented
+
+
+def test_an_operand_of_another_library_has_the_last_word():
+    class Foreign:
+        def __radd__(self, other):
+            return "radd"
+
+        def __add__(self, other):
+            return NotImplemented
+
+        def __lt__(self, other):
+            return "lt"
+
+        def __eq__(self, other):
+            return "eq"
+
+        __hash__ = None
+
+    x = resilin.ones(2)
+    assert x + Foreign() == "radd"
+    assert (x > Foreign()) == "lt"
+    assert (x == Foreign()) == "eq"
+    x += Foreign()
+    assert x == "radd"
+    assert _of(operator.add, Foreign(), resilin.ones(2)) == "unsupported operand type(s) for +"
 
 
 def test_public_functions_are_good_citizens():

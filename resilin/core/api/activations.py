@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import dtype as dtypes
 from resilin.core.api import indexing, joining, shaping
 from resilin.core.api.neural import need_numbers, need_tensors, relu, softmax
 from resilin.core.autograd.grad_mode import no_grad
@@ -35,6 +36,9 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
         return threshold_(input, threshold, value)
     need_tensors("threshold", input=input)
     need_numbers("threshold", threshold=threshold, value=value)
+    kind = input._array.dtype
+    if kind.kind in "iu":
+        threshold, value = (int(dtypes.number_for("threshold", number, kind)) for number in (threshold, value))
     made: Tensor = ops.threshold.call(input, threshold, value)
     return made
 

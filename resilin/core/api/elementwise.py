@@ -112,18 +112,20 @@ def fmin(input: Tensor, other: Tensor) -> Tensor:
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """log2(2 ** input + 2 ** other), without overflow."""
     x, y = math.both_floating("logaddexp2", input, other)
-    ln2 = constants.log(2)
-    return math.logaddexp(x * ln2, y * ln2) * (1 / ln2)
+    ln2, kind = constants.log(2), x._array.dtype
+    if kind.itemsize == 2:  # half types are rounded once
+        x, y = _as(x, np.dtype(np.float32)), _as(y, np.dtype(np.float32))
+    return _as(math.logaddexp(x * ln2, y * ln2) * (1 / ln2), kind)
 
 
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
-    """input * 2 ** other; integers give the default dtype."""
-    x, y = math.floats(input), math.floats(other)
-    kind = dtypes.promote_np(x._array.dtype, y._array.dtype)
+    """input * 2 ** other, in the floating point dtype common to both; integers give the default dtype."""
+    kind = math.kind_of(input, other)
+    kind = dtypes.default_np() if kind.kind in "biu" else kind
     wide = np.dtype(np.complex128 if kind.kind == "c" else np.float64)
-    part = _as(y, wide) / 4  # 2 ** other alone may be too large where the result is not
+    part = _as(other, wide) / 4  # 2 ** other alone may be too large where the result is not
     quarter = math.exp2(part if part.is_complex() else math.clamp(part, -1023, 1023))
-    return _as(_as(x, wide) * quarter * quarter * quarter * quarter, kind)
+    return _as(_as(input, wide) * quarter * quarter * quarter * quarter, kind)
 
 
 @through_host
@@ -177,7 +179,7 @@ def gcd(input: Tensor, other: Tensor) -> Tensor:
 
 def lcm(input: Tensor, other: Tensor) -> Tensor:
     """The least common multiple of integers; 0 where one is 0."""
-    return _of_two("lcm", input, other, "iu")
+    return math.abs(_of_two("lcm", input, other, "iu"))  # positive also where it has overflowed, as in PyTorch
 
 
 def _of_two(name: str, a: Any, b: Any, kinds: str) -> Tensor:

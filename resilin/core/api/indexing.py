@@ -12,7 +12,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core import nested
-from resilin.core.api import joining, places, shaping
+from resilin.core.api import joining, math, places, shaping
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
@@ -21,6 +21,7 @@ from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.ops import creation
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
+from resilin.core.ops.calling import common, weak
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
@@ -223,7 +224,10 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     added = ops.index_add_zeros.call(
         source, tuple(input._array.shape), (slice(None),) * axis + (array,) if axis else array
     )
-    return input + (added if alpha == 1 else added * alpha)
+    kind = input._array.dtype
+    if kind.kind in "biu" and not isinstance(alpha, Tensor):  # rounded towards 0, as in PyTorch
+        alpha = bool(alpha) if kind.kind == "b" else int(dtypes.number_for("index_add", alpha, kind))
+    return math.add(input, added, alpha=alpha)
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
@@ -287,13 +291,15 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
             target = np.dtype(np.int64)
     else:
         target = dtypes.of_number(max(a, b, key=_kind_of_number))
-    a, b = (v if isinstance(v, Tensor) else dtypes.number_for("where", v, target) for v in (a, b))
-    a, b = (
-        (x if x._array.dtype == target else shape_ops.astype.call(x, target))
-        if isinstance(x, Tensor)
-        else wrap(dev.xp.asarray(x, target), dev)
-        for x in (a, b)
-    )
+    if target.kind not in "fV":  # floats have an infinity for what is too large
+        a, b = (v if isinstance(v, Tensor) else dtypes.number_for("where", v, target) for v in (a, b))
+    with np.errstate(over="ignore"):
+        a, b = (
+            (x if x._array.dtype == target else shape_ops.astype.call(x, target))
+            if isinstance(x, Tensor)
+            else wrap(dev.xp.asarray(x, target), dev)
+            for x in (a, b)
+        )
     if a._dev is not dev or b._dev is not dev:
         raise different_devices("where", dev, a._dev if a._dev is not dev else b._dev)
     return ops.where_else.call(a, b, cond)
@@ -374,6 +380,8 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
             f"index_fill(): {input.dtype} takes a number or a tensor without dimensions of such numbers, got "
             f"{value.dtype} of shape {tuple(value.shape)}"
         )
+    if value._array.dtype != kind:  # what is written does not widen what it is written into
+        value = shape_ops.astype.call(value, kind)
     where_ = _kept(where_, input, value)
     if value.requires_grad and type(where_[-1]) not in BATCHED:  # a place counts once, however often it is named
         where_ = (*where_[:-1], array_namespace(where_[-1]).unique(where_[-1] % length))
@@ -420,7 +428,15 @@ def isin(elements: Any, test_elements: Any, *, assume_unique: bool = False, inve
     known = elements if isinstance(elements, Tensor) else test_elements
     if not isinstance(known, Tensor):
         raise TypeError("isin(): expected a Tensor of elements, of test elements, or both; got two numbers")
-    given, tests = (x._array if isinstance(x, Tensor) else np.asarray(x) for x in (elements, test_elements))
+    if isinstance(elements, Tensor) and isinstance(test_elements, Tensor):
+        given, tests = common(elements._array, test_elements._array)
+    elif known is elements:
+        given, tests, _ = weak(known._array, test_elements, "isin")
+    else:
+        tests, given, _ = weak(known._array, elements, "isin")
+    if known._array.dtype.kind in "fV":  # a number is looked for as the dtype holds it
+        with np.errstate(over="ignore"):
+            given, tests = (x if is_array(x) else np.asarray(x, known._array.dtype) for x in (given, tests))
     return wrap(np.asarray(np.isin(given, tests, assume_unique=False, invert=invert)), known._dev)
 
 

@@ -38,14 +38,18 @@ class SVD(NamedTuple):
     V: Tensor
 
 
-def need_matrices(where: str, *tensors: Tensor, square: bool = False) -> None:
-    """RuntimeError unless all are (batches of) matrices of one floating dtype of 32 or 64 bits; `square`: the first."""
+def need_matrices(where: str, *tensors: Tensor, square: bool = False, whole: bool = False) -> None:
+    """RuntimeError unless all are (batches of) matrices of one floating dtype of 32 or 64 bits; `square`: the first.
+
+    With `whole`, integers will do, too.
+    """
     for x in tensors:
         if not isinstance(x, Tensor):
             raise TypeError(f"{where}: expected a Tensor, got {type(x).__name__}")
         if x._array.ndim < 2:
             raise RuntimeError(f"{where}: the input must have at least 2 dimensions, got {x._array.ndim}")
-        need_float(where, x)
+        if not (whole and x._array.dtype.kind in "iu"):
+            need_float(where, x)
         if x._array.dtype != tensors[0]._array.dtype:
             raise RuntimeError(f"{where}: expected tensors of one dtype, got {tensors[0].dtype} and {x.dtype}")
     rows, columns = tensors[0]._array.shape[-2:]
@@ -103,8 +107,8 @@ def matrix_exp(input: Tensor) -> Tensor:
 
 
 def matrix_power(input: Tensor, n: int) -> Tensor:
-    """The n-th power of square matrices, by repeated squaring; of the inverse for negative n."""
-    need_matrices("linalg.matrix_power", input, square=True)
+    """The n-th power of square matrices, by repeated squaring; of the inverse for negative n, of floats only."""
+    need_matrices("linalg.matrix_power", input, square=True, whole=n >= 0)
     if n < 0:
         return matrix_power(inverse(input), -n)
     if n == 0:

@@ -14,6 +14,7 @@ from resilin.core.device import different_devices
 from resilin.core.ops import elementwise as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops import transcendental as transcendental  # declares the ops named below
+from resilin.core.ops.calling import common, weak
 from resilin.core.ops.registry import OPS
 from resilin.core.tensor import Tensor, wrap
 
@@ -33,13 +34,63 @@ not_equal, less, less_equal, greater, greater_equal = ne, lt, le, gt, ge
 maximum, minimum, remainder, fmod, mul = (OPS[n].call for n in ["maximum", "minimum", "remainder", "fmod", "multiply"])
 multiply, negative = mul, neg
 _add, _subtract, _divide, _power = (OPS[n].call for n in ["add", "subtract", "divide", "power"])
+floor_divide, _trunc_divide = OPS["floor_divide"].call, OPS["trunc_divide"].call
 
 
-def _scaled(input: Any, other: Any, alpha: Any) -> Any:
-    """other * alpha. RuntimeError when a fraction would meet integers only."""
-    if isinstance(alpha, float) and all(x._array.dtype.kind in "biu" for x in (input, other) if isinstance(x, Tensor)):
+def _with_alpha(op: Any, input: Any, other: Any, alpha: Any) -> Tensor:
+    """op(input, alpha * other) in the dtype common to both operands; half types are computed in float32."""
+    if isinstance(input, Tensor) and isinstance(other, Tensor) and type(alpha) is float:  # most calls
+        own = input._array.dtype
+        if own is other._array.dtype and own.kind in "fc" and own.itemsize > 2:
+            return op(input, other * alpha)
+    kind = kind_of(input, other)
+    number = alpha if isinstance(alpha, Tensor) else _alpha_for(kind, alpha)
+    wide = np.dtype(np.float32) if kind.kind in "fV" and kind.itemsize == 2 else kind
+    x, y = (_in(wide, v if isinstance(v, Tensor) else _in(kind, v)) for v in (input, other))
+    out = op(x, y * _beside(number, y))
+    return out if wide is kind else _in(kind, out)
+
+
+def _alpha_for(kind: Any, alpha: Any) -> Any:
+    """The factor as a number for elements of dtype `kind`. RuntimeError for what PyTorch refuses."""
+    alpha = alpha.item() if isinstance(alpha, np.generic) else alpha
+    if kind.kind in "biu" and isinstance(alpha, float):
         raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
-    return other * _beside(alpha, other)
+    if kind.kind != "b" and isinstance(alpha, bool):
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if kind.kind == "b":
+        return bool(alpha)
+    return dtypes.number_for("alpha", alpha, kind) if kind.kind in "iu" else alpha
+
+
+def _in(kind: Any, value: Any) -> Any:
+    """A tensor or number as a tensor of dtype `kind`; itself where it has it."""
+    if isinstance(value, Tensor):
+        return value if value._array.dtype == kind else shape_ops.astype.call(value, kind)
+    if kind.kind in "iu" and isinstance(value, int):
+        value = dtypes.wrapped("add", value, kind)
+    with np.errstate(over="ignore"):
+        return wrap(np.asarray(float(value) if kind.kind == "V" else value, kind))
+
+
+def kind_of(a: Any, b: Any) -> Any:
+    """The dtype that two operands have in common, of which one may be a number, which widens nothing but the kind.
+
+    TypeError where there is no tensor, or something else than numbers beside it.
+    """
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return dtypes.promote_np(a._array.dtype, b._array.dtype)
+    tensor, number = (a, b) if isinstance(a, Tensor) else (b, a)
+    if not isinstance(tensor, Tensor) or not isinstance(number, int | float | complex | np.generic | np.ndarray):
+        raise TypeError(f"expected a Tensor and a Tensor or number, got {type(a).__name__} and {type(b).__name__}")
+    kind: Any = tensor._array.dtype
+    if isinstance(number, np.ndarray):
+        return dtypes.promote_np(kind, number.dtype)
+    number = number.item() if isinstance(number, np.generic) else number
+    own = dtypes.of_number(number)
+    if own.kind == "c":
+        return kind if kind.kind == "c" else dtypes.complex_of(kind if kind.kind in "fV" else dtypes.default_np())
+    return own if dtypes.from_numpy(kind).kind < dtypes.from_numpy(own).kind else kind
 
 
 def _beside(number: Any, tensor: Any) -> Any:
@@ -54,12 +105,12 @@ def _beside(number: Any, tensor: Any) -> Any:
 
 def add(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     """input + alpha * other."""
-    return _add(input, other if alpha == 1 else _scaled(input, other, alpha))
+    return _add(input, other) if type(alpha) is int and alpha == 1 else _with_alpha(_add, input, other, alpha)
 
 
 def sub(input: Any, other: Any, *, alpha: float = 1) -> Tensor:
     """input - alpha * other."""
-    return _subtract(input, other if alpha == 1 else _scaled(input, other, alpha))
+    return _subtract(input, other) if type(alpha) is int and alpha == 1 else _with_alpha(_subtract, input, other, alpha)
 
 
 subtract = sub
@@ -73,53 +124,29 @@ def div(input: Any, other: Any, *, rounding_mode: str | None = None) -> Tensor:
         raise RuntimeError(
             f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found {rounding_mode!r}"
         )
-    return floor_divide(input, other) if rounding_mode == "floor" else _trunc_divide(input, other)
+    return (floor_divide if rounding_mode == "floor" else _trunc_divide)(input, other)
 
 
 divide = true_divide = div
 
 
-def floor_divide(input: Any, other: Any) -> Tensor:
-    """floor(input / other), in the operands' common dtype."""
-    if (isinstance(input, Tensor) and input._rg) or (isinstance(other, Tensor) and other._rg):
-        return floor(_divide(input, other))
-    _check_divisor("floor_divide", input, other)
-    return _without_grad("floor_divide", input, other)
-
-
-def _check_divisor(name: str, input: Any, other: Any) -> None:
-    if any((v.is_complex() if isinstance(v, Tensor) else isinstance(v, complex)) for v in (input, other)):
-        raise NotImplementedError(f"{name}: not defined for complex numbers")
-    check: Any = ops.check_divisor
-    check(name, *(v._array if isinstance(v, Tensor) else v for v in (input, other)))
-
-
-def _trunc_divide(input: Any, other: Any) -> Tensor:
-    _check_divisor("div", input, other)
-    exact = _divide(input, other)
-    result = trunc(exact)
-    tensor = input if isinstance(input, Tensor) else other
-    return result if tensor.is_floating_point() else result.to(tensor.dtype)
-
-
 def _without_grad(name: str, a: Any, b: Any) -> Tensor:
-    """A numpy function of two operands through the promotion of subtraction."""
+    """A numpy function of two operands, promoted as those of an op are."""
     if ACTIVE and batched_in((a, b)):
         return ACTIVE[-1].elementwise(functools.partial(_without_grad, name), a, b)
-    tensor = a if isinstance(a, Tensor) else b
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
-    x, y = (v.detach() if isinstance(v, Tensor) else v for v in (a, b))
-    if isinstance(x, Tensor) and isinstance(y, Tensor):
-        target = dtypes.promote_np(x._array.dtype, y._array.dtype)
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a._dev is not b._dev:
+            raise different_devices(name, a._dev, b._dev)
+        x, y = common(a._array, b._array)
+    elif isinstance(a, Tensor):
+        x, y, _ = weak(a._array, b, name)
+    elif isinstance(b, Tensor):
+        y, x, _ = weak(b._array, a, name)
     else:
-        target = _add(tensor.detach(), y if isinstance(x, Tensor) else x)._array.dtype
-    xp = tensor._dev.xp
-    if isinstance(x, Tensor) and isinstance(y, Tensor) and x._dev is not y._dev:
-        raise different_devices(name, x._dev, y._dev)
-    arrays = [v._array.astype(target) if isinstance(v, Tensor) else xp.asarray(v, target) for v in (x, y)]
+        raise TypeError(f"{name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
+    dev = a._dev if isinstance(a, Tensor) else b._dev
     with np.errstate(all="ignore"):
-        return wrap(xp.asarray(getattr(xp, name)(*arrays)), tensor._dev)
+        return wrap(dev.xp.asarray(getattr(dev.xp, name)(x, y)), dev)
 
 
 def _bitwise(name: str) -> Any:
@@ -192,6 +219,8 @@ def conj(input: Tensor) -> Tensor:
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Rounded half to even, to `decimals` places."""
     if input._array.dtype.kind in "biu":
+        if decimals:
+            raise NotImplementedError(f"round(): decimals are of floating point tensors, got {input.dtype}")
         return input
     if decimals == 0:
         return ops.rint.call(input)
@@ -216,8 +245,13 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         out = input if min is None else _limited(input, _beside(min, input), maximum, lt)
         return out if max is None else _limited(out, _beside(max, input), minimum, gt)
-    if input._array.dtype.kind in "biu" and any(isinstance(v, float) for v in (min, max)):
-        input = shape_ops.astype.call(input, dtypes.default_np())
+    kind = input._array.dtype
+    if kind.kind != "f" or kind.itemsize == 2:
+        min, max = (v.item() if isinstance(v, np.generic) else v for v in (min, max))
+        if kind.kind in "biu" and any(isinstance(v, float) for v in (min, max)):
+            input = shape_ops.astype.call(input, dtypes.default_np())
+        elif kind.kind != "b":
+            min, max = (dtypes.number_for("clamp", v, kind) for v in (min, max))
     return OPS["clip_to"].call(input, min, max)
 
 
@@ -271,17 +305,12 @@ def both_floating(where: str, a: Any, b: Any) -> tuple[Tensor, Tensor]:
     tensor = a if isinstance(a, Tensor) else b
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{where}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
-    if isinstance(a, Tensor) and isinstance(b, Tensor):
-        kind = dtypes.promote_np(a._array.dtype, b._array.dtype)
-    else:  # a number widens nothing but the kind: one element says what comes of it
-        kind = _add(wrap(np.zeros(1, tensor._array.dtype)), b if tensor is a else a)._array.dtype
-    if kind.kind in "biu":
-        kind = dtypes.default_np()
+    kind = kind_of(a, b)
+    kind = dtypes.default_np() if kind.kind in "biu" else kind
     x, y = (
-        shape_ops.astype.call(v, kind) if isinstance(v, Tensor) else wrap(tensor._dev.xp.asarray(v, kind), tensor._dev)
-        for v in (a, b)
+        v if isinstance(v, Tensor) else wrap(tensor._dev.xp.asarray(_in(kind, v)._array), tensor._dev) for v in (a, b)
     )
-    return x, y
+    return shape_ops.astype.call(x, kind), shape_ops.astype.call(y, kind)
 
 
 def trace(input: Tensor) -> Tensor:
@@ -332,12 +361,26 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
         raise RuntimeError(f"isclose: rtol and atol must not be negative, got {rtol} and {atol}")
     xp = input._dev.xp
     try:
-        close = xp.isclose(input._array, other._array, rtol, atol, equal_nan)
+        if input._array.dtype.kind in "iu":
+            close = _close_integers(xp, input._array, other._array, rtol, atol)
+        else:
+            close = xp.isclose(input._array, other._array, rtol, atol, equal_nan)
     except ValueError:
         raise RuntimeError(
             f"isclose: the shapes {tuple(input.shape)} and {tuple(other.shape)} cannot be broadcast"
         ) from None
     return wrap(xp.asarray(close), input._dev)
+
+
+def _close_integers(xp: Any, a: Any, b: Any, rtol: float, atol: float) -> Any:
+    """`isclose` of integers by their distance as integers: floats do not hold those of more than 53 bits."""
+    wide = np.uint64
+    x, y = a.astype(wide), b.astype(wide)  # modulo 2 ** 64, where the difference with the right sign is the distance
+    with np.errstate(over="ignore", invalid="ignore"):
+        distance = xp.where(a > b, x - y, y - x)
+        limit = xp.floor(atol + rtol * xp.abs(b.astype(np.float64)))
+        within = distance <= xp.where(limit < 2.0**64, limit, 0).astype(wide)
+    return xp.logical_or(a == b, xp.logical_or(limit >= 2.0**64, xp.logical_and(limit == limit, within)))
 
 
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
@@ -355,9 +398,9 @@ def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neg
         re, im = (nan_to_num(part, nan, posinf, neginf) for part in parts)
         return re + im * 1j
     limits = dtypes.finfo(input.dtype)
-    high = limits.max if posinf is None else posinf
-    low = limits.min if neginf is None else neginf
-    out = input.masked_fill(isnan(input), nan)
+    numbers = (nan, limits.max if posinf is None else posinf, limits.min if neginf is None else neginf)
+    zero, high, low = (_in(input._array.dtype, number) for number in numbers)  # infinite where they are too large
+    out = input.masked_fill(isnan(input), zero)
     out = out.masked_fill(eq(input, float("inf")), high)
     return out.masked_fill(eq(input, float("-inf")), low)
 

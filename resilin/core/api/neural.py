@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import dtype as dtypes
 from resilin.core.api import places, reducing
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
@@ -260,7 +261,8 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
     for length, pair in zip(input._array.shape, widths, strict=True):
         if length + min(pair[0], 0) + min(pair[1], 0) < 0:
             raise RuntimeError(f"pad: cannot cut {pair} off a dimension of {length} in {tuple(input.shape)}")
-    return shape_ops.pad_constant.call(input, widths, 0.0 if value is None else value)
+    number = dtypes.number_for("pad", 0.0 if value is None else value, input._array.dtype)
+    return shape_ops.pad_constant.call(input, widths, number)
 
 
 _NUMPY_MODES: dict[str, Any] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}

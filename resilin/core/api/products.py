@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from resilin.core import dtype as dtypes
 from resilin.core.api.math import conj
 from resilin.core.ops import matmul as products
 from resilin.core.tensor import Tensor, wrap
@@ -85,9 +86,11 @@ def scaled_sum(where: str, input: Tensor, beta: float, product: Tensor, alpha: f
         raise RuntimeError(
             f"{where}(): input of shape {tuple(own)} does not broadcast to the shape {tuple(shape)} of the product"
         )
-    kind = product._array.dtype.kind
-    if kind in "biu":
-        beta, alpha = (bool(factor) if kind == "b" else int(factor) for factor in (beta, alpha))
+    kind = product._array.dtype
+    if kind.kind == "b":
+        beta, alpha = bool(beta), bool(alpha)
+    elif kind.kind in "iu":
+        beta, alpha = (dtypes.number_for(where, int(factor), kind) for factor in (beta, alpha))
     return _times(input, beta) + _times(product, alpha)
 
 

@@ -47,15 +47,10 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
 
 def xlog1py(input: Any, other: Any) -> Tensor:
     """input * log1p(other); 0 where input is 0 and other is not NaN."""
-    tensor = other if isinstance(other, Tensor) else input
-    x, y = (v if isinstance(v, Tensor) else tensor.new_full((), v, dtype=_floating(tensor)) for v in (input, other))
+    x, y = math.both_floating("xlog1py", input, other)
     flat = math.eq(x, 0).logical_and(math.isnan(y).logical_not())
     x, y, flat = _broadcast(x, y, flat)
     return x * math.log1p(y.masked_fill(flat, 0))
-
-
-def _floating(tensor: Tensor) -> Any:
-    return (tensor * 1.0).dtype if tensor._array.dtype.kind in "biu" else tensor.dtype
 
 
 def _broadcast(*tensors: Tensor) -> list[Tensor]:

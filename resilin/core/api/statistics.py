@@ -431,6 +431,8 @@ def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     axis = check_dim(dim, input._array.ndim)
     if input._array.ndim < 2:
         raise RuntimeError(f"renorm: input needs at least 2 dimensions, got {input._array.ndim} dimensions")
+    if maxnorm < 0:
+        raise RuntimeError(f"renorm: expected maxnorm to be >= 0 but got {maxnorm}")
     rest = [d for d in range(input._array.ndim) if d != axis]
     size = reducing.norm(input, p, rest, True)
     return input * indexing.where(size > maxnorm, maxnorm / (size + 1e-7), 1.0)

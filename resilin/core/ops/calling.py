@@ -31,6 +31,8 @@ class Declared(Protocol):
     takes: str
     elementwise: bool
     floats: bool
+    wide_numbers: bool
+    exponent: bool
     view: bool
     outputs: int
     differentiable: bool
@@ -141,7 +143,7 @@ def _joined(where: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _binary(op: Declared) -> Callable[..., Any]:
-    generic, impls, floats = op.generic, op.impls, op.floats
+    generic, impls, floats, wide, exponent = op.generic, op.impls, op.floats, op.wide_numbers, op.exponent
 
     def call(input: Any, other: Any) -> Tensor:
         if ACTIVE and batched_in((input, other)):
@@ -155,11 +157,11 @@ def _binary(op: Declared) -> Callable[..., Any]:
             dtype = x.dtype
         elif isinstance(input, Tensor):
             dev = input._dev
-            x, y, other = weak(input._array, other, op.name)
+            x, y, other = weak(input._array, other, op.name, floats, wide, exponent)
             dtype = x.dtype
         elif isinstance(other, Tensor):
             dev = other._dev
-            y, x, input = weak(other._array, input, op.name)
+            y, x, input = weak(other._array, input, op.name, floats, wide)
             dtype = y.dtype
         else:
             given = f"{type(input).__name__} and {type(other).__name__}"
@@ -187,8 +189,15 @@ def common(x: Any, y: Any) -> tuple[Any, Any]:
     return (x if x.dtype == target else x.astype(target)), (y if y.dtype == target else y.astype(target))
 
 
-def weak(x: Any, number: Any, where: str) -> tuple[Any, Any, Any]:
-    """An array beside a Python number: the number never widens the array within its kind."""
+def weak(
+    x: Any, number: Any, where: str, floats: bool = False, wide: bool = False, exponent: bool = False
+) -> tuple[Any, Any, Any]:
+    """An array beside a Python number: the number never widens the array within its kind.
+
+    As in PyTorch: integers that become floats, because the op `floats` or the number is none of theirs, meet the number
+    as it is; where they stay integers, it wraps around to their dtype, but an `exponent` must fit. Beside half types it
+    is rounded to their dtype unless the op uses it `wide`, in float32.
+    """
     kind = x.dtype.kind
     if kind == "f" and (type(number) is float or type(number) is int):  # most calls
         return x, number, number
@@ -198,17 +207,30 @@ def weak(x: Any, number: Any, where: str) -> tuple[Any, Any, Any]:
         return (*common(x, number), number)
     if not isinstance(number, int | float | complex):
         raise TypeError(f"{where}(): expected a Tensor or a number, got {type(number).__name__}")
-    if kind in "iub" and not isinstance(number, int):
-        x = x.astype(dtypes.default_np())
-    elif kind == "b" and not isinstance(number, bool):
-        x = x.astype(np.int64)
-    elif kind in "iu" and not isinstance(number, bool):
-        info = np.iinfo(x.dtype)
-        if not info.min <= number.real <= info.max:  # wraps around, as conversion to the dtype does
-            return x, array_namespace(x).asarray(np.array(number, np.int64).astype(x.dtype)), number
-    elif kind == "V" and not isinstance(number, complex):  # numpy does not know that bfloat16 is a float
-        return x, array_namespace(x).asarray(number, x.dtype), number
+    if kind in "iub":
+        if floats or not isinstance(number, int):
+            return weak(x.astype(dtypes.default_np()), number, where, floats, wide)
+        return (*_whole(x, number, where, exponent), number)
+    if kind == "V" and not isinstance(number, complex) and not wide:  # numpy does not know that bfloat16 is a float
+        return x, array_namespace(x).asarray(float(number), x.dtype), number
     return x, number, number
+
+
+def _whole(x: Any, number: int, where: str, exponent: bool) -> tuple[Any, Any]:
+    """Integers beside an int, both in the dtype of the integers; booleans beside one are int64."""
+    if isinstance(number, bool):
+        return x, number
+    unsized = x.dtype.kind == "b"
+    if unsized:
+        x = x.astype(np.int64)
+    info = np.iinfo(x.dtype)
+    if info.min <= number <= info.max:
+        return x, number
+    if exponent and number < 0:
+        raise RuntimeError(f"{where}(): Integers to negative integer powers are not allowed.")
+    if exponent or unsized:
+        dtypes.number_for(where, number, x.dtype)
+    return x, array_namespace(x).asarray(dtypes.wrapped(where, number, x.dtype), x.dtype)
 
 
 def to_float(x: Any) -> Any:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from resilin.core.kernels.loader import kernel
-from resilin.core.ops.guarding import ANY
+from resilin.core.ops.guarding import ANY, refused
 from resilin.core.ops.registry import accelerate, is_complex, op
 
+_FLOAT32 = np.dtype(np.float32)
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
 
 
@@ -26,7 +29,7 @@ def _any(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4),), (r(),), (r(0, 2),)]
 
 
-@op(**_ONE, samples=_pairs)
+@op(**_ONE, wide_numbers=True, samples=_pairs)
 def add(xp, a, b):
     """a + b."""
     return a + b
@@ -42,7 +45,7 @@ def _(xp, g, _y, _a, _b):
     return g
 
 
-@op(takes="iufc", refuses=True, **_ONE, samples=_pairs)
+@op(takes="iufc", refuses=True, **_ONE, wide_numbers=True, samples=_pairs)
 def subtract(xp, a, b):
     """a - b."""
     return a - b
@@ -58,23 +61,32 @@ def _(xp, g, _y, _a, _b):
     return -g
 
 
-@op(**_ONE, samples=_pairs)
+@op(**_ONE, wide_numbers=True, samples=_pairs)
 def multiply(xp, a, b):
     """a * b."""
     return a * b
 
 
+def _beside_number(xp, g):
+    """The gradient that a number meets, which is not to be rounded to half types first: in float32."""
+    return xp.astype(g, _FLOAT32) if g.dtype.itemsize == 2 else g
+
+
 @multiply.vjp(0)
 def _(xp, g, _y, _a, b):
+    if type(b) is float or type(b) is int:
+        return _beside_number(xp, g) * b
     return g * xp.conj(b)
 
 
 @multiply.vjp(1)
 def _(xp, g, _y, a, _b):
+    if type(a) is float or type(a) is int:
+        return _beside_number(xp, g) * a
     return g * xp.conj(a)
 
 
-@op(**_ONE, floats=True, samples=_positive_pairs)
+@op(**_ONE, floats=True, wide_numbers=True, samples=_positive_pairs)
 def divide(xp, a, b):
     """a / b; integers give the default dtype."""
     return a / b
@@ -82,6 +94,8 @@ def divide(xp, a, b):
 
 @divide.vjp(0)
 def _(xp, g, _y, _a, b):
+    if type(b) is float or type(b) is int:
+        return _beside_number(xp, g) / b
     return g / xp.conj(b)
 
 
@@ -100,13 +114,16 @@ def _power_samples(r):
 _AS_PRODUCTS: dict[float, Any] = {3: lambda x: x * x * x, -2: lambda x: 1 / (x * x)}
 
 
-@op(**_ONE, samples=_power_samples)
+@op(takes="iufc", refuses=True, **_ONE, exponent=True, samples=_power_samples)
 def power(xp, a, b):
     """a ** b. As in PyTorch, integers raise RuntimeError for a negative number b, and are rounded to 0 for a tensor."""
     if type(b) in (int, float) and b in _AS_PRODUCTS and a.dtype.kind in "fc":
         return _AS_PRODUCTS[b](a)
     if getattr(b, "dtype", None) is None or b.dtype.kind != "i" or getattr(a, "dtype", b.dtype).kind not in "iu":
-        return a**b
+        y = a**b
+        if y.dtype.char == "b" and all(isinstance(x, bool) or getattr(x, "dtype", None) == np.bool_ for x in (a, b)):
+            raise refused("power", y.astype(bool), "iufc")  # numpy makes int8 of two booleans
+        return y
     inverse = xp.where(a == 1, 1, xp.where(a == -1, 1 - 2 * (b % 2), 0))
     return xp.where(b < 0, inverse, a ** xp.maximum(b, 0)).astype(b.dtype)
 
@@ -118,6 +135,8 @@ def _(xp, g, _y, a, b):
             return xp.zeros_like(g)
         if isinstance(b, complex):
             b = b.conjugate()
+        else:
+            g, a = _beside_number(xp, g), _beside_number(xp, a)
         return g * (b * xp.conj(a) ** (b - 1)) if b != 2 else g * (2 * xp.conj(a))
     return g * xp.conj(b * xp.where(b == 0, xp.ones_like(a), a) ** xp.where(b == 0, xp.ones_like(b), b - 1))
 
@@ -175,7 +194,11 @@ def check_divisor(name, a, b):
         raise RuntimeError(f"ZeroDivisionError: {name}: division of integers by 0")
 
 
-@op(takes="biuf", elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
+_DIVISION: dict[str, Any] = {"takes": "iuf", "elementwise": True, "order": 1}
+_DIVISION |= {"samples": lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))]}
+
+
+@op(**_DIVISION)
 def remainder(xp, a, b):
     """Python's a % b: the sign of the result is that of b. RuntimeError for integers when a divisor is 0."""
     check_divisor("remainder", a, b)
@@ -192,7 +215,7 @@ def _(xp, g, _y, a, b):
     return -g * xp.floor(a / b)
 
 
-@op(takes="biuf", elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))], order=1)
+@op(**_DIVISION)
 def fmod(xp, a, b):
     """C's fmod: the sign of the result is that of a. RuntimeError for integers when a divisor is 0."""
     check_divisor("fmod", a, b)
@@ -207,6 +230,30 @@ def _(xp, g, _y, _a, _b):
 @fmod.vjp(1)
 def _(xp, g, _y, a, b):
     return -g * xp.trunc(a / b)
+
+
+@op(**_DIVISION, wide_numbers=True)
+def floor_divide(xp, a, b):
+    """floor(a / b) in the operands' dtype. Its gradient is 0. RuntimeError for integers when a divisor is 0."""
+    check_divisor("floor_divide", a, b)
+    return xp.floor_divide(a, b)
+
+
+@op(**_DIVISION, wide_numbers=True)
+def trunc_divide(xp, a, b):
+    """a / b rounded towards 0, in the operands' dtype. Its gradient is 0. RuntimeError for integers divided by 0."""
+    check_divisor("div", a, b)
+    if all(isinstance(x, int) or (getattr(x, "dtype", None) is not None and x.dtype.kind in "iu") for x in (a, b)):
+        return xp.floor_divide(a - xp.fmod(a, b), b)  # exact, which floats are not
+    return xp.trunc(a / b)
+
+
+@floor_divide.vjp(0)
+@floor_divide.vjp(1)
+@trunc_divide.vjp(0)
+@trunc_divide.vjp(1)
+def _(xp, g, _y, _a, _b):
+    return xp.zeros_like(g)
 
 
 @op(takes="biuf", elementwise=True, floats=True, samples=_positive_pairs)

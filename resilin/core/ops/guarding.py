@@ -15,6 +15,7 @@ from resilin.core.kernels.loader import native
 Rule = Callable[..., Any]
 
 _BFLOAT16 = dtypes.bfloat16.np  # one object, as numpy keeps one dtype per registered type: compared by `is`, every call
+_FLOAT16 = np.dtype(np.float16)
 _FLOAT32 = np.dtype(np.float32)
 
 
@@ -85,17 +86,17 @@ def refused(name: str, x: Any, kinds: str) -> NotImplementedError:
     return NotImplementedError(f"{name}({given} {list(x.shape)}): not implemented for {given}; it takes {supported}")
 
 
-def guarded(forward: Rule, n: int, *, quiet: bool, moves: bool) -> Rule:
+def guarded(forward: Rule, n: int, *, quiet: bool, moves: bool, wide: bool = False) -> Rule:
     """`forward` of an op with `n` tensors (-1: a sequence of them) with what its facts ask for."""
     if quiet and not moves:
-        return _computing(forward, n)
+        return _computing(forward, n, wide)
     silent = _quietly(forward) if quiet else forward
-    return silent if moves else _rounded_once(silent, n)
+    return silent if moves else _rounded_once(silent, n, wide)
 
 
 def _quietly(forward: Rule) -> Rule:
     if IN_NATIVE:
-        return native.quiet_call(forward, forward, VARIABLE, SILENT, _BFLOAT16, 0)
+        return native.quiet_call(forward, forward, VARIABLE, SILENT, _BFLOAT16, 0, False)
 
     def run(*args: Any) -> Any:
         token = silence(SILENT)
@@ -107,38 +108,46 @@ def _quietly(forward: Rule) -> Rule:
     return run
 
 
-def _computing(forward: Rule, n: int) -> Rule:
+def _computing(forward: Rule, n: int, wide: bool) -> Rule:
     """The common case, both at once; in native code, where there is some."""
-    general = _rounded_once(_quietly(forward), n)
+    general = _rounded_once(_quietly(forward), n, wide)
     if n > 0 and IN_NATIVE:
-        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n)
+        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n, wide)
     return general
 
 
-def _rounded_once(forward: Rule, n: int) -> Rule:
+def _rounded_once(forward: Rule, n: int, wide: bool) -> Rule:
     """`forward`, computed in float32 where an input is bfloat16, and rounded to the inputs' dtype once, as in PyTorch.
 
     numpy does not know that bfloat16 is a float: beside a Python number it would widen, and some functions refuse it.
+    With `wide`, so it is with float16 beside a Python number, which numpy would round to float16.
     """
 
     def run(xp: Any, *args: Any) -> Any:
         inputs = args[0] if n < 0 else args[:n]
         for x in inputs:
             if getattr(x, "dtype", None) is _BFLOAT16:
-                return _in_float32(forward, n, inputs, xp, args)
+                return _in_float32(forward, n, inputs, xp, args, _BFLOAT16)
+        if wide and _float16_beside_number(inputs):
+            return _in_float32(forward, n, inputs, xp, args, _FLOAT16)
         return forward(xp, *args)
 
     return run
 
 
-def _in_float32(forward: Rule, n: int, inputs: Any, xp: Any, args: tuple[Any, ...]) -> Any:
+def _float16_beside_number(inputs: Any) -> bool:
+    number = any(type(x) is float or type(x) is int for x in inputs)
+    return number and any(getattr(x, "dtype", None) == _FLOAT16 for x in inputs)
+
+
+def _in_float32(forward: Rule, n: int, inputs: Any, xp: Any, args: tuple[Any, ...], half: Any) -> Any:
     given = [x for x in inputs if hasattr(x, "dtype") and x.dtype.kind in "fVc"]
-    wide = [pack.astype(x, _FLOAT32) if getattr(x, "dtype", None) is _BFLOAT16 else x for x in inputs]
+    wide = [pack.astype(x, _FLOAT32) if getattr(x, "dtype", None) == half else x for x in inputs]
     value = forward(xp, wide, *args[1:]) if n < 0 else forward(xp, *wide, *args[n:])
-    if any(x.dtype is not _BFLOAT16 for x in given):
+    if any(x.dtype != half for x in given):
         return value
-    return tuple(map(_narrowed, value)) if isinstance(value, tuple) else _narrowed(value)
+    return tuple(_narrowed(v, half) for v in value) if isinstance(value, tuple) else _narrowed(value, half)
 
 
-def _narrowed(value: Any) -> Any:
-    return pack.astype(value, _BFLOAT16) if value.dtype == _FLOAT32 else value
+def _narrowed(value: Any, half: Any) -> Any:
+    return pack.astype(value, half) if value.dtype == _FLOAT32 else value

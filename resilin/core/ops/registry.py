@@ -75,6 +75,8 @@ class Op:
         self.quiet: bool = facts.pop("quiet", not self.view)
         self.floats: bool = facts.pop("floats", False)
         self.elementwise: bool = facts.pop("elementwise", False)
+        self.wide_numbers: bool = facts.pop("wide_numbers", False)
+        self.exponent: bool = facts.pop("exponent", False)
         self.order: int = facts.pop("order", 2)
         self.moves: bool = facts.pop("moves", self.view)
         self.host: str = facts.pop("host", "")
@@ -87,7 +89,7 @@ class Op:
             forward = on_host(forward, name)
         if not self.deterministic:
             forward = _varying(forward, name)
-        self.generic = Impl(guarded(forward, self.n, quiet=self.quiet, moves=self.moves), None)
+        self.generic = Impl(guarded(forward, self.n, quiet=self.quiet, moves=self.moves, wide=self.wide_numbers), None)
         self.impls: dict[str, Impl] = {}
         self.saves_any = False
         self._rules: dict[int, Rule] = {}
@@ -176,16 +178,17 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     """Declare an operation; see the module's text. Facts:
 
     `tensors` number of tensor inputs (default: arguments without a default; -1: the first argument is a sequence of
-    tensors), `elementwise` (scalars and promotion are handled), `host` (why tensors of other devices are computed
-    on the CPU, see `on_host.py`), `floats` (integers are converted to the default dtype first), `quiet` (numpy's
-    floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
-    `moves` (elements are moved or converted, not computed with, so bfloat16 needs no float32; the default for
-    views), `differentiable`, `complex`, `deterministic` (False: on every device; what
-    varies on one is listed by its backend), `dtypes` ("full": not of 16 bits), `takes` (the kinds of
-    dtypes it is for, others are refused: b bool, i and u integers, f floats, c complex; the default is all, "fc"
-    with "full"), `refuses` (the forward itself raises for others, so nothing is asked before it), `order` of
-    derivatives that tests check, `samples(r)` (argument tuples; `r(*shape)` draws an array), `reference` (the same
-    on numpy arrays).
+    tensors), `elementwise` (scalars and promotion are handled), `wide_numbers` (a Python number beside half types is
+    used in float32, not rounded to them), `exponent` (a number as second operand must fit the dtype of integers),
+    `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `floats` (integers are converted to
+    the default dtype first, and a number beside them is used as it is), `quiet` (numpy's floating point warnings are
+    off; the default except for views), `view`, `outputs` (0: as many as it gives), `moves` (elements are moved or
+    converted, not computed with, so bfloat16 needs no float32; the default for views), `differentiable`, `complex`,
+    `deterministic` (False: on every device; what varies on one is listed by its backend), `dtypes` ("full": not of 16
+    bits), `takes` (the kinds of dtypes it is for, others are refused: b bool, i and u integers, f floats, c complex;
+    the default is all, "fc" with "full"), `refuses` (the forward itself raises for others, so nothing is asked before
+    it), `order` of derivatives that tests check, `samples(r)` (argument tuples; `r(*shape)` draws an array),
+    `reference` (the same on numpy arrays).
     """
 
     def declare(fn: Rule) -> Op:

@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
+import numpy as np
+
 from resilin.core.kernels import loader
+from resilin.core.kernels.common import is_array
 from resilin.core.public import blame, together
 from resilin.core.public.numpy_names import also_numpys
 
@@ -226,7 +229,7 @@ def _in_python(raw: Function, reflected: str | None, unnamed: Function | None = 
                 together.meet(call, (*args, *kwargs.values()))
             return raw(*args, **kwargs) if kwargs else unnamed(*args)
         except Exception as error:
-            if isinstance(error, TypeError) and reflected and len(args) == 2 and _answers(args[1], reflected):
+            if isinstance(error, TypeError) and reflected and len(args) == 2 and foreign(args[1], reflected, taken):
                 return NotImplemented
             made = error if taken else blame.explain(call, (*args, *kwargs.values()), error)
             if made is error:
@@ -237,16 +240,27 @@ def _in_python(raw: Function, reflected: str | None, unnamed: Function | None = 
     return call
 
 
-def _answers(other: Any, reflected: str) -> bool:
-    """Whether a class of Python other than Tensor gives `other` this reflected operator."""
+def foreign(other: Any, reflected: str, taken: bool) -> bool:
+    """Whether an operator that could not take `other` leaves it to Python: to what `other` itself makes of it.
+
+    So it is with what a class of Python other than Tensor has the `reflected` operator for, and with all that is no
+    tensor, number or array, unless a class or mode has `taken` the call over.
+    """
     kind = type(other)
-    return bool(kind.__flags__ & 1 << 9) and not issubclass(kind, _plain[:1]) and hasattr(kind, reflected)
+    if issubclass(kind, _plain[:1]):
+        return False
+    if bool(kind.__flags__ & 1 << 9) and hasattr(kind, reflected):  # a class made by Python
+        return True
+    return not (taken or isinstance(other, _OPERANDS) or is_array(other))
+
+
+_OPERANDS = (int, float, complex, np.number, np.bool_)
 
 
 def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str | None = None) -> Any:
     """`raw` as the public function `module.name`. Handlers are given `func` (default: the public function itself).
 
-    With `reflected`, it is an operator that returns NotImplemented where its operand has that method instead.
+    With `reflected`, it is an operator that returns NotImplemented for an operand that is `foreign` to it.
     """
     if "<locals>" in getattr(raw, "__qualname__", ""):  # what Python's own errors call it
         raw.__qualname__ = name.rpartition(".")[2]
@@ -313,4 +327,5 @@ def configure(tensor: type, parameter: type, retype: Function) -> None:
     if native is not None:
         native.function_configure(tensor, parameter, disabled, take_over)
         native.function_explain(blame.explain)
+        native.function_foreign(foreign)
         native.function_meet(together.meet, tensor)

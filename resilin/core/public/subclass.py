@@ -114,9 +114,15 @@ def _is_public(name: str) -> bool:
 
 
 def _reflected(name: str) -> str | None:
-    """The method that an operand is asked for when operator `name` cannot take it."""
+    """The method that an operand is asked for when operator `name` cannot take it; None for what is no operator."""
     plain = name.strip("_")
-    return f"__r{plain}__" if name == f"__{plain}__" and plain in _REFLECTED else _COMPARED.get(name)
+    if name != f"__{plain}__":
+        return None
+    if plain in _REFLECTED:
+        return f"__r{plain}__"
+    if plain[1:] in _REFLECTED and plain[0] in "ir":  # in place, or itself the reflected one
+        return f"__{'r' if plain[0] == 'i' else ''}{plain[1:]}__"
+    return _COMPARED.get(name)
 
 
 def publish() -> None:

@@ -240,8 +240,8 @@ def _direct(ufunc: Any, self: Tensor, other: Any) -> bool:
         if other._array.shape != array.shape and not _fits(other._array.shape, array.shape):
             return False
         other = other._array
-    elif not isinstance(other, (int, float)):
-        return False
+    elif not isinstance(other, (int, float)) or array.dtype.itemsize == 2:
+        return False  # half types meet a number in float32, where the ufunc would round it first
     token = silence(SILENT)
     try:
         ufunc(array, other, out=array)

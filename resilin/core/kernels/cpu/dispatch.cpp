@@ -16,6 +16,7 @@ namespace {
 PyTypeObject *plain[2];                        // Tensor and Parameter, whose calls nobody takes over
 PyObject *protocol, *disabled, *take_over;     // the attribute's name; the value that says "not this class"; see above
 PyObject *explain;                             // resilin.core.public.blame.explain, asked what to raise for an error
+PyObject *foreign;                             // resilin.core.public.dispatch.foreign, asked whether an operand is unknown
 PyObject *meet;                                // resilin.core.public.together.meet, asked about tensors of several devices
 Py_ssize_t device;                             // where a tensor has its device
 Py_ssize_t modes;                              // modes active in any thread; guarded by the GIL
@@ -25,7 +26,7 @@ struct Function {
     vectorcallfunc call;
     PyObject *raw;       // the function behind it
     PyObject *unnamed;   // the one for calls without keywords, often the same
-    PyObject *reflected; // "__radd__" of `__add__`, and so on; null of all other functions
+    PyObject *reflected; // "__radd__" of `__add__`, and so on; null of all that are no operators
     PyObject *dict, *weak;
 };
 
@@ -89,18 +90,20 @@ PyObject *hand_over(Function *self, PyObject *const *args, Py_ssize_t n, PyObjec
     return result;
 }
 
-// An operator that cannot take its operand leaves it to the operand's reflected operator, if a class of Python has one.
-PyObject *or_reflected(Function *self, PyObject *other) {
-    PyTypeObject *type = Py_TYPE(other);
-    if (!PyErr_ExceptionMatches(PyExc_TypeError) || !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) ||
-        PyType_IsSubtype(type, plain[0]))
-        return nullptr;
-    PyObject *kind, *error, *trace; // set aside: a lookup that finds nothing clears them
+// An operator that cannot take its operand says so, so that Python asks the operand, or says what does not go together.
+PyObject *or_reflected(Function *self, PyObject *other, bool taken) {
+    if (!PyErr_ExceptionMatches(PyExc_TypeError) || !foreign) return nullptr;
+    PyObject *kind, *error, *trace; // set aside: the question is asked without an error
     PyErr_Fetch(&kind, &error, &trace);
-    if (!_PyType_Lookup(type, self->reflected)) {
+    PyObject *all[3] = {other, self->reflected, taken ? Py_True : Py_False};
+    PyObject *answer = PyObject_Vectorcall(foreign, all, 3, nullptr);
+    if (answer != Py_True) {
+        Py_XDECREF(answer);
+        PyErr_Clear(); // the question itself failed: the error stays what it is
         PyErr_Restore(kind, error, trace);
         return nullptr;
     }
+    Py_DECREF(answer);
     Py_XDECREF(kind);
     Py_XDECREF(error);
     Py_XDECREF(trace);
@@ -146,7 +149,7 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     PyObject *result =
         taken ? hand_over(self, args, n, names)
               : PyObject_Vectorcall(names ? self->raw : self->unnamed, args, flagged, names);
-    if (!result && self->reflected && n == 2) result = or_reflected(self, args[1]);
+    if (!result && self->reflected && n == 2) result = or_reflected(self, args[1], taken);
     return result || taken || !explain ? result : explained(self, args, all);
 }
 
@@ -251,6 +254,7 @@ void bind_dispatch(nanobind::module_ &m) {
     m.def("function_make", &make_function, nb::arg("raw"), nb::arg("reflected").none(), nb::arg("unnamed"));
     m.def("function_configure", &configure);
     m.def("function_explain", [](nb::object handler) { explain = handler.release().ptr(); });
+    m.def("function_foreign", [](nb::object handler) { foreign = handler.release().ptr(); });
     m.def("function_meet", [](nb::object handler, nb::type_object tensor) {
         PyObject *found = PyDict_GetItemString(reinterpret_cast<PyTypeObject *>(tensor.ptr())->tp_dict, "_dev");
         if (!found || Py_TYPE(found) != &PyMemberDescr_Type) throw nb::type_error("_dev");

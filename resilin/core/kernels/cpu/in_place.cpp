@@ -8,6 +8,8 @@
 namespace resilin {
 namespace {
 
+PyObject *in_dtype, *float32; // the name of the ufuncs' argument in a tuple, and its value
+
 struct InPlace : Callable {
     static constexpr const char *NAME = "resilin.core._native.InPlaceCall";
     static constexpr int REFERENCES = 5;
@@ -38,6 +40,8 @@ bool fits(PyArrayObject *other, PyArrayObject *target) {
     return true;
 }
 
+constexpr npy_intp FEW = 1024; // elements of float16; above, the way in Python converts them faster than numpy does
+
 // The operands of the ufunc, borrowed; false when this is no call for it.
 bool operands(PyObject *target, PyObject *other, PyObject **found) {
     if (look(target, found[0]) == Operand::other || !alone(target)) return false;
@@ -50,19 +54,26 @@ bool operands(PyObject *target, PyObject *other, PyObject **found) {
         auto *value = reinterpret_cast<PyArrayObject *>(found[1]);
         if (PyArray_DESCR(value) != PyArray_DESCR(array) || !fits(value, array)) return false;
         recorded |= in_graph(other);
-    } else if (!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) {
+    } else if ((!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) ||
+               (PyArray_DESCR(array)->type_num == NPY_HALF && PyArray_SIZE(array) > FEW)) {
         return false;
     }
     found[2] = found[0];
     return !recorded || !records();
 }
 
+bool half_type(PyObject *array) {
+    return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array))->type_num == NPY_HALF;
+}
+
 PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
     auto *self = reinterpret_cast<InPlace *>(object);
-    PyObject *given[3];
+    PyObject *given[4];
     if (!names && PyVectorcall_NARGS(flagged) == 2 && !PyList_GET_SIZE(classes.active) &&
         operands(args[0], args[1], given)) {
-        PyObject *done = call_silently(self->variable, self->silent, self->ufunc, given, 3, nullptr);
+        const bool half = given[1] == args[1] && half_type(given[0]); // float16 meets a number in float32
+        given[3] = half ? float32 : nullptr;
+        PyObject *done = call_silently(self->variable, self->silent, self->ufunc, given, 3, half ? in_dtype : nullptr);
         Py_XDECREF(done);
         if (done) return count_write(args[0]) ? Py_NewRef(args[0]) : nullptr;
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
@@ -73,6 +84,11 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
 
 nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object variable, nb::object silent) {
     InPlace *self = make_callable<InPlace>(call);
+    if (!in_dtype) {
+        in_dtype = Py_BuildValue("(s)", "dtype");
+        float32 = reinterpret_cast<PyObject *>(PyArray_DescrFromType(NPY_FLOAT));
+        if (!in_dtype || !float32) throw nb::python_error();
+    }
     self->ufunc = ufunc.release().ptr();
     self->otherwise = otherwise.release().ptr();
     self->variable = variable.release().ptr();
