@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import places, reducing
+from resilin.core.api.halves import opened
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.ops import activation, attention, loss, random
@@ -197,7 +198,9 @@ def scaled_dot_product_attention(
     if lead and not (attn_mask is not None and attn_mask.requires_grad and mode.grad):
         mask = None if attn_mask is None else attn_mask._array
         return attention.attention.call(query, key, value, mask, is_causal, factor, dropped)
-    return _plain_attention(query, key, value, attn_mask, is_causal, factor, dropped)
+    q, k, v, added, narrow = opened(query, key, value, attn_mask)
+    made: Tensor = narrow(_plain_attention(q, k, v, added, is_causal, factor, dropped))
+    return made
 
 
 def _check_operands(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
@@ -315,5 +318,6 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, o
     """input divided by its p-norm along `dim` (at least eps); written into `out` if given, which must fit."""
     need_tensors("normalize", input=input)
     need_numbers("normalize", eps=eps)
-    made = input / reducing.norm(input, p, dim, True).clamp(min=eps)
+    wide, narrow = opened(input)
+    made: Tensor = narrow(wide / reducing.norm(wide, p, dim, True).clamp(min=eps))
     return made if out is None else inplace_ops.copy_(out, made)

@@ -18,6 +18,7 @@ from resilin.core.autograd import node_names
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import METADATA, NODE_HOOKS, GradientEdge, NodeHooks, node_of
 from resilin.core.dtype import NpDtype
+from resilin.core.ops.guarding import FLOAT32, is_half, widened
 from resilin.core.state.hooks import RemovableHandle, add_hook
 from resilin.core.state.versions import InferenceCount, View, share_version
 from resilin.core.tensor import Tensor, wrap
@@ -52,6 +53,18 @@ class Meta:
     def ndim(self) -> int:
         """Number of dimensions."""
         return len(self.shape)
+
+
+def _wide(value: Any) -> Any:
+    """What a rule gets for an input of 16-bit floats where it is to compute in float32."""
+    return Meta(value.shape, FLOAT32) if type(value) is Meta and is_half(value) else widened(value)
+
+
+def _wide_recorded(xp: Any, value: Any) -> Any:
+    """`_wide` for a rule that is recorded."""
+    if not isinstance(value, Tensor):
+        return _wide(value)
+    return xp.astype(value, FLOAT32) if is_half(value._array) else value
 
 
 class Node:
@@ -182,6 +195,9 @@ class Node:
         arrays = self.arrays()
         y = self._saved_output()
         impl = self.impl
+        if impl.wide and (is_half(g) or (type(g) is list and any(map(is_half, g)))):
+            g = list(map(widened, g)) if type(g) is list else widened(g)
+            y, arrays = widened(y), list(map(_wide, arrays))
         if impl.residual:
             return impl.vjp(self.dev.xp, self.needs, g, y, self.residual, *arrays, *self.params)
         return impl.vjp(self.dev.xp, self.needs, g, y, *arrays, *self.params)
@@ -200,6 +216,8 @@ class Node:
         before = getattr(self.impl, "before_rule", None)
         if before is not None:
             before()
+        if self.op.generic.wide and isinstance(g, Tensor) and is_half(g._array):
+            g, y, *inputs = (_wide_recorded(xp, value) for value in (g, y, *inputs))
         return self.op.generic.vjp(xp, self.needs, g, y, *inputs, *self.params)
 
     def _saved_output(self) -> Any:

@@ -1,4 +1,4 @@
-"""What surrounds the forward function of an op: numpy's floating point warnings off, bfloat16 computed in float32."""
+"""What surrounds the functions of an op: numpy's floating point warnings off, 16-bit floats computed in float32."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from resilin.core.kernels.loader import native
 Rule = Callable[..., Any]
 
 _BFLOAT16 = dtypes.bfloat16.np  # one object, as numpy keeps one dtype per registered type: compared by `is`, every call
-_FLOAT32 = np.dtype(np.float32)
+_FLOAT16 = np.dtype(np.float16)
+FLOAT32 = np.dtype(np.float32)
 
 
 class _ErrState:
@@ -85,17 +86,24 @@ def refused(name: str, x: Any, kinds: str) -> NotImplementedError:
     return NotImplementedError(f"{name}({given} {list(x.shape)}): not implemented for {given}; it takes {supported}")
 
 
-def guarded(forward: Rule, n: int, *, quiet: bool, moves: bool) -> Rule:
+def guarded(forward: Rule, n: int, *, quiet: bool, moves: bool, single: bool = False) -> Rule:
     """`forward` of an op with `n` tensors (-1: a sequence of them) with what its facts ask for."""
     if quiet and not moves:
-        return _computing(forward, n)
+        return _computing(forward, n, single)
     silent = _quietly(forward) if quiet else forward
-    return silent if moves else _rounded_once(silent, n)
+    return silent if moves else _rounded_once(silent, n, single)
+
+
+def guarded_kernel(forward: Rule, n: int, *, quiet: bool, wide: bool, residual: bool) -> Rule:
+    """A kernel for such an op. `wide`: of 16-bit floats it gets float32, and its result is rounded to the dtype of its
+    first tensor; its residual stays float32."""
+    silent = _quietly(forward) if quiet else forward
+    return _kernel_rounded_once(silent, n, residual) if wide else silent
 
 
 def _quietly(forward: Rule) -> Rule:
     if IN_NATIVE:
-        return native.quiet_call(forward, forward, VARIABLE, SILENT, _BFLOAT16, 0)
+        return native.quiet_call(forward, forward, VARIABLE, SILENT, _BFLOAT16, 0, False)
 
     def run(*args: Any) -> Any:
         token = silence(SILENT)
@@ -107,38 +115,69 @@ def _quietly(forward: Rule) -> Rule:
     return run
 
 
-def _computing(forward: Rule, n: int) -> Rule:
+def _computing(forward: Rule, n: int, single: bool) -> Rule:
     """The common case, both at once; in native code, where there is some."""
-    general = _rounded_once(_quietly(forward), n)
+    general = _rounded_once(_quietly(forward), n, single)
     if n > 0 and IN_NATIVE:
-        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n)
+        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n, single)
     return general
 
 
-def _rounded_once(forward: Rule, n: int) -> Rule:
-    """`forward`, computed in float32 where an input is bfloat16, and rounded to the inputs' dtype once, as in PyTorch.
+def _rounded_once(forward: Rule, n: int, single: bool) -> Rule:
+    """`forward`, computed in float32 where an input has 16 bits, and rounded to the inputs' dtype once, as in PyTorch.
 
-    numpy does not know that bfloat16 is a float: beside a Python number it would widen, and some functions refuse it.
+    float16 of a `single` step is left to numpy, which does the same. Of bfloat16 numpy does not know that it is a
+    float: beside a Python number it would widen, and some functions refuse it.
     """
+    other = _BFLOAT16 if single else _FLOAT16
 
     def run(xp: Any, *args: Any) -> Any:
         inputs = args[0] if n < 0 else args[:n]
         for x in inputs:
-            if getattr(x, "dtype", None) is _BFLOAT16:
+            dtype = getattr(x, "dtype", None)
+            if dtype is _BFLOAT16 or dtype is other:
                 return _in_float32(forward, n, inputs, xp, args)
         return forward(xp, *args)
 
     return run
 
 
+def is_half(x: Any) -> bool:
+    """Whether `x` is an array of float16 or bfloat16."""
+    dtype = getattr(x, "dtype", None)
+    return dtype is _BFLOAT16 or dtype is _FLOAT16
+
+
+def widened(x: Any) -> Any:
+    """An array of 16-bit floats as float32; anything else as it is."""
+    return pack.astype(x, FLOAT32) if is_half(x) else x
+
+
+def put_rounded(array: Any, value: Any) -> None:
+    """Write `value`, float32, into `array`, rounded to its dtype; what is too large becomes infinite without a word."""
+    array[...] = pack.astype(value, array.dtype)
+
+
 def _in_float32(forward: Rule, n: int, inputs: Any, xp: Any, args: tuple[Any, ...]) -> Any:
-    given = [x for x in inputs if hasattr(x, "dtype") and x.dtype.kind in "fVc"]
-    wide = [pack.astype(x, _FLOAT32) if getattr(x, "dtype", None) is _BFLOAT16 else x for x in inputs]
+    given = {x.dtype for x in inputs if hasattr(x, "dtype") and x.dtype.kind in "fVc"}
+    wide = list(map(widened, inputs))
     value = forward(xp, wide, *args[1:]) if n < 0 else forward(xp, *wide, *args[n:])
-    if any(x.dtype is not _BFLOAT16 for x in given):
+    if len(given) > 1:  # the wider one is float32 or more: so is the result
         return value
-    return tuple(map(_narrowed, value)) if isinstance(value, tuple) else _narrowed(value)
+    return _narrowed(value, given.pop())
 
 
-def _narrowed(value: Any) -> Any:
-    return pack.astype(value, _BFLOAT16) if value.dtype == _FLOAT32 else value
+def _narrowed(value: Any, dtype: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_narrowed(part, dtype) for part in value)
+    return pack.astype(value, dtype) if value.dtype == FLOAT32 else value
+
+
+def _kernel_rounded_once(forward: Rule, n: int, residual: bool) -> Rule:
+    def run(xp: Any, x: Any, *args: Any) -> Any:
+        if not is_half(x):
+            return forward(xp, x, *args)
+        value = forward(xp, widened(x), *map(widened, args[: n - 1]), *args[n - 1 :])
+        return (_narrowed(value[0], x.dtype), *value[1:]) if residual else _narrowed(value, x.dtype)
+
+    return run

@@ -31,10 +31,11 @@ namespace {
 struct Quiet : Callable {
     static constexpr const char *NAME = "resilin.core._native.QuietCall";
     static constexpr int REFERENCES = 6;
-    PyObject *forward, *general; // `general` takes tensors of bfloat16
+    PyObject *forward, *general; // `general` takes tensors of 16-bit floats
     PyObject *variable, *silent; // numpy's context variable, and its value without warnings
     PyObject *bfloat16;          // the dtype
     int tensors;
+    bool single; // float16 goes to `forward`, too
 };
 
 PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
@@ -43,15 +44,17 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     for (Py_ssize_t i = 1; i <= self->tensors && i < given; i++) {
         PyObject *arg = args[i];
         if (PyFloat_CheckExact(arg) || PyLong_CheckExact(arg) || arg == Py_None) continue;
+        auto *array = reinterpret_cast<PyArrayObject *>(arg);
         if (!PyArray_Check(arg) ||  // another library's array: `general` asks it for its dtype
-            reinterpret_cast<PyObject *>(PyArray_DESCR(reinterpret_cast<PyArrayObject *>(arg))) == self->bfloat16)
+            reinterpret_cast<PyObject *>(PyArray_DESCR(array)) == self->bfloat16 ||
+            (!self->single && PyArray_TYPE(array) == NPY_HALF))
             return PyObject_Vectorcall(self->general, args, flagged, names);
     }
     return call_silently(self->variable, self->silent, self->forward, args, flagged, names);
 }
 
 nb::object quiet_call(nb::object forward, nb::object general, nb::object variable, nb::object silent,
-                      nb::object bfloat16, int tensors) {
+                      nb::object bfloat16, int tensors, bool single) {
     Quiet *self = make_callable<Quiet>(call);
     self->forward = forward.release().ptr();
     self->general = general.release().ptr();
@@ -59,6 +62,7 @@ nb::object quiet_call(nb::object forward, nb::object general, nb::object variabl
     self->silent = silent.release().ptr();
     self->bfloat16 = bfloat16.release().ptr();
     self->tensors = tensors;
+    self->single = single;
     return finished(self);
 }
 
