@@ -103,6 +103,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     return input / (mean.reshape(shape) * alpha + k) ** beta
 
 
+@rounded_once
 def cross_map_lrn2d(input: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
     """input / (k + alpha / size * sum of squares near each channel) ** beta; images (N, C, H, W).
 

@@ -68,6 +68,7 @@ def conv3d(
     return _convolve("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
 
 
+@rounded_once
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -97,6 +98,7 @@ def conv_transpose2d(
     return _transpose("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@rounded_once
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,
@@ -111,6 +113,7 @@ def conv_transpose3d(
     return _transpose("conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@rounded_once
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
     """Cross-correlation of input (time, batch, C) with weight (K, C, O); `bias` (O,)."""
     need_tensors("conv_tbc", input=input, weight=weight, bias=bias)

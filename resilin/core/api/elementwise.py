@@ -169,7 +169,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
 
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The next number of the dtype after `input` towards `other`. NotImplementedError when a gradient is wanted."""
-    return _of_two("nextafter", input, other, "f")
+    return _of_two("nextafter", input, other, "fV")
 
 
 def gcd(input: Tensor, other: Tensor) -> Tensor:

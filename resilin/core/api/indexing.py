@@ -202,11 +202,13 @@ def _scatter_reduced(input: Tensor, axis: int, array: Any, source: Any, reduce: 
         return total
     if mode.grad and (input.requires_grad or source.requires_grad):
         raise RuntimeError("scatter: reduce='multiply' has no gradient; use no_grad() or detach()")
+    input, source, narrow = opened(input, source)
     factors = np.ones_like(input._array)
     spots: list[Any] = list(np.indices(array.shape, sparse=True))
     spots[axis] = array
     np.multiply.at(factors, tuple(spots), source._array)
-    return input * wrap(factors, input._dev)
+    made: Tensor = narrow(input * wrap(factors, input._dev))
+    return made
 
 
 @_also_of_scalars

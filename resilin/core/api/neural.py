@@ -182,8 +182,11 @@ def scaled_dot_product_attention(
     """
     _check_operands(query, key, value, dropout_p)
     if enable_gqa:
+        q, k, v, mask, narrow = opened(query, key, value, attn_mask)  # gradients of heads that share one are added
         repeats = query._array.shape[-3] // key._array.shape[-3]
-        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+        k, v = k.repeat_interleave(repeats, -3), v.repeat_interleave(repeats, -3)
+        made: Tensor = narrow(scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale))
+        return made
     q, k = query._array, key._array
     if q.shape[-1] != k.shape[-1] or value._array.shape[-2] != k.shape[-2]:
         raise RuntimeError(
@@ -198,9 +201,8 @@ def scaled_dot_product_attention(
     if lead and not (attn_mask is not None and attn_mask.requires_grad and mode.grad):
         mask = None if attn_mask is None else attn_mask._array
         return attention.attention.call(query, key, value, mask, is_causal, factor, dropped)
-    q, k, v, added, narrow = opened(query, key, value, attn_mask)
-    made: Tensor = narrow(_plain_attention(q, k, v, added, is_causal, factor, dropped))
-    return made
+    q, k, v, mask, narrow = opened(query, key, value, attn_mask)
+    return narrow(_plain_attention(q, k, v, mask, is_causal, factor, dropped))
 
 
 def _check_operands(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
