@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core.kernels.loader import kernel
-from resilin.core.ops.guarding import ANY
+from resilin.core.ops.guarding import ANY, ON_DEVICES
 from resilin.core.ops.registry import accelerate, is_complex, op
 
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
@@ -74,7 +74,7 @@ def _(xp, g, _y, a, _b):
     return g * xp.conj(a)
 
 
-@op(**_ONE, floats=True, samples=_positive_pairs)
+@op(**_ONE, floats=True, single=ON_DEVICES, samples=_positive_pairs)
 def divide(xp, a, b):
     """a / b; integers give the default dtype."""
     return a / b

@@ -51,6 +51,8 @@ IN_NATIVE = native is not None and isinstance(VARIABLE, contextvars.ContextVar)
 """Whether native code can do the same."""
 
 
+ON_DEVICES, ON_HOST = "devices", "host"
+"""Of the facts `single` and `narrow`: so it is with a device's library, and not with numpy."""
 ANY = "biufc"  # kinds of dtypes: bool, signed and unsigned integers, floats (bfloat16, too), complex numbers
 _NAMES = {"b": "bool", "i": "integer", "f": "floating point", "c": "complex"}
 
@@ -86,7 +88,7 @@ def refused(name: str, x: Any, kinds: str) -> NotImplementedError:
     return NotImplementedError(f"{name}({given} {list(x.shape)}): not implemented for {given}; it takes {supported}")
 
 
-def guarded(forward: Rule, n: int, *, quiet: bool, moves: bool, single: bool = False) -> Rule:
+def guarded(forward: Rule, n: int, *, quiet: bool, moves: bool, single: bool | str = False) -> Rule:
     """`forward` of an op with `n` tensors (-1: a sequence of them) with what its facts ask for."""
     if quiet and not moves:
         return _computing(forward, n, single)
@@ -115,27 +117,28 @@ def _quietly(forward: Rule) -> Rule:
     return run
 
 
-def _computing(forward: Rule, n: int, single: bool) -> Rule:
+def _computing(forward: Rule, n: int, single: bool | str) -> Rule:
     """The common case, both at once; in native code, where there is some."""
     general = _rounded_once(_quietly(forward), n, single)
     if n > 0 and IN_NATIVE:
-        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n, single)
+        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n, single is True)
     return general
 
 
-def _rounded_once(forward: Rule, n: int, single: bool) -> Rule:
+def _rounded_once(forward: Rule, n: int, single: bool | str) -> Rule:
     """`forward`, computed in float32 where an input has 16 bits, and rounded to the inputs' dtype once, as in PyTorch.
 
-    float16 of a `single` step is left to numpy, which does the same. Of bfloat16 numpy does not know that it is a
-    float: beside a Python number it would widen, and some functions refuse it.
+    float16 of a `single` step is left to the array library, which does the same. Of bfloat16 numpy does not know that
+    it is a float: beside a Python number it would widen, and some functions refuse it.
     """
-    other = _BFLOAT16 if single else _FLOAT16
+    other = _BFLOAT16 if single is True else _FLOAT16
+    everywhere = single != ON_DEVICES
 
     def run(xp: Any, *args: Any) -> Any:
         inputs = args[0] if n < 0 else args[:n]
         for x in inputs:
             dtype = getattr(x, "dtype", None)
-            if dtype is _BFLOAT16 or dtype is other:
+            if dtype is _BFLOAT16 or (dtype is other and (everywhere or isinstance(x, np.ndarray))):
                 return _in_float32(forward, n, inputs, xp, args)
         return forward(xp, *args)
 

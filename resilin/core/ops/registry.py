@@ -30,7 +30,7 @@ import numpy as np
 from resilin.core import determinism
 from resilin.core.device import add_to_namespaces
 from resilin.core.ops.calling import make_call
-from resilin.core.ops.guarding import ANY, guarded, guarded_kernel, taking
+from resilin.core.ops.guarding import ANY, ON_DEVICES, ON_HOST, guarded, guarded_kernel, taking
 from resilin.core.ops.on_host import on_host
 
 Rule = Callable[..., Any]
@@ -43,13 +43,13 @@ class Impl:
     """One implementation: `forward(xp, *arrays, *params)` and a joint rule.
 
     The rule is `vjp(xp, needs, g, y, *inputs, *params)`, with the residual after `y` when forward gives one. `wide`: of
-    16-bit floats it gets float32.
+    16-bit floats it gets float32 (`guarding.ON_HOST`: of those of the host).
     """
 
     __slots__ = ("before_rule", "forward", "kept", "residual", "saves", "vjp", "wide")
 
     def __init__(
-        self, forward: Rule, vjp: Rule | None, residual: bool = False, saves: Any = None, wide: bool = False
+        self, forward: Rule, vjp: Rule | None, residual: bool = False, saves: Any = None, wide: bool | str = False
     ) -> None:
         self.forward, self.vjp, self.residual, self.wide = forward, vjp, residual, wide
         self.saves = saves  # what its rule reads besides what the declared ones do: (of each input, of the output)
@@ -80,8 +80,8 @@ class Op:
         self.elementwise: bool = facts.pop("elementwise", False)
         self.order: int = facts.pop("order", 2)
         self.moves: bool = facts.pop("moves", self.view)
-        self.narrow: bool = facts.pop("narrow", self.moves)
-        self.single: bool = facts.pop("single", self.narrow)
+        self.narrow: bool | str = facts.pop("narrow", self.moves)
+        self.single: bool | str = facts.pop("single", self.narrow)
         self.host: str = facts.pop("host", "")
         refuses = facts.pop("refuses", False)
         if facts:
@@ -93,7 +93,7 @@ class Op:
         if not self.deterministic:
             forward = _varying(forward, name)
         guard = guarded(forward, self.n, quiet=self.quiet, moves=self.moves, single=self.single)
-        self.generic = Impl(guard, None, wide=not self.narrow)
+        self.generic = Impl(guard, None, wide=_not(self.narrow))
         self.impls: dict[str, Impl] = {}
         self.saves_any = False
         self._rules: dict[int, Rule] = {}
@@ -146,7 +146,7 @@ class Op:
         forward = taking(forward, self.name, self.n, self.takes)
         saves = _keeps_of(vjp, self.n, skip=4 if residual else 3)
         wide = device_type == "cpu" and self.generic.wide  # a device's kernels compute so themselves
-        guard = guarded_kernel(forward, self.n, quiet=quiet, wide=wide, residual=residual)
+        guard = guarded_kernel(forward, self.n, quiet=quiet, wide=bool(wide), residual=residual)
         self.impls[device_type] = Impl(guard, vjp, residual, saves, wide)
         self._note_saves(saves)
 
@@ -188,8 +188,9 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     on the CPU, see `on_host.py`), `floats` (integers are converted to the default dtype first), `quiet` (numpy's
     floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
     `moves` (elements are moved or converted, not computed with, so 16-bit floats need no float32; the default for
-    views), `single` (forward is one step, which numpy rounds once for float16), `narrow` (its rules are, too, and get
-    16-bit floats as they are), `differentiable`, `complex`, `deterministic` (False: on every device; what
+    views), `single` (forward is one step, which the array library rounds once for float16), `narrow` (its rules are,
+    too, and get 16-bit floats as they are; `guarding.ON_DEVICES` in both: with a device's library, not with numpy),
+    `differentiable`, `complex`, `deterministic` (False: on every device; what
     varies on one is listed by its backend), `dtypes` ("full": not of 16 bits), `takes` (the kinds of
     dtypes it is for, others are refused: b bool, i and u integers, f floats, c complex; the default is all, "fc"
     with "full"), `refuses` (the forward itself raises for others, so nothing is asked before it), `order` of
@@ -233,6 +234,10 @@ def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., A
         return declared.vjp(xp, needs, g, None, x, *params) if dx is None else (dx,)  # type: ignore[misc]
 
     override(name, "cpu", run, rule, quiet=False)
+
+
+def _not(narrow: bool | str) -> bool | str:
+    return ON_HOST if narrow == ON_DEVICES else not narrow
 
 
 def is_complex(x: Any) -> bool:

@@ -149,7 +149,9 @@ def _(xp, g, _y, x):
     safe = xp.where(near, xp.ones_like(x), x)
     small = xp.where(near, t, xp.zeros_like(t))
     s = small * small
-    series = small * (s * (1 / 30 - s * (1 / 840 - s * (1 / 45360 - s * (1 / 3991680)))) - 1 / 3) * math.pi
+    series = (
+        small * (s * (1 / 30 - s * (1 / 840 - s * (1 / 45360 - s * (1 / 3991680)))) - 1 / 3) * math.pi + 0.0
+    )  # no -0
     return g * xp.conj(xp.where(near, series, (xp.cos(t) - xp.sinc(safe)) / safe))
 
 
