@@ -134,6 +134,12 @@ def _rounded_once(forward: Rule, n: int, single: bool | str) -> Rule:
     other = _BFLOAT16 if single is True else _FLOAT16
     everywhere = single != ON_DEVICES
 
+    def unary(xp: Any, x: Any, *params: Any) -> Any:
+        dtype = getattr(x, "dtype", None)
+        if dtype is _BFLOAT16 or (dtype is other and (everywhere or isinstance(x, np.ndarray))):
+            return _narrowed(forward(xp, pack.astype(x, FLOAT32), *params), dtype)
+        return forward(xp, x, *params)
+
     def run(xp: Any, *args: Any) -> Any:
         inputs = args[0] if n < 0 else args[:n]
         for x in inputs:
@@ -142,7 +148,7 @@ def _rounded_once(forward: Rule, n: int, single: bool | str) -> Rule:
                 return _in_float32(forward, n, inputs, xp, args)
         return forward(xp, *args)
 
-    return run
+    return unary if n == 1 else run
 
 
 def is_half(x: Any) -> bool:
@@ -162,18 +168,23 @@ def put_rounded(array: Any, value: Any) -> None:
 
 
 def _in_float32(forward: Rule, n: int, inputs: Any, xp: Any, args: tuple[Any, ...]) -> Any:
-    given = {x.dtype for x in inputs if hasattr(x, "dtype") and x.dtype.kind in "fVc"}
-    wide = list(map(widened, inputs))
+    target, wide = None, []
+    for x in inputs:
+        dtype = getattr(x, "dtype", None)
+        if dtype is _BFLOAT16 or dtype is _FLOAT16:
+            wide.append(pack.astype(x, FLOAT32))
+        else:
+            wide.append(x)
+        if dtype is not target and dtype is not None and dtype.kind in "fVc":
+            target = dtype if target is None else FLOAT32  # of several, one has 32 bits or more: so has the result
     value = forward(xp, wide, *args[1:]) if n < 0 else forward(xp, *wide, *args[n:])
-    if len(given) > 1:  # the wider one is float32 or more: so is the result
-        return value
-    return _narrowed(value, given.pop())
+    return _narrowed(value, target)
 
 
 def _narrowed(value: Any, dtype: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(_narrowed(part, dtype) for part in value)
-    return pack.astype(value, dtype) if value.dtype == FLOAT32 else value
+    return pack.astype(value, dtype) if value.dtype is FLOAT32 and dtype is not FLOAT32 else value
 
 
 def _kernel_rounded_once(forward: Rule, n: int, residual: bool) -> Rule:
