@@ -10,6 +10,7 @@ import numpy as np
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
 from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.gemm import matmul
+from resilin.core.ops.guarding import is_half, put_rounded, widened
 from resilin.core.plain import whole
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError, UsageTypeError
@@ -218,7 +219,10 @@ class LBFGS(Optimizer):
         for p in self.param_groups[0]["params"]:
             size = p._array.size * (2 if p.is_complex() else 1)
             piece = d[begin : begin + size] * d.dtype.type(t)
-            p._array += p._dev.xp.asarray(piece.view(p._array.dtype).reshape(p._array.shape))
+            if is_half(p._array):
+                put_rounded(p._array, widened(p._array) + p._dev.xp.asarray(piece.reshape(p._array.shape)))
+            else:
+                p._array += p._dev.xp.asarray(piece.view(p._array.dtype).reshape(p._array.shape))
             p._bump()
             begin += size
 
@@ -238,8 +242,11 @@ def _largest(x: Array) -> float:
 
 
 def _flat(array: Array) -> Array:
-    """A vector of an array's elements, on the host; of complex ones, the real and imaginary parts in turn."""
-    flat = np.ascontiguousarray(array_namespace(array).to_host(array)).reshape(-1)
+    """A vector of an array's elements, on the host; of complex ones, the real and imaginary parts in turn.
+
+    16-bit floats as float32: the search is made in it, and only the parameters it finds are rounded.
+    """
+    flat: Array = widened(np.ascontiguousarray(array_namespace(array).to_host(array)).reshape(-1))
     return flat.view(flat.real.dtype) if flat.dtype.kind == "c" else flat
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core import pieces
 from resilin.core.kernels.common import Array, array_namespace
+from resilin.core.ops.guarding import is_half, put_rounded, widened
 from resilin.core.plain import whole
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
@@ -86,8 +89,27 @@ class Adafactor(Optimizer):
             with fitting("Adafactor", [p], grad=[grad]):
                 if not state:
                     state.update(_first_variances(p, grad))
-                _adafactor(group, p._array, -grad if group["maximize"] else grad, state)
+                tiny = group["eps"][0]
+                tiny = float(dtypes.finfo(p.dtype).eps) if tiny is None else tiny
+                names = [name for name in ("variance", "row_var", "col_var") if name in state]
+                arrays = [p._array, grad, *(state[name]._array for name in names)]
+                with _in_float32(arrays) as wide:
+                    _adafactor(group, tiny, float(state["step"]._array) + 1, *wide)
+                state["step"]._array += 1
             p._bump()
+
+
+@contextlib.contextmanager
+def _in_float32(arrays: Sequence[Array]) -> Iterator[Sequence[Array]]:
+    """`arrays` (a parameter, its gradient, its states) to be written; 16-bit ones as float32, rounded at the end."""
+    if not any(map(is_half, arrays)):
+        yield arrays
+        return
+    wide = list(map(widened, arrays))
+    yield wide
+    for place, (array, result) in enumerate(zip(arrays, wide, strict=True)):
+        if place != 1 and array is not result:
+            put_rounded(array, result)
 
 
 def _refuse_complex(where: str, group: Group) -> None:
@@ -109,29 +131,26 @@ def _mean_square(x: Array, axis: int | None = None) -> Any:
     return (x * x).mean(axis=axis, keepdims=axis is not None)
 
 
-def _adafactor(group: Group, p: Array, grad: Array, state: dict[str, Tensor]) -> None:
-    """One step of one parameter, in place."""
+def _adafactor(group: Group, tiny: float, step: float, p: Array, grad: Array, *variances: Array) -> None:
+    """One step of one parameter, in place. `variances`: all, or those of rows and columns."""
     t, lr, xp = p.dtype.type, float(group["lr"]), array_namespace(p)
-    step = float(state["step"]._array) + 1
-    tiny, least = group["eps"]
-    tiny = float(dtypes.finfo(dtypes.from_numpy(p.dtype)).eps) if tiny is None else tiny
+    grad, least = -grad if group["maximize"] else grad, group["eps"][1]
     rate = max(least, math.sqrt(_mean_square(p))) * min(lr, 1 / math.sqrt(step))
     if group["weight_decay"]:
         p *= t(1 - lr * group["weight_decay"])
     share = t(step ** group["beta2_decay"])
     if grad.ndim < 2:
-        variance = state["variance"]._array
+        (variance,) = variances
         variance += (grad * grad - variance) * share
         estimate = variance
     else:
-        row, column = state["row_var"]._array, state["col_var"]._array
+        row, column = variances
         row += (_mean_square(grad, -1) - row) * share
         column += (_mean_square(grad, -2) - column) * share
         estimate = row * column / xp.maximum(row.mean(axis=-2, keepdims=True), t(tiny))
     update = grad / xp.sqrt(xp.maximum(estimate, t(tiny * tiny)))
     too_large = max(1.0, math.sqrt(_mean_square(update)) / group["d"])
     p -= update * t(rate / too_large)
-    state["step"]._array.fill(step)
 
 
 class Muon(Optimizer):
@@ -201,8 +220,11 @@ class Muon(Optimizer):
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = wrap(p._dev.xp.zeros_like(grad), p._dev)
             buffer = state["momentum_buffer"]._array
-            with fitting("Muon", [p], grad=[grad], momentum_buffer=[buffer]):
-                _muon(group, p._array, grad, buffer)
+            with (
+                fitting("Muon", [p], grad=[grad], momentum_buffer=[buffer]),
+                _in_float32([p._array, grad, buffer]) as wide,
+            ):
+                _muon(group, *wide)
             p._bump()
 
 

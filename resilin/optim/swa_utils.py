@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.api.halves import rounded_once
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
@@ -41,6 +42,7 @@ def get_ema_avg_fn(decay: float = 0.999) -> AverageFn:
     """A function of (average, current, number averaged) that returns decay * average + (1 - decay) * current."""
     _check_decay(decay)
 
+    @rounded_once
     def ema_update(ema_param: Tensor, current_param: Tensor, num_averaged: Any) -> Tensor:
         with no_grad():
             return ema_param * decay + current_param * (1 - decay)
@@ -67,6 +69,7 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> MultiAverageFn:
 def get_swa_avg_fn() -> AverageFn:
     """A function of (average, current, number averaged) that returns the average with `current` added to it."""
 
+    @rounded_once
     def swa_update(averaged_param: Tensor, current_param: Tensor, num_averaged: Any) -> Tensor:
         with no_grad():
             moved: Tensor = averaged_param + (current_param - averaged_param) / (num_averaged + 1)

@@ -58,3 +58,30 @@ def test_functions_of_bfloat16_round_once():
     expected = F.softplus(x.float()).bfloat16()
     assert F.softplus(x).tolist() == expected.tolist()
     assert torch.sigmoid(x).tolist() == torch.sigmoid(x.float()).bfloat16().tolist()
+
+
+# PyTorch's
+NEXT = {
+    torch.float16: [2**-24, -(2**-24), 1 + 2**-10, -1 + 2**-11, 65504.0, 3.0],
+    torch.bfloat16: [2**-133, -(2**-133), 1 + 2**-7, -1 + 2**-8, 255 * 2.0**120, 3.0],
+}
+
+
+@pytest.mark.parametrize("dtype", NEXT, ids=str)
+def test_nextafter_of_sixteen_bit_floats_steps_in_their_dtype(dtype):
+    x = torch.tensor([0.0, 0.0, 1.0, -1.0, float("inf"), 3.0], dtype=dtype)
+    y = torch.tensor([1.0, -1.0, 2.0, 0.0, 0.0, 3.0], dtype=dtype)
+    found = torch.nextafter(x, y)
+    assert found.dtype is dtype
+    assert found.tolist() == NEXT[dtype]
+    assert torch.nextafter(x, torch.full_like(y, float("nan"))).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", NEXT, ids=str)
+def test_dist_of_sixteen_bit_floats_subtracts_in_float32(dtype):
+    x, y = torch.tensor([300.0, 0.0], dtype=dtype), torch.tensor([0.0, 400.0], dtype=dtype)
+    assert x.dist(y).item() == 500
+    assert x.dist(y, 0).item() == 2
+    assert x.dist(y, float("inf")).item() == 400
+    assert x.dist(y, 3).item() == {torch.float16: 449.75, torch.bfloat16: 450}[dtype]  # PyTorch's
+    assert (x * 200).dist(x * -200).item() == {torch.float16: float("inf"), torch.bfloat16: 119808}[dtype]

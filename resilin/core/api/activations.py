@@ -10,7 +10,8 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import indexing, joining, shaping
-from resilin.core.api.neural import need_numbers, need_tensors, relu, softmax
+from resilin.core.api.halves import opened, rounded_once
+from resilin.core.api.neural import need_numbers, need_tensors, relu, softmax, widened
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import activation, random
 from resilin.core.ops import rectifier as ops
@@ -135,7 +136,7 @@ def rrelu(
     if not training:
         return leaky_relu(input, (lower + upper) / 2)
     with no_grad():
-        slopes = random.rand_like(input) * (upper - lower) + lower
+        slopes = widened(random.rand_like(input)) * (upper - lower) + lower
         factors = indexing.where(input <= 0, slopes, 1.0)
     made: Tensor = random.apply_mask.call(input, factors._array)
     return made
@@ -196,6 +197,7 @@ def softsign(input: Tensor) -> Tensor:
     return made
 
 
+@rounded_once
 def tanhshrink(input: Tensor) -> Tensor:
     """input - tanh(input)."""
     need_tensors("tanhshrink", input=input)
@@ -208,6 +210,7 @@ def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
     return softmax(-input, dim, dtype=dtype)
 
 
+@rounded_once
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """a * sigmoid(b) for the two halves a, b of input along `dim`."""
     _need_real("glu", input)
@@ -230,7 +233,8 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
         warnings.warn("gumbel_softmax: `eps` is deprecated and has no effect", UserWarning, stacklevel=2)
     with no_grad():
         noise = -random.fill_exponential(logits.detach().clone()).log()
-    soft = softmax((logits + noise) / tau, dim)
+    scores, noise, narrow = opened(logits, noise)
+    soft: Tensor = narrow(softmax((scores + noise) / tau, dim))
     if not hard:
         return soft
     y = np.atleast_1d(soft._array)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import indexing, neural
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.joining import cat
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import creation
@@ -57,16 +58,22 @@ def embedding_bag(
         index = index.index_select(0, places)
         factors = None if factors is None else factors.index_select(0, places)
     rows = neural.embedding(index, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
-    if factors is not None:
-        rows = rows * factors.unsqueeze(1)
     if mode == "max":
         return _largest(rows, bag, len(starts) - 1)
-    zeros = creation.zeros(len(starts) - 1, weight.shape[1], dtype=weight.dtype, device=weight.device)
-    total = indexing.index_add(zeros, 0, wrap(bag, input._dev), rows)
+    return _added_up(rows, factors, bag, len(starts) - 1, mode)
+
+
+@rounded_once
+def _added_up(rows: Tensor, factors: Tensor | None, bag: np.ndarray[Any, Any], bags: int, mode: str) -> Tensor:
+    """The sum or mean of the rows of each bag."""
+    if factors is not None:
+        rows = rows * factors.unsqueeze(1)
+    zeros = creation.zeros(bags, rows.shape[1], dtype=rows.dtype, device=rows.device)
+    total = indexing.index_add(zeros, 0, wrap(bag, rows._dev), rows)
     if mode == "sum":
         return total
-    counts = np.maximum(np.bincount(bag, minlength=len(starts) - 1), 1).astype(weight._array.dtype)
-    mean: Tensor = total / wrap(counts[:, None], weight._dev)
+    counts = np.maximum(np.bincount(bag, minlength=bags), 1).astype(rows._array.dtype)
+    mean: Tensor = total / wrap(counts[:, None], rows._dev)
     return mean
 
 
@@ -123,6 +130,7 @@ def _largest(rows: Tensor, bag: np.ndarray[Any, Any], bags: int) -> Tensor:
     return indexing.gather(cat([rows, zero], 0), 0, wrap(winners, rows._dev))
 
 
+@rounded_once
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """y[..., o] = sum over i, j of input1[..., i] * weight[o, i, j] * input2[..., j], plus bias[o]."""
     neural.need_tensors("bilinear", input1=input1, input2=input2, weight=weight)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.neural import need_tensors, pad
 from resilin.core.api.pooling import avg_pool2d
 from resilin.core.api.windows import batched, check_window, per_axis
@@ -89,6 +90,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     return input.reshape(shape[0], groups, shape[1] // groups, *shape[2:]).transpose(1, 2).reshape(shape)
 
 
+@rounded_once
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """input / (k + alpha * mean of the squares of `size` neighbouring channels) ** beta; (N, C, ...)."""
     shape = tuple(input.shape)
@@ -101,6 +103,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     return input / (mean.reshape(shape) * alpha + k) ** beta
 
 
+@rounded_once
 def cross_map_lrn2d(input: Tensor, size: int, alpha: float, beta: float, k: float) -> Tensor:
     """input / (k + alpha / size * sum of squares near each channel) ** beta; images (N, C, H, W).
 

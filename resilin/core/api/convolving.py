@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.neural import need_tensors, pad
 from resilin.core.api.windows import Lengths, batched, check_window, per_axis
 from resilin.core.ops import conv, shape
@@ -50,6 +51,7 @@ def conv2d(
     return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 
 
+@rounded_once
 def conv3d(
     input: Tensor,
     weight: Tensor,
@@ -66,6 +68,7 @@ def conv3d(
     return _convolve("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
 
 
+@rounded_once
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -80,6 +83,7 @@ def conv_transpose1d(
     return _transpose("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@rounded_once
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
@@ -94,6 +98,7 @@ def conv_transpose2d(
     return _transpose("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@rounded_once
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,
@@ -108,6 +113,7 @@ def conv_transpose3d(
     return _transpose("conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@rounded_once
 def conv_tbc(input: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
     """Cross-correlation of input (time, batch, C) with weight (K, C, O); `bias` (O,)."""
     need_tensors("conv_tbc", input=input, weight=weight, bias=bias)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from resilin.core.api import rearranging, reducing
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.neural import need_tensors, widened
 from resilin.core.dtype import promote_types
 from resilin.core.ops.distance import euclidean_distances
@@ -39,6 +40,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     return made
 
 
+@rounded_once
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """The p-norm of x1 - x2 + eps (broadcast) along the last dimension."""
     _need_broadcast("pairwise_distance", x1, x2)
@@ -50,6 +52,7 @@ def _need_norm(where: str, p: float) -> None:
         raise RuntimeError(f"{where}: only non-negative p values are supported, got {p}")
 
 
+@rounded_once
 def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = _MODES[0]) -> Tensor:
     """The p-norm of the difference of every row of x1 (..., P, D) and every row of x2 (..., R, D): (..., P, R).
 
@@ -79,6 +82,7 @@ def _empty_sum(x1: Tensor, x2: Tensor) -> Tensor:
     return reducing.sum(x1.unsqueeze(-2) - x2.unsqueeze(-3), -1)
 
 
+@rounded_once
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The distances between all pairs of rows of input (N, D), in the order (0, 1), (0, 2), ... (N - 2, N - 1)."""
     need_tensors("pdist", input=input)

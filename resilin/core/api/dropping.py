@@ -6,7 +6,9 @@ import math
 import warnings
 from typing import Any
 
+from resilin.core.api.halves import opened
 from resilin.core.api.neural import need_tensors
+from resilin.core.kernels.common import compute_dtype
 from resilin.core.ops import random
 from resilin.core.state import inplace as inplace_ops
 from resilin.core.tensor import Tensor, wrap
@@ -85,7 +87,7 @@ def _drop_channels(input: Tensor, p: float, training: bool, inplace: bool, *, ba
         return input
     shape = input._array.shape
     each = _channels("dropout", input) if batched else (shape[0], *(1,) * (len(shape) - 1))
-    mask = random.draw_mask(each, p).astype(input._array.dtype, copy=False)
+    mask = random.draw_mask(each, p).astype(compute_dtype(input._array.dtype), copy=False)
     return _finish(input, random.apply_mask.call(input, random.on_device(mask, input._dev)), inplace)
 
 
@@ -94,11 +96,12 @@ def _drop_to_limit(input: Tensor, each: tuple[int, ...], p: float, training: boo
         return input
     kept = random.draw_mask(each, p) != 0
     scale = 0.0 if p == 1 else 1 / math.sqrt((_SELU_LIMIT**2 * p + 1) * (1 - p))  # p 1 gives zeros, as in PyTorch
-    dtype = input._array.dtype
+    wide, narrow = opened(input)
+    dtype = wide._array.dtype
     shift = ((kept - (1.0 - p)) * (scale * _SELU_LIMIT)).astype(dtype)
     place = input._dev.xp.asarray
-    dropped: Any = random.apply_mask.call(input, place((kept * scale).astype(dtype)))
-    return _finish(input, dropped + wrap(place(shift), input._dev), inplace)
+    dropped: Any = random.apply_mask.call(wide, place((kept * scale).astype(dtype)))
+    return _finish(input, narrow(dropped + wrap(place(shift), input._dev)), inplace)
 
 
 def _finish(input: Tensor, out: Tensor, inplace: bool) -> Tensor:

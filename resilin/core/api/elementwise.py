@@ -13,6 +13,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import indexing, math
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.ops import shape as shape_ops
@@ -109,6 +110,7 @@ def fmin(input: Tensor, other: Tensor) -> Tensor:
     return indexing.where(first, input, other)
 
 
+@rounded_once
 def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     """log2(2 ** input + 2 ** other), without overflow."""
     x, y = math.both_floating("logaddexp2", input, other)
@@ -169,7 +171,7 @@ def heaviside(input: Tensor, values: Tensor) -> Tensor:
 
 def nextafter(input: Tensor, other: Tensor) -> Tensor:
     """The next number of the dtype after `input` towards `other`. NotImplementedError when a gradient is wanted."""
-    return _of_two("nextafter", input, other, "f")
+    return _of_two("nextafter", input, other, "fV")
 
 
 def gcd(input: Tensor, other: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ import itertools
 import math
 from typing import Any, NamedTuple
 
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.indexing import where
 from resilin.core.api.joining import stack
 from resilin.core.api.neural import need_tensors
@@ -57,6 +58,7 @@ def _steps(count: int, like: Tensor, corners: bool) -> Tensor:
     return steps if corners else steps * ((count - 1) / count)
 
 
+@rounded_once
 def grid_sample(
     input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
 ) -> Tensor:

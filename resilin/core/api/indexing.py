@@ -13,6 +13,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core import nested
 from resilin.core.api import joining, math, places, shaping
+from resilin.core.api.halves import opened, rounded_once
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
@@ -169,6 +170,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 
 
 @_also_of_scalars
+@rounded_once
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with `src` added at `index` along `dim`; repeated places are summed in index order."""
     axis = check_dim(dim, input._array.ndim)
@@ -198,14 +200,18 @@ def _scatter_reduced(input: Tensor, axis: int, array: Any, source: Any, reduce: 
     if not isinstance(source, Tensor):
         source = wrap(input._dev.xp.full(array.shape, source, input._array.dtype), input._dev)
     if reduce == "add":
-        return input + ops.scatter_add_zeros.call(source, tuple(input._array.shape), axis, array)
+        whole, part, narrow = opened(input, source)
+        total: Tensor = narrow(whole + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array))
+        return total
     if mode.grad and (input.requires_grad or source.requires_grad):
         raise RuntimeError("scatter: reduce='multiply' has no gradient; use no_grad() or detach()")
+    input, source, narrow = opened(input, source)
     factors = np.ones_like(input._array)
     spots: list[Any] = list(np.indices(array.shape, sparse=True))
     spots[axis] = array
     np.multiply.at(factors, tuple(spots), source._array)
-    return input * wrap(factors, input._dev)
+    made: Tensor = narrow(input * wrap(factors, input._dev))
+    return made
 
 
 @_also_of_scalars
@@ -217,6 +223,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
 
 
 @_also_of_scalars
+@rounded_once
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """`input` with slices of `source` added at `index` along `dim`, in index order."""
     axis = check_dim(dim, input._array.ndim)
@@ -408,8 +415,9 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
         )
     if not accumulate:
         return ops.index_put.call(input, values, where_)
-    spread = values.expand(input._array[where_].shape)
-    return input + ops.index_add_zeros.call(spread, tuple(input._array.shape), where_)
+    spread, whole, narrow = opened(values.expand(input._array[where_].shape), input)
+    made: Tensor = narrow(whole + ops.index_add_zeros.call(spread, tuple(input._array.shape), where_))
+    return made
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 from resilin.core.api import indexing, reducing
 from resilin.core.api.activations import logsigmoid
+from resilin.core.api.halves import opened
 from resilin.core.api.loss_reduction import check_reduction, need_broadcast, old_reduction, reduced
 from resilin.core.api.neural import need_tensors
 from resilin.core.autograd.grad_mode import no_grad
@@ -30,13 +31,15 @@ def poisson_nll_loss(
     """
     reduction = old_reduction(size_average, reduce, reduction)
     need_broadcast("poisson_nll_loss", input=input, target=target)
+    input, target, narrow = opened(input, target)
     losses: Any = input.exp() - target * input if log_input else input - target * (input + eps).log()
     if full:
         many = target > 1
         safe = indexing.where(many, target, 1.0)
         stirling = safe * safe.log() - safe + 0.5 * (2 * math.pi * safe).log()
         losses = losses + indexing.where(many, stirling, 0.0)
-    return reduced(losses, reduction)
+    made: Tensor = narrow(reduced(losses, reduction))
+    return made
 
 
 def gaussian_nll_loss(
@@ -64,11 +67,13 @@ def gaussian_nll_loss(
         elif len(x) != len(v) or sum(b for a, b in zip(x, v, strict=True) if a != b) != 1:
             raise ValueError(f"gaussian_nll_loss: var is of incorrect size {v} for input {x}")
     check_reduction(reduction)
+    input, target, spread, narrow = opened(input, target, spread)
     with no_grad():
         lift = spread.clamp(min=eps) - spread  # added as a constant, so that var has a gradient below eps, too
     spread = spread + lift
     losses: Any = 0.5 * (spread.log() + (input - target).square() / spread)
-    return reduced(losses + 0.5 * math.log(2 * math.pi) if full else losses, reduction)
+    made: Tensor = narrow(reduced(losses + 0.5 * math.log(2 * math.pi) if full else losses, reduction))
+    return made
 
 
 def multilabel_soft_margin_loss(
@@ -82,7 +87,9 @@ def multilabel_soft_margin_loss(
     """The mean over classes of the binary cross entropy of sigmoid(input) with target, times weight; (N, C) or (C,)."""
     reduction = old_reduction(size_average, reduce, reduction)
     need_broadcast("multilabel_soft_margin_loss", input=input, target=target)
+    input, target, weight, narrow = opened(input, target, weight)
     losses: Any = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     if weight is not None:
         losses = losses * weight
-    return reduced(reducing.mean(losses, -1), reduction)
+    made: Tensor = narrow(reduced(reducing.mean(losses, -1), reduction))
+    return made

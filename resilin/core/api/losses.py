@@ -6,6 +6,7 @@ import warnings
 from typing import Any
 
 from resilin.core.api import math, places, reducing, shaping
+from resilin.core.api.halves import opened, rounded_once
 from resilin.core.api.loss_reduction import check_reduction, old_reduction, reduced, same_shape
 from resilin.core.api.neural import linear, log_softmax, need_tensors, softplus
 from resilin.core.batching.active import BATCHED
@@ -38,13 +39,15 @@ def cross_entropy(
                 "probabilities of 0 for what does not count"
             )
         return _soft_cross_entropy(input, target, weight, reduction, label_smoothing)
+    input, weight, narrow = opened(input, weight)
     rows, classes, shape = _rows("cross_entropy", input, target)
     weights = _class_weights("cross_entropy", input, weight)
     try:
         losses = loss.cross_entropy.call(rows, classes, weights, ignore_index, label_smoothing)
     except UsageError as error:
         raise IndexError(str(error)) from None
-    return _weighted(losses, classes, weights, ignore_index, reduction, shape)
+    made: Tensor = narrow(_weighted(losses, classes, weights, ignore_index, reduction, shape))
+    return made
 
 
 def _need_class(where: str, ignore_index: Any) -> None:
@@ -109,6 +112,7 @@ def _weighted(
     return total / count
 
 
+@rounded_once
 def _soft_cross_entropy(input: Tensor, target: Tensor, weight: Any, reduction: str, smoothing: float) -> Tensor:
     dim = 0 if input._array.ndim == 1 else 1
     classes = input._array.shape[dim]
@@ -175,6 +179,7 @@ def nll_loss(
     reduction = old_reduction(size_average, reduce, reduction)
     check_reduction(reduction)
     _need_class("nll_loss", ignore_index)
+    input, weight, narrow = opened(input, weight)
     rows, classes, shape = _rows("nll_loss", input, target)
     valid = classes != ignore_index
     xp = rows._dev.xp
@@ -185,7 +190,8 @@ def nll_loss(
     factor = valid if weights is None else weights[safe] * valid
     picked = rows[xp.arange(len(safe)), safe]
     losses = picked * wrap((-1.0 * factor).astype(rows._array.dtype), rows._dev)
-    return _weighted(losses, classes, weights, ignore_index, reduction, shape)
+    made: Tensor = narrow(_weighted(losses, classes, weights, ignore_index, reduction, shape))
+    return made
 
 
 def _weighted_mean(losses: Tensor, input: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
@@ -214,7 +220,9 @@ def mse_loss(
     """(input - target) ** 2, reduced; `weight` (of the input's shape) multiplies it, "mean" divides by its sum."""
     reduction = old_reduction(size_average, reduce, reduction)
     same_shape("mse_loss", input, target)
-    return _weighted_mean((input - target).square(), input, weight, reduction)
+    x, t, weight, narrow = opened(input, target, weight)
+    made: Tensor = narrow(_weighted_mean((x - t).square(), input, weight, reduction))
+    return made
 
 
 def l1_loss(
@@ -228,7 +236,9 @@ def l1_loss(
     """|input - target|, reduced; `weight` (of the input's shape) multiplies it, "mean" divides by its sum."""
     reduction = old_reduction(size_average, reduce, reduction)
     same_shape("l1_loss", input, target)
-    return _weighted_mean((input - target).abs(), input, weight, reduction)
+    x, t, weight, narrow = opened(input, target, weight)
+    made: Tensor = narrow(_weighted_mean((x - t).abs(), input, weight, reduction))
+    return made
 
 
 def huber_loss(
@@ -242,10 +252,12 @@ def huber_loss(
         raise ValueError(
             f"Weights and input must have the same size, got {tuple(weight.shape)} and {tuple(input.shape)}"
         )
-    size = (input - target).abs()
+    x, t, weight, narrow = opened(input, target, weight)
+    size = (x - t).abs()
     small = size.clamp(max=delta)
     losses = small * (size - 0.5 * small)
-    return reduced(losses if weight is None else losses * weight, reduction)
+    made: Tensor = narrow(reduced(losses if weight is None else losses * weight, reduction))
+    return made
 
 
 def smooth_l1_loss(
@@ -261,9 +273,10 @@ def smooth_l1_loss(
     same_shape("smooth_l1_loss", input, target)
     if beta < 0:
         raise RuntimeError(f"smooth_l1_loss does not support negative values for beta, got {beta}")
-    if beta == 0:
-        return reduced((input - target).abs(), reduction)
-    return reduced(loss.smooth_absolute.call(input - target, beta), reduction)
+    x, t, narrow = opened(input, target)
+    losses = loss.smooth_absolute.call(x - t, beta) if beta else (x - t).abs()
+    made: Tensor = narrow(reduced(losses, reduction))
+    return made
 
 
 def binary_cross_entropy_with_logits(
@@ -280,12 +293,14 @@ def binary_cross_entropy_with_logits(
     need_tensors("binary_cross_entropy_with_logits", input=input, target=target)
     if input._array.shape != target._array.shape:
         raise ValueError(f"Target size ({tuple(target.shape)}) must be the same as input size ({tuple(input.shape)})")
+    x, t, weight, pos_weight, narrow = opened(input, target, weight, pos_weight)
     if pos_weight is None:
-        losses = loss.bce_with_logits.call(input, target)
+        losses = loss.bce_with_logits.call(x, t)
     else:
-        log_weight = (pos_weight - 1) * target + 1
-        losses = (1 - target) * input + log_weight * softplus(-input)
-    return reduced(losses if weight is None else losses * weight, reduction)
+        log_weight = (pos_weight - 1) * t + 1
+        losses = (1 - t) * x + log_weight * softplus(-x)
+    made: Tensor = narrow(reduced(losses if weight is None else losses * weight, reduction))
+    return made
 
 
 def binary_cross_entropy(
@@ -310,8 +325,10 @@ def binary_cross_entropy(
             f"binary_cross_entropy: all elements of input should be between 0 and 1, got {p.min()} to {p.max()}; "
             "for logits use binary_cross_entropy_with_logits"
         )
+    input, target, weight, narrow = opened(input, target, weight)
     losses = loss.binary_cross_entropy.call(input, target)
-    return reduced(losses if weight is None else losses * weight, reduction)
+    made: Tensor = narrow(reduced(losses if weight is None else losses * weight, reduction))
+    return made
 
 
 def kl_div(
@@ -331,6 +348,11 @@ def kl_div(
             UserWarning,
             stacklevel=2,
         )
+    return _divergence(input, target, reduction, log_target)
+
+
+@rounded_once
+def _divergence(input: Tensor, target: Tensor, reduction: str, log_target: bool) -> Tensor:
     if log_target:
         losses = target.exp() * (target - input)
     else:

@@ -12,6 +12,7 @@ import numpy as np
 
 from resilin.core.api import indexing, reducing
 from resilin.core.api.distances import pairwise_distance
+from resilin.core.api.halves import opened, rounded_once
 from resilin.core.api.loss_reduction import check_reduction, need_broadcast, old_reduction, reduced
 from resilin.core.api.neural import need_tensors, relu, softplus
 from resilin.core.api.through_host import through_host
@@ -29,9 +30,11 @@ def hinge_embedding_loss(
     """input where target is 1, max(0, margin - input) where it is -1; reduced."""
     reduction = old_reduction(size_average, reduce, reduction)
     need_broadcast("hinge_embedding_loss", input=input, target=target)
+    input, narrow = opened(input)
     near = indexing.where(target != -1, input, 0.0)
     far = indexing.where(target != 1, (margin - input).clamp(min=0), 0.0)
-    return reduced(near + far, reduction)
+    made: Tensor = narrow(reduced(near + far, reduction))
+    return made
 
 
 def margin_ranking_loss(
@@ -51,7 +54,9 @@ def margin_ranking_loss(
             f"margin_ranking_loss: all inputs should have the same number of dimensions, got {tuple(input1.shape)}, "
             f"{tuple(input2.shape)} and target {tuple(target.shape)}"
         )
-    return reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction)
+    input1, input2, target, narrow = opened(input1, input2, target)
+    made: Tensor = narrow(reduced((-target * (input1 - input2) + margin).clamp(min=0), reduction))
+    return made
 
 
 def soft_margin_loss(
@@ -64,7 +69,9 @@ def soft_margin_loss(
     """log(1 + exp(-target * input)) for targets of 1 and -1, without overflow; reduced."""
     reduction = old_reduction(size_average, reduce, reduction)
     need_broadcast("soft_margin_loss", input=input, target=target)
-    return reduced(softplus(-target * input, threshold=math.inf), reduction)
+    input, target, narrow = opened(input, target)
+    made: Tensor = narrow(reduced(softplus(-target * input, threshold=math.inf), reduction))
+    return made
 
 
 def cosine_embedding_loss(
@@ -84,11 +91,13 @@ def cosine_embedding_loss(
         raise RuntimeError(
             f"cosine_embedding_loss: expected inputs (N, D) and target (N,), or (D,) and (), got {a}, {b} and {t}"
         )
+    input1, input2, narrow = opened(input1, input2)
     similarity = _cosine(input1, input2)
     need_broadcast("cosine_embedding_loss", similarity=similarity, target=target)
     near = indexing.where(target == 1, 1 - similarity, 0.0)
     far = indexing.where(target == -1, (similarity - margin).clamp(min=0), 0.0)
-    return reduced(near + far, reduction)
+    made: Tensor = narrow(reduced(near + far, reduction))
+    return made
 
 
 _COSINE_EPS = 1e-12  # PyTorch's, added to the squares of both norms
@@ -116,6 +125,7 @@ def multi_margin_loss(
     reduction = old_reduction(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ValueError(f"multi_margin_loss: only p == 1 and p == 2 supported, got {p}")
+    input, weight, narrow = opened(input, weight)
     x, y, single = _scores("multi_margin_loss", input, target, 0)
     classes = x._array.shape[1]
     if weight is not None and weight._array.shape != (classes,):
@@ -129,7 +139,8 @@ def multi_margin_loss(
     others[rows, y] = 0
     losses = reducing.sum((hinge if p == 1 else hinge.square()) * wrap(others, x._dev), 1) / classes
     losses = losses if weight is None else losses * weight[y]
-    return reduced(losses.squeeze(0) if single else losses, reduction)
+    made: Tensor = narrow(reduced(losses.squeeze(0) if single else losses, reduction))
+    return made
 
 
 def _scores(where: str, input: Tensor, target: Tensor, more: int) -> tuple[Tensor, Any, bool]:
@@ -160,6 +171,7 @@ def multilabel_margin_loss(
     target (N, C) or (C,): a sample's labels, then -1 and anything.
     """
     reduction = old_reduction(size_average, reduce, reduction)
+    input, narrow = opened(input)
     x, y, single = _scores("multilabel_margin_loss", input, target, 1)
     classes = x._array.shape[1]
     if y.size and (y.min() < -1 or y.max() >= classes):
@@ -173,7 +185,8 @@ def multilabel_margin_loss(
     counted = (used[:, :, None] & others[:, None, :]).astype(x._array.dtype)
     hinge = relu(x.unsqueeze(1) - x[rows, labels].unsqueeze(2) + 1)
     losses = reducing.sum(hinge * wrap(counted, x._dev), (1, 2)) / classes
-    return reduced(losses.squeeze(0) if single else losses, reduction)
+    made: Tensor = narrow(reduced(losses.squeeze(0) if single else losses, reduction))
+    return made
 
 
 def triplet_margin_loss(
@@ -216,6 +229,7 @@ def triplet_margin_with_distance_loss(
     return _triplets(where, anchor, positive, negative, distance, margin, swap, reduction)
 
 
+@rounded_once
 def _triplets(
     where: str, anchor: Tensor, positive: Tensor, negative: Tensor, distance: Any, margin: float, swap: bool, how: str
 ) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.api.halves import rounded_once
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import different_devices
 from resilin.core.ops import elementwise as ops
@@ -283,6 +284,7 @@ def floats(input: Tensor) -> Tensor:
     return shape_ops.astype.call(input, dtypes.default_np()) if input._array.dtype.kind in "biu" else input
 
 
+@rounded_once
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(input / (1 - input)); the input is first limited to [eps, 1 - eps] when eps is given."""
     x = floats(input)
@@ -293,6 +295,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     return y
 
 
+@rounded_once
 def xlogy(input: Any, other: Any) -> Tensor:
     """input * log(other), in the floating point dtype common to both; 0 where input is 0 and other is not NaN."""
     x, y = both_floating("xlogy", input, other)
@@ -320,6 +323,7 @@ def trace(input: Tensor) -> Tensor:
     return input.diagonal().sum()
 
 
+@rounded_once
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """input + weight * (end - input), from whichever end is nearer: an infinite end is met, not subtracted."""
     difference = end - input
@@ -330,6 +334,7 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     return end.where(far, input) + (weight - 1).where(far, weight) * difference
 
 
+@rounded_once
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 * tensor2, all in their common dtype; integers have a `value` rounded towards 0."""
     kind = dtypes.promote_np(input._array.dtype, dtypes.promote_np(tensor1._array.dtype, tensor2._array.dtype))
@@ -339,6 +344,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     return input + (tensor1 * tensor2) * _beside(value, tensor1)
 
 
+@rounded_once
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 / tensor2. RuntimeError for integers, whose division could mean two things."""
     if all(x._array.dtype.kind in "biu" for x in (tensor1, tensor2)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core.api import neural
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.joining import cat
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
@@ -172,6 +173,7 @@ def _extend(
     return cat(more_k, dim=1), cat(more_v, dim=1), mask
 
 
+@rounded_once
 def _weights(q_BHTD: Tensor, k_BHSD: Tensor, mask: Tensor | None) -> Tensor:
     """softmax of the scores: what each query takes of each value."""
     scores = (q_BHTD * q_BHTD.shape[-1] ** -0.5) @ k_BHSD.transpose(-2, -1)

@@ -10,6 +10,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import places, reducing
+from resilin.core.api.halves import opened
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.ops import activation, attention, loss, random
@@ -182,8 +183,11 @@ def scaled_dot_product_attention(
     """
     _check_operands(query, key, value, dropout_p)
     if enable_gqa:
+        q, k, v, mask, narrow = opened(query, key, value, attn_mask)  # gradients of heads that share one are added
         repeats = query._array.shape[-3] // key._array.shape[-3]
-        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+        k, v = k.repeat_interleave(repeats, -3), v.repeat_interleave(repeats, -3)
+        made: Tensor = narrow(scaled_dot_product_attention(q, k, v, mask, dropout_p, is_causal, scale))
+        return made
     q, k = query._array, key._array
     if q.shape[-1] != k.shape[-1] or value._array.shape[-2] != k.shape[-2]:
         raise RuntimeError(
@@ -198,7 +202,8 @@ def scaled_dot_product_attention(
     if lead and not (attn_mask is not None and attn_mask.requires_grad and mode.grad):
         mask = None if attn_mask is None else attn_mask._array
         return attention.attention.call(query, key, value, mask, is_causal, factor, dropped)
-    return _plain_attention(query, key, value, attn_mask, is_causal, factor, dropped)
+    q, k, v, mask, narrow = opened(query, key, value, attn_mask)
+    return narrow(_plain_attention(q, k, v, mask, is_causal, factor, dropped))
 
 
 def _check_operands(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> None:
@@ -317,5 +322,6 @@ def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, o
     """input divided by its p-norm along `dim` (at least eps); written into `out` if given, which must fit."""
     need_tensors("normalize", input=input)
     need_numbers("normalize", eps=eps)
-    made = input / reducing.norm(input, p, dim, True).clamp(min=eps)
+    wide, narrow = opened(input)
+    made: Tensor = narrow(wide / reducing.norm(wide, p, dim, True).clamp(min=eps))
     return made if out is None else inplace_ops.copy_(out, made)

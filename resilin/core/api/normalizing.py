@@ -10,10 +10,13 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core import ranks
 from resilin.core.api import reducing
+from resilin.core.api.halves import opened, rounded_once
 from resilin.core.api.joining import cat
 from resilin.core.api.neural import need_numbers, need_tensors, widened
 from resilin.core.batching.active import batched_in
 from resilin.core.ops import norm
+from resilin.core.ops.guarding import is_half, put_rounded
+from resilin.core.ops.guarding import widened as widened_array
 from resilin.core.tensor import Tensor
 
 
@@ -52,6 +55,7 @@ def layer_norm(
     return norm.layer_norm.call(input, weight, bias, eps, math.prod(shape))
 
 
+@rounded_once
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
@@ -141,6 +145,11 @@ def _move(*pairs: tuple[Tensor | None, Any], momentum: float) -> None:
     for running, value in pairs:
         if running is not None and batched_in((running, value)):
             running.copy_(running * (1 - momentum) + value * momentum)
+        elif running is not None and is_half(running._array):
+            put_rounded(
+                running._array, widened_array(running._array) * (1 - momentum) + widened_array(value) * momentum
+            )
+            running._bump()
         elif running is not None:
             running._array *= 1 - momentum
             running._array += momentum * value
@@ -150,11 +159,13 @@ def _move(*pairs: tuple[Tensor | None, Any], momentum: float) -> None:
 def _batch_norm_fixed(input: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: float) -> Tensor:
     if mean is None or var is None:
         raise RuntimeError("batch_norm: running_mean and running_var must be given when training is False")
+    input, mean, var, weight, bias, narrow = opened(input, mean, var, weight, bias)
     scale = (var + eps).rsqrt()
     if weight is not None:
         scale = scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
-    return norm.scale_channels.call(input, scale, shift)
+    made: Tensor = narrow(norm.scale_channels.call(input, scale, shift))
+    return made
 
 
 def instance_norm(

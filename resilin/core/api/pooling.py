@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import reducing
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.indexing import gather, scatter
 from resilin.core.api.through_host import through_host
 from resilin.core.api.windows import Lengths, batched, check_pooling, need_room, per_axis
@@ -263,6 +264,7 @@ def _max_pool_volumes(x: Tensor, window: list[Lengths], ceil: bool, indices: boo
     return out.reshape(shape), wrap(flat.reshape(shape), x._dev)
 
 
+@rounded_once
 def _average(x: Tensor, windows: list[Any]) -> Tensor:
     """Means over windows along each spatial dimension, as `kernels/pool.py` describes them."""
     if len(windows) == 1:
@@ -348,6 +350,7 @@ def _picked(x: Tensor, input: Tensor, places: list[Any], indices: bool) -> Any:
     return (out, at) if indices else out
 
 
+@rounded_once
 def _lp_pool(where: str, count: int, input: Tensor, p: Any, kernel_size: Any, stride: Any, ceil: bool) -> Tensor:
     kernel = per_axis(where, "kernel_size", kernel_size, count)
     mean: Any = _avg_pool(where, count, input**p, kernel, stride, 0, ceil, True, None)

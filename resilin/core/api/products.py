@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.math import conj
 from resilin.core.ops import matmul as products
 from resilin.core.tensor import Tensor, wrap
@@ -71,6 +72,7 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
     return input.unsqueeze(1) * vec2
 
 
+@rounded_once
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * (mat1 @ mat2)."""
     return scaled_sum("addmm", input, beta, mm(mat1, mat2), alpha)
@@ -100,6 +102,7 @@ def _times(x: Tensor, factor: float) -> Tensor:
     return x if factor == 1 else x * factor
 
 
+@rounded_once
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * bmm(batch1, batch2)."""
     return scaled_sum("baddbmm", input, beta, bmm(batch1, batch2), alpha)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.neural import need_tensors
 from resilin.core.api.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from resilin.core.api.windows import need_room
@@ -52,6 +53,7 @@ class _Axis(NamedTuple):
         return np.maximum(at, 0) if edge else at
 
 
+@rounded_once
 def interpolate(
     input: Tensor,
     size: Any = None,

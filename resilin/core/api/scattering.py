@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import indexing, math, places, products, shaping, sorting
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import scattering as ops
@@ -32,6 +33,7 @@ METHODS = [name for name in __all__ if name not in ("bucketize", "searchsorted")
 IN_PLACE = ["addbmm", "addmv", "addr", "index_reduce", "masked_scatter", "put", "scatter_reduce"]
 
 
+@rounded_once
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
@@ -62,6 +64,7 @@ def scatter_reduce(
     return total if total._array.dtype == input._array.dtype else total.to(input.dtype)
 
 
+@rounded_once
 def index_reduce(
     input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
@@ -169,17 +172,20 @@ def bucketize(input: Any, boundaries: Tensor, *, out_int32: bool = False, right:
     return searchsorted(boundaries, input, out_int32=out_int32, right=right)
 
 
+@rounded_once
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * the sum of the products of two batches of matrices."""
     found = products.bmm(batch1, batch2)
     return products.scaled_sum("addbmm", input, beta, found.sum(0, dtype=found.dtype), alpha)
 
 
+@rounded_once
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * (mat @ vec)."""
     return products.scaled_sum("addmv", input, beta, products.mv(mat, vec), alpha)
 
 
+@rounded_once
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * the outer product of two vectors."""
     return products.scaled_sum("addr", input, beta, products.outer(vec1, vec2), alpha)

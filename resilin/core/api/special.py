@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import math, reducing
+from resilin.core.api.halves import rounded_once
 from resilin.core.ops import special as special_ops
 from resilin.core.ops.registry import OPS
 from resilin.core.tensor import Tensor, wrap
@@ -31,6 +32,7 @@ def polygamma_of(input: Tensor, n: int) -> Tensor:
     return polygamma(n, input)
 
 
+@rounded_once
 def mvlgamma(input: Tensor, p: int) -> Tensor:
     """The logarithm of the multivariate gamma function of dimension p, for input > (p - 1) / 2.
 
@@ -45,6 +47,7 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
     return reducing.sum(terms, -1) + p * (p - 1) / 4 * _math.log(_math.pi)
 
 
+@rounded_once
 def xlog1py(input: Any, other: Any) -> Tensor:
     """input * log1p(other); 0 where input is 0 and other is not NaN."""
     x, y = math.both_floating("xlog1py", input, other)

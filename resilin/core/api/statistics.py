@@ -12,6 +12,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import indexing, joining, math, products, rearranging, reducing, shaping, sorting
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.reducing import Found
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
@@ -72,6 +73,7 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
     return MinMax(reducing.amin(input, dim, keepdim), reducing.amax(input, dim, keepdim))
 
 
+@rounded_once
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """log of the running sums of exp(input) along `dim`, shifted by the maximum of the line, so nothing overflows."""
     if input._array.dtype.kind in "biu":
@@ -213,6 +215,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
     return sorting.picked(input, np.moveaxis(found, -1, axis), axis, keepdim)
 
 
+@rounded_once
 def cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None
 ) -> Tensor:
@@ -246,6 +249,7 @@ def cov(
     return product.squeeze()
 
 
+@rounded_once
 def corrcoef(input: Tensor) -> Tensor:
     """Pearson's correlations of variables (rows) over observations (columns)."""
     c = cov(input)
@@ -282,6 +286,7 @@ def _areas(y: Tensor, x: Any, dx: Any, dim: int) -> tuple[Tensor, int]:
     return (ahead + behind) * _steps(y, x, dx, axis) / 2, axis
 
 
+@rounded_once
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integral along `dim` by trapezoids, between points `x`, or `dx` (1) apart; 0 of no samples."""
     axis = check_dim(dim, y._array.ndim) if y._array.ndim else 0
@@ -294,6 +299,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = 
 trapz = trapezoid
 
 
+@rounded_once
 def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The running integral along `dim` by trapezoids: one element less than `y`."""
     areas, axis = _areas(y, x, dx, dim)
@@ -421,11 +427,13 @@ def histogramdd(
     return HistogramDD(wrap(counts.astype(array.dtype), input._dev), tuple(edges))
 
 
+@rounded_once
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of input - other."""
     return reducing.norm(input - other, p)
 
 
+@rounded_once
 def renorm(input: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Slices along `dim` whose p-norm exceeds `maxnorm`, scaled down to it."""
     axis = check_dim(dim, input._array.ndim)

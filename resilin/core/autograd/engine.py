@@ -314,7 +314,7 @@ def undo(part: Any, meta: Any, xp: Any) -> Any:
     if _np_dtype(part) != dtype:
         if dtype.kind != "c" and _np_dtype(part).kind == "c":
             part = part.real
-        part = TENSOR_XP.astype(part, dtype) if recorded else part.astype(dtype)
+        part = (TENSOR_XP if recorded else xp).astype(part, dtype)
     return part
 
 

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from resilin.core.autograd import node_names
+from resilin.core.autograd.given import Meta, is_wide, wide, wide_recorded
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import METADATA, NODE_HOOKS, GradientEdge, NodeHooks, node_of
 from resilin.core.dtype import NpDtype
+from resilin.core.ops.guarding import is_half, widened
 from resilin.core.state.hooks import RemovableHandle, add_hook
 from resilin.core.state.versions import InferenceCount, View, share_version
 from resilin.core.tensor import Tensor, wrap
@@ -38,20 +40,6 @@ def _stack() -> list[str]:
     while frames and frames[-1].filename.startswith(_CORE):
         frames.pop()
     return frames.format()
-
-
-class Meta:
-    """What a rule gets for an input that was not saved: its shape and (numpy) dtype."""
-
-    __slots__ = ("dtype", "shape")
-
-    def __init__(self, shape: tuple[int, ...], dtype: NpDtype) -> None:
-        self.shape, self.dtype = shape, dtype
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return len(self.shape)
 
 
 class Node:
@@ -182,6 +170,9 @@ class Node:
         arrays = self.arrays()
         y = self._saved_output()
         impl = self.impl
+        if impl.wide and (is_half(g) or (type(g) is list and any(map(is_half, g)))) and is_wide(impl.wide, g):
+            g = list(map(widened, g)) if type(g) is list else widened(g)
+            y, arrays = widened(y), list(map(wide, arrays))
         if impl.residual:
             return impl.vjp(self.dev.xp, self.needs, g, y, self.residual, *arrays, *self.params)
         return impl.vjp(self.dev.xp, self.needs, g, y, *arrays, *self.params)
@@ -200,6 +191,9 @@ class Node:
         before = getattr(self.impl, "before_rule", None)
         if before is not None:
             before()
+        how = self.op.generic.wide
+        if how and isinstance(g, Tensor) and is_half(g._array) and is_wide(how, g._array):
+            g, y, *inputs = (wide_recorded(xp, value) for value in (g, y, *inputs))
         return self.op.generic.vjp(xp, self.needs, g, y, *inputs, *self.params)
 
     def _saved_output(self) -> Any:

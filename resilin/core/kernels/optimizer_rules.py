@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels import pack
 from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.contiguous import ascontiguousarray
 from resilin.core.kernels.loader import kernel
@@ -84,20 +85,23 @@ def check_lists(lists: Lists) -> None:
 def _apply_reference(rule: Callable[..., None], lists: Lists, constants: Constants) -> None:
     for number, parameter in enumerate(lists[0] or ()):
         states = [None if arrays is None else arrays[number] for arrays in lists[1:]]
-        # a 16-bit parameter's constants of 1e-8 would vanish: those steps are made in float32
         if parameter.dtype.itemsize == 2:
-            _widened(rule, parameter, states, constants)
+            widened(rule, parameter, states, [np.float32(constant) for constant in constants])
         else:
             rule(parameter, *states, *[parameter.dtype.type(constant) for constant in constants])
 
 
-def _widened(rule: Callable[..., None], parameter: Array, states: list[Any], constants: Constants) -> None:
+def widened(rule: Callable[..., None], parameter: Array, states: Sequence[Any], constants: Sequence[Any]) -> None:
+    """A step of a 16-bit parameter, whose gradient is the first of `states`: made in float32, each result rounded once.
+
+    In 16 bits constants of 1e-8 would vanish, and betas and rates lose their digits.
+    """
     arrays = [parameter, *states]
-    wide = [None if array is None else array.astype(np.float32) for array in arrays]
-    rule(*wide, *[np.float32(constant) for constant in constants])
+    wide: list[Any] = [None if array is None else array.astype(np.float32) for array in arrays]
+    rule(*wide, *constants)
     for array, result in zip(arrays, wide, strict=True):
         if array is not None and array is not states[0]:
-            array[...] = result
+            array[...] = pack.astype(result, array.dtype)
 
 
 def _pull(p: Array, g: Array, sign: Any, decay: Any) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 
 from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.loader import kernel
-from resilin.core.kernels.optimizer_rules import Lists, dispatch
+from resilin.core.kernels.optimizer_rules import Lists, dispatch, widened
 
 Arrays = Sequence[Array]
 
@@ -66,7 +66,11 @@ def adam(
 
 def _one_by_one(reference: Callable[..., None], lists: Lists, rates: tuple[Any, ...]) -> None:
     for number, parameter in enumerate(lists[0] or ()):
-        reference(parameter, *[None if each is None else each[number] for each in lists[1:]], *rates)
+        states = [None if each is None else each[number] for each in lists[1:]]
+        if parameter.dtype.itemsize == 2:
+            widened(reference, parameter, states, rates)
+        else:
+            reference(parameter, *states, *rates)
 
 
 def reference_sgd(

@@ -20,7 +20,7 @@ _INV_SQRT_2PI = 1 / math.sqrt(2 * math.pi)
 _TANH_SCALE = math.sqrt(2 / math.pi)
 
 
-@op(takes="iuf", samples=lambda r: [(r(3, 4),)])
+@op(takes="iuf", narrow=True, samples=lambda r: [(r(3, 4),)])
 def relu(xp, x):
     """max(x, 0)."""
     return xp.maximum(x, 0)

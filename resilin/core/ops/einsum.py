@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import string
 
+from resilin.core.ops.guarding import ON_DEVICES
 from resilin.core.ops.registry import op
 
 
 @op(
     takes="iufc",
+    single=ON_DEVICES,
+    narrow=ON_DEVICES,
     tensors=-1,
     complex=True,
     samples=lambda r: [

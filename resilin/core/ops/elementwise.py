@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels.loader import kernel
-from resilin.core.ops.guarding import ANY, refused
+from resilin.core.ops.guarding import ANY, ON_DEVICES, refused
 from resilin.core.ops.registry import accelerate, is_complex, op
 
 _FLOAT32 = np.dtype(np.float32)
@@ -29,7 +29,7 @@ def _any(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4),), (r(),), (r(0, 2),)]
 
 
-@op(**_ONE, wide_numbers=True, samples=_pairs)
+@op(narrow=True, **_ONE, wide_numbers=True, samples=_pairs)
 def add(xp, a, b):
     """a + b."""
     return a + b
@@ -45,7 +45,7 @@ def _(xp, g, _y, _a, _b):
     return g
 
 
-@op(takes="iufc", refuses=True, **_ONE, wide_numbers=True, samples=_pairs)
+@op(takes="iufc", refuses=True, narrow=True, **_ONE, wide_numbers=True, samples=_pairs)
 def subtract(xp, a, b):
     """a - b."""
     return a - b
@@ -61,7 +61,7 @@ def _(xp, g, _y, _a, _b):
     return -g
 
 
-@op(**_ONE, wide_numbers=True, samples=_pairs)
+@op(narrow=True, **_ONE, wide_numbers=True, samples=_pairs)
 def multiply(xp, a, b):
     """a * b."""
     return a * b
@@ -86,7 +86,7 @@ def _(xp, g, _y, a, _b):
     return g * xp.conj(a)
 
 
-@op(**_ONE, floats=True, wide_numbers=True, samples=_positive_pairs)
+@op(**_ONE, floats=True, single=ON_DEVICES, wide_numbers=True, samples=_positive_pairs)
 def divide(xp, a, b):
     """a / b; integers give the default dtype."""
     return a / b
@@ -149,14 +149,14 @@ def _(xp, g, y, a, _b):
     return g * xp.conj(y * xp.log(xp.where(flat, xp.ones_like(y), base)))
 
 
-@op(takes="biuf", refuses=True, elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(takes="biuf", refuses=True, narrow=True, elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
 def maximum(xp, a, b):
     """The larger of both; NaN wins. Equal values share the gradient."""
     _ordered("maximum", a, b)
     return xp.maximum(a, b)
 
 
-@op(takes="biuf", refuses=True, elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(takes="biuf", refuses=True, narrow=True, elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
 def minimum(xp, a, b):
     """The smaller of both; NaN wins. Equal values share the gradient."""
     _ordered("minimum", a, b)
@@ -198,7 +198,7 @@ _DIVISION: dict[str, Any] = {"takes": "iuf", "elementwise": True, "order": 1}
 _DIVISION |= {"samples": lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))]}
 
 
-@op(**_DIVISION)
+@op(single=True, **_DIVISION)
 def remainder(xp, a, b):
     """Python's a % b: the sign of the result is that of b. RuntimeError for integers when a divisor is 0."""
     check_divisor("remainder", a, b)
@@ -215,7 +215,7 @@ def _(xp, g, _y, a, b):
     return -g * xp.floor(a / b)
 
 
-@op(**_DIVISION)
+@op(single=True, **_DIVISION)
 def fmod(xp, a, b):
     """C's fmod: the sign of the result is that of a. RuntimeError for integers when a divisor is 0."""
     check_divisor("fmod", a, b)
@@ -232,7 +232,7 @@ def _(xp, g, _y, a, b):
     return -g * xp.trunc(a / b)
 
 
-@op(**_DIVISION, wide_numbers=True)
+@op(single=True, **_DIVISION, wide_numbers=True)
 def floor_divide(xp, a, b):
     """floor(a / b) in the operands' dtype. Its gradient is 0. RuntimeError for integers when a divisor is 0."""
     check_divisor("floor_divide", a, b)
@@ -256,7 +256,7 @@ def _(xp, g, _y, _a, _b):
     return xp.zeros_like(g)
 
 
-@op(takes="biuf", elementwise=True, floats=True, samples=_positive_pairs)
+@op(takes="biuf", elementwise=True, floats=True, single=True, samples=_positive_pairs)
 def arctan2(xp, a, b):
     """The angle of the point (b, a)."""
     return xp.arctan2(a, b)
@@ -272,7 +272,7 @@ def _(xp, g, _y, a, b):
     return -g * a / (a * a + b * b)
 
 
-@op(takes="iufc", refuses=True, **_ONE, samples=_any)
+@op(takes="iufc", refuses=True, narrow=True, **_ONE, samples=_any)
 def negative(xp, x):
     """-x."""
     return -x
@@ -294,7 +294,7 @@ def _(xp, g, _y, x):
     return 2 * g * xp.conj(x)
 
 
-@op(**_ONE, samples=lambda r: [(r(3, 4),)])
+@op(narrow=True, **_ONE, samples=lambda r: [(r(3, 4),)])
 def absolute(xp, x):
     """|x|; the gradient at 0 is 0."""
     return xp.absolute(x)
@@ -317,7 +317,7 @@ def _flat(name: str) -> Any:
 
     forward.__name__ = name
     forward.__doc__ = f"numpy's {name}; its gradient is 0."
-    declared = op(elementwise=True, takes="iuf", samples=lambda r: [(r(3, 4),)], order=1)(forward)
+    declared = op(elementwise=True, takes="iuf", narrow=True, samples=lambda r: [(r(3, 4),)], order=1)(forward)
 
     def rule(xp, g, _y, _x):
         return xp.zeros_like(g)
@@ -329,7 +329,7 @@ def _flat(name: str) -> Any:
 floor, ceil, trunc, rint = map(_flat, ("floor", "ceil", "trunc", "rint"))
 
 
-@op(elementwise=True, samples=lambda r: [(r(3, 4),)], order=1)
+@op(elementwise=True, narrow=True, samples=lambda r: [(r(3, 4),)], order=1)
 def sign(xp, x):
     """-1, 0 or 1, and 0 of NaN; of complex numbers x / |x|, of bools themselves. Its gradient is 0."""
     if x.dtype.kind == "b":
@@ -362,7 +362,8 @@ def _predicate(name: str, n: int) -> Any:
     forward.__doc__ = f"numpy's {name}, elementwise."
     samples = _pairs if n == 2 else _any
     takes = "biuf" if ordering or name == "signbit" else ANY
-    return op(elementwise=True, differentiable=False, takes=takes, refuses=True, samples=samples)(forward)
+    facts: Any = {"elementwise": True, "differentiable": False, "narrow": True, "refuses": True}
+    return op(takes=takes, samples=samples, **facts)(forward)
 
 
 equal, not_equal, less, less_equal, greater, greater_equal = (
@@ -374,7 +375,7 @@ isnan, isinf, isfinite, logical_not, signbit = (
 )
 
 
-@op(takes="biuf", samples=lambda r: [(r(3, 4), -0.3, 0.4), (r(3, 4), None, 0.1), (r(3, 4), 0.0)])
+@op(takes="biuf", narrow=True, samples=lambda r: [(r(3, 4), -0.3, 0.4), (r(3, 4), None, 0.1), (r(3, 4), 0.0)])
 def clip_to(xp, x, low=None, high=None):
     """Elements limited to [low, high]."""
     if low is not None:

@@ -1,4 +1,4 @@
-"""What surrounds the forward function of an op: numpy's floating point warnings off, bfloat16 computed in float32."""
+"""What surrounds the functions of an op: numpy's floating point warnings off, 16-bit floats computed in float32."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rule = Callable[..., Any]
 
 _BFLOAT16 = dtypes.bfloat16.np  # one object, as numpy keeps one dtype per registered type: compared by `is`, every call
 _FLOAT16 = np.dtype(np.float16)
-_FLOAT32 = np.dtype(np.float32)
+FLOAT32 = np.dtype(np.float32)
 
 
 class _ErrState:
@@ -51,6 +51,8 @@ IN_NATIVE = native is not None and isinstance(VARIABLE, contextvars.ContextVar)
 """Whether native code can do the same."""
 
 
+ON_DEVICES, ON_HOST = "devices", "host"
+"""Of the facts `single` and `narrow`: so it is with a device's library, and not with numpy."""
 ANY = "biufc"  # kinds of dtypes: bool, signed and unsigned integers, floats (bfloat16, too), complex numbers
 _NAMES = {"b": "bool", "i": "integer", "f": "floating point", "c": "complex"}
 
@@ -86,12 +88,21 @@ def refused(name: str, x: Any, kinds: str) -> NotImplementedError:
     return NotImplementedError(f"{name}({given} {list(x.shape)}): not implemented for {given}; it takes {supported}")
 
 
-def guarded(forward: Rule, n: int, *, quiet: bool, moves: bool, wide: bool = False) -> Rule:
+def guarded(
+    forward: Rule, n: int, *, quiet: bool, moves: bool, single: bool | str = False, wide_numbers: bool = False
+) -> Rule:
     """`forward` of an op with `n` tensors (-1: a sequence of them) with what its facts ask for."""
     if quiet and not moves:
-        return _computing(forward, n, wide)
+        return _computing(forward, n, single, wide_numbers)
     silent = _quietly(forward) if quiet else forward
-    return silent if moves else _rounded_once(silent, n, wide)
+    return silent if moves else _rounded_once(silent, n, single, wide_numbers)
+
+
+def guarded_kernel(forward: Rule, n: int, *, quiet: bool, wide: bool, residual: bool) -> Rule:
+    """A kernel for such an op. `wide`: of 16-bit floats it gets float32, and its result is rounded to the dtype of its
+    first tensor; its residual stays float32."""
+    silent = _quietly(forward) if quiet else forward
+    return _kernel_rounded_once(silent, n, residual) if wide else silent
 
 
 def _quietly(forward: Rule) -> Rule:
@@ -108,46 +119,89 @@ def _quietly(forward: Rule) -> Rule:
     return run
 
 
-def _computing(forward: Rule, n: int, wide: bool) -> Rule:
+def _computing(forward: Rule, n: int, single: bool | str, wide_numbers: bool) -> Rule:
     """The common case, both at once; in native code, where there is some."""
-    general = _rounded_once(_quietly(forward), n, wide)
+    general = _rounded_once(_quietly(forward), n, single, wide_numbers)
     if n > 0 and IN_NATIVE:
-        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n, wide)
+        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n, single is True, wide_numbers)
     return general
 
 
-def _rounded_once(forward: Rule, n: int, wide: bool) -> Rule:
-    """`forward`, computed in float32 where an input is bfloat16, and rounded to the inputs' dtype once, as in PyTorch.
+def _rounded_once(forward: Rule, n: int, single: bool | str, wide_numbers: bool) -> Rule:
+    """`forward`, computed in float32 where an input has 16 bits, and rounded to the inputs' dtype once, as in PyTorch.
 
-    numpy does not know that bfloat16 is a float: beside a Python number it would widen, and some functions refuse it.
-    With `wide`, so it is with float16 beside a Python number, which numpy would round to float16.
+    float16 of a `single` step is left to the array library, which does the same, but for `wide_numbers` where a Python
+    number is beside it, which numpy would round to float16. Of bfloat16 numpy does not know that it is a float: beside
+    a Python number it would widen, and some functions refuse it.
     """
+    other = _BFLOAT16 if single is True else _FLOAT16
+    everywhere = single != ON_DEVICES
+
+    def unary(xp: Any, x: Any, *params: Any) -> Any:
+        dtype = getattr(x, "dtype", None)
+        if dtype is _BFLOAT16 or (dtype is other and (everywhere or isinstance(x, np.ndarray))):
+            return _narrowed(forward(xp, pack.astype(x, FLOAT32), *params), dtype)
+        return forward(xp, x, *params)
 
     def run(xp: Any, *args: Any) -> Any:
         inputs = args[0] if n < 0 else args[:n]
         for x in inputs:
-            if getattr(x, "dtype", None) is _BFLOAT16:
-                return _in_float32(forward, n, inputs, xp, args, _BFLOAT16)
-        if wide and _float16_beside_number(inputs):
-            return _in_float32(forward, n, inputs, xp, args, _FLOAT16)
+            dtype = getattr(x, "dtype", None)
+            if dtype is _BFLOAT16 or (dtype is other and (everywhere or isinstance(x, np.ndarray))):
+                return _in_float32(forward, n, inputs, xp, args)
+        if wide_numbers and _float16_beside_number(inputs):
+            return _in_float32(forward, n, inputs, xp, args)
         return forward(xp, *args)
 
-    return run
+    return unary if n == 1 else run
+
+
+def is_half(x: Any) -> bool:
+    """Whether `x` is an array of float16 or bfloat16."""
+    dtype = getattr(x, "dtype", None)
+    return dtype is _BFLOAT16 or dtype is _FLOAT16
+
+
+def widened(x: Any) -> Any:
+    """An array of 16-bit floats as float32; anything else as it is."""
+    return pack.astype(x, FLOAT32) if is_half(x) else x
+
+
+def put_rounded(array: Any, value: Any) -> None:
+    """Write `value`, float32, into `array`, rounded to its dtype; what is too large becomes infinite without a word."""
+    array[...] = pack.astype(value, array.dtype)
 
 
 def _float16_beside_number(inputs: Any) -> bool:
     number = any(type(x) is float or type(x) is int for x in inputs)
-    return number and any(getattr(x, "dtype", None) == _FLOAT16 for x in inputs)
+    return number and any(getattr(x, "dtype", None) is _FLOAT16 for x in inputs)
 
 
-def _in_float32(forward: Rule, n: int, inputs: Any, xp: Any, args: tuple[Any, ...], half: Any) -> Any:
-    given = [x for x in inputs if hasattr(x, "dtype") and x.dtype.kind in "fVc"]
-    wide = [pack.astype(x, _FLOAT32) if getattr(x, "dtype", None) == half else x for x in inputs]
+def _in_float32(forward: Rule, n: int, inputs: Any, xp: Any, args: tuple[Any, ...]) -> Any:
+    target, wide = None, []
+    for x in inputs:
+        dtype = getattr(x, "dtype", None)
+        if dtype is _BFLOAT16 or dtype is _FLOAT16:
+            wide.append(pack.astype(x, FLOAT32))
+        else:
+            wide.append(x)
+        if dtype is not target and dtype is not None and dtype.kind in "fVc":
+            target = dtype if target is None else FLOAT32  # of several, one has 32 bits or more: so has the result
     value = forward(xp, wide, *args[1:]) if n < 0 else forward(xp, *wide, *args[n:])
-    if any(x.dtype != half for x in given):
-        return value
-    return tuple(_narrowed(v, half) for v in value) if isinstance(value, tuple) else _narrowed(value, half)
+    return _narrowed(value, target)
 
 
-def _narrowed(value: Any, half: Any) -> Any:
-    return pack.astype(value, half) if value.dtype == _FLOAT32 else value
+def _narrowed(value: Any, dtype: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_narrowed(part, dtype) for part in value)
+    return pack.astype(value, dtype) if value.dtype is FLOAT32 and dtype is not FLOAT32 else value
+
+
+def _kernel_rounded_once(forward: Rule, n: int, residual: bool) -> Rule:
+    def run(xp: Any, x: Any, *args: Any) -> Any:
+        if not is_half(x):
+            return forward(xp, x, *args)
+        value = forward(xp, widened(x), *map(widened, args[: n - 1]), *args[n - 1 :])
+        return (_narrowed(value[0], x.dtype), *value[1:]) if residual else _narrowed(value, x.dtype)
+
+    return run

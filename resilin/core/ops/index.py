@@ -9,6 +9,7 @@ import numpy as np
 
 from resilin.core.kernels import places as kernel
 from resilin.core.kernels.common import is_array
+from resilin.core.ops.guarding import widened
 from resilin.core.ops.regions import Region
 from resilin.core.ops.registry import op
 
@@ -109,7 +110,7 @@ def getitem(xp, x, index=None):
 def _(xp, g, _y, _x, index=None):
     if isinstance(g, np.ndarray) and goes_as_it_is(index):
         return Region(g, index, _x.shape)
-    return xp.index_add_zeros(g, _x.shape, index)
+    return xp.index_add_zeros(widened(g), _x.shape, index)  # elements that meet at one place are added in float32
 
 
 @op(complex=True, samples=lambda r: [(r(4), (3, 4), 1), (r(4, 2), (3, 2), _ROWS)])
@@ -123,7 +124,7 @@ def _(xp, h, _y, _g, shape=(), index=None):
     return h[index]
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), r(4), 1), (r(3, 4), r(), (slice(None), 2))])
+@op(complex=True, narrow=True, samples=lambda r: [(r(3, 4), r(4), 1), (r(3, 4), r(), (slice(None), 2))])
 def index_put(xp, x, value, index=None):
     """`x` with `value` at `index`."""
     check_range(x, index)
@@ -142,7 +143,7 @@ def _(xp, g, _y, _x, _value, index=None):
     return g[index]
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), np.array([[0, 1], [2, 2], [3, 0]]), 1)])
+@op(complex=True, single=True, samples=lambda r: [(r(3, 4), np.array([[0, 1], [2, 2], [3, 0]]), 1)])
 def take_along_axis(xp, x, index=None, axis=0):
     """Elements picked along `axis`, one index per element of the result."""
     return xp.take_along_axis(x, index, axis)
@@ -166,6 +167,7 @@ def _(xp, h, _y, _g, shape=(), axis=0, index=None):
 
 @op(
     complex=True,
+    narrow=True,
     samples=lambda r: [(r(3, 4), r(3, 2), np.array([[0, 1], [2, 1], [3, 0]]), 1), (r(4), r(2), np.array([1, 3]), 0)],
 )
 def scatter(xp, x, value, index=None, axis=0):
@@ -191,7 +193,7 @@ def _(xp, g, _y, _x, _value, index=None, axis=0):
 _EYE = np.eye(3, 4, dtype=bool)
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), r(3, 4), _EYE), (r(4), r(), _EYE)])
+@op(complex=True, narrow=True, samples=lambda r: [(r(3, 4), r(3, 4), _EYE), (r(4), r(), _EYE)])
 def where_else(xp, a, b, condition=None):
     """`a` where `condition` holds, else `b`. Either may be a number."""
     return xp.where(condition, a, b)

@@ -51,9 +51,10 @@ def _guard(device_type: str, name: str, before: Callable[[], None]) -> None:
     impl = op.impls.get(device_type, op.generic)
     forward, vjp = impl.forward, impl.vjp
     if name in OPS:
-        made = Impl(_after(before, forward), vjp, impl.residual, impl.saves)
+        made = Impl(_after(before, forward), vjp, impl.residual, impl.saves, impl.wide)
     else:
-        made = Impl(forward, None if vjp is None else _after(before, vjp), impl.residual, impl.saves)
+        rule = None if vjp is None else _after(before, vjp)
+        made = Impl(forward, rule, impl.residual, impl.saves, impl.wide)
         made.before_rule = before
     op.impls[device_type] = made
 

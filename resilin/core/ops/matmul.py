@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import reduce_rows as kernel
+from resilin.core.ops.guarding import ON_DEVICES
 from resilin.core.ops.regions import Product
 from resilin.core.ops.registry import op
 
@@ -33,7 +34,10 @@ def _shapes(r: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-@op(complex=True, samples=_shapes)
+_ROUNDED: Any = {"single": ON_DEVICES, "narrow": ON_DEVICES}  # a device's products of float16 are summed in float32
+
+
+@op(complex=True, samples=_shapes, **_ROUNDED)
 def matmul(xp, a, b):
     """The matrix product; leading dimensions broadcast, one-dimensional arguments are vectors."""
     return xp.matmul(a, b)
@@ -61,6 +65,7 @@ def _(xp, g, _y, a, _b):
 
 @op(
     tensors=3,
+    **_ROUNDED,
     complex=True,
     samples=lambda r: [(r(3, 4), r(2, 4), r(2)), (r(2, 3, 4), r(5, 4), None), (r(4), r(2, 4), r(2))],
 )

@@ -11,6 +11,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.batching.active import ACTIVE, BATCHED
 from resilin.core.device import CPU, device
 from resilin.core.kernels import philox
+from resilin.core.kernels.common import compute_dtype
 from resilin.core.ops.creation import factory, finish, shape_of
 from resilin.core.ops.registry import op
 from resilin.core.rng import Generator, pick
@@ -363,8 +364,9 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     if not training or p == 0:
         return input
     mask = draw_mask(input._array.shape, p)
-    if mask.dtype != input._array.dtype:
-        mask = mask.astype(input._array.dtype)
+    kind = compute_dtype(input._array.dtype)
+    if mask.dtype != kind:
+        mask = mask.astype(kind)
     out: Tensor = apply_mask.call(input, on_device(mask, input._dev))
     return input.copy_(out) if inplace else out
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from resilin.core.kernels import scan
 from resilin.core.ops.registry import op, override
 
@@ -41,7 +43,7 @@ def _wide(x):
     return x.astype("float32") if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
 
 
-@op(complex=True, samples=_axes)
+@op(complex=True, narrow=True, samples=_axes)
 def sum(xp, x, axis=None, keepdims=False):
     """The sum over `axis`."""
     return xp.sum(x, axis, keepdims=keepdims)
@@ -52,7 +54,7 @@ def _(xp, g, _y, _x, axis=None, keepdims=False):
     return xp.broadcast_to(_spread(xp, g, axis, keepdims), _x.shape)
 
 
-@op(takes="fc", complex=True, samples=_axes)
+@op(takes="fc", complex=True, narrow=True, samples=_axes)
 def mean(xp, x, axis=None, keepdims=False):
     """The arithmetic mean over `axis`; NaN when it is empty."""
     return xp.mean(x, axis=axis, keepdims=keepdims)
@@ -61,7 +63,13 @@ def mean(xp, x, axis=None, keepdims=False):
 @mean.vjp
 def _(xp, g, _y, _x, axis=None, keepdims=False):
     count = _count(_x.shape, axis)
-    return xp.broadcast_to(_spread(xp, g, axis, keepdims) / (count or float("nan")), _x.shape)
+    return xp.broadcast_to(_divided(xp, _spread(xp, g, axis, keepdims), count or float("nan")), _x.shape)
+
+
+def _divided(xp, g, count):
+    """g / count, which may be more than float16 holds."""
+    dtype = getattr(g.dtype, "np", g.dtype)
+    return g / count if dtype.itemsize > 2 else xp.astype(xp.astype(g, np.dtype(np.float32)) / count, dtype)
 
 
 def _with_zeros(r: Any) -> Any:
@@ -282,20 +290,22 @@ def _test(name: str) -> Any:
 
     forward.__name__ = name
     forward.__doc__ = f"numpy's {name} over `axis`; no gradient."
-    return op(differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])(forward)
+    return op(differentiable=False, single=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])(
+        forward
+    )
 
 
 any, all, count_nonzero = (_test(name) for name in ("any", "all", "count_nonzero"))
 
 
-@op(takes="biuf", differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+@op(takes="biuf", differentiable=False, single=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def argmax(xp, x, axis=None, keepdims=False):
     """Index of the largest element (the first of equals)."""
     _not_empty("argmax", x, axis)
     return xp.argmax(x, axis=axis, keepdims=keepdims)
 
 
-@op(takes="biuf", differentiable=False, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+@op(takes="biuf", differentiable=False, single=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def argmin(xp, x, axis=None, keepdims=False):
     """Index of the smallest element (the first of equals)."""
     _not_empty("argmin", x, axis)

@@ -30,7 +30,7 @@ import numpy as np
 from resilin.core import determinism
 from resilin.core.device import add_to_namespaces
 from resilin.core.ops.calling import make_call
-from resilin.core.ops.guarding import ANY, guarded, taking
+from resilin.core.ops.guarding import ANY, ON_DEVICES, ON_HOST, guarded, guarded_kernel, taking
 from resilin.core.ops.on_host import on_host
 
 Rule = Callable[..., Any]
@@ -42,13 +42,16 @@ TENSOR_XP = SimpleNamespace()  # the ops as an array namespace over Tensors
 class Impl:
     """One implementation: `forward(xp, *arrays, *params)` and a joint rule.
 
-    The rule is `vjp(xp, needs, g, y, *inputs, *params)`, with the residual after `y` when forward gives one.
+    The rule is `vjp(xp, needs, g, y, *inputs, *params)`, with the residual after `y` when forward gives one. `wide`: of
+    16-bit floats it gets float32 (`guarding.ON_HOST`: of those of the host).
     """
 
-    __slots__ = ("before_rule", "forward", "kept", "residual", "saves", "vjp")
+    __slots__ = ("before_rule", "forward", "kept", "residual", "saves", "vjp", "wide")
 
-    def __init__(self, forward: Rule, vjp: Rule | None, residual: bool = False, saves: Any = None) -> None:
-        self.forward, self.vjp, self.residual = forward, vjp, residual
+    def __init__(
+        self, forward: Rule, vjp: Rule | None, residual: bool = False, saves: Any = None, wide: bool | str = False
+    ) -> None:
+        self.forward, self.vjp, self.residual, self.wide = forward, vjp, residual, wide
         self.saves = saves  # what its rule reads besides what the declared ones do: (of each input, of the output)
         self.kept: dict[tuple[bool, ...], tuple[tuple[bool, ...], bool]] = {}  # see Op.keeps
         self.before_rule: Callable[[], None] | None = None  # called where `op.generic.vjp` runs in place of `vjp`
@@ -79,6 +82,8 @@ class Op:
         self.exponent: bool = facts.pop("exponent", False)
         self.order: int = facts.pop("order", 2)
         self.moves: bool = facts.pop("moves", self.view)
+        self.narrow: bool | str = facts.pop("narrow", self.moves)
+        self.single: bool | str = facts.pop("single", self.narrow)
         self.host: str = facts.pop("host", "")
         refuses = facts.pop("refuses", False)
         if facts:
@@ -89,7 +94,9 @@ class Op:
             forward = on_host(forward, name)
         if not self.deterministic:
             forward = _varying(forward, name)
-        self.generic = Impl(guarded(forward, self.n, quiet=self.quiet, moves=self.moves, wide=self.wide_numbers), None)
+        facts_of_16_bits = {"single": self.single, "wide_numbers": self.wide_numbers}
+        guard = guarded(forward, self.n, quiet=self.quiet, moves=self.moves, **facts_of_16_bits)
+        self.generic = Impl(guard, None, wide=_not(self.narrow))
         self.impls: dict[str, Impl] = {}
         self.saves_any = False
         self._rules: dict[int, Rule] = {}
@@ -141,7 +148,9 @@ class Op:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
         forward = taking(forward, self.name, self.n, self.takes)
         saves = _keeps_of(vjp, self.n, skip=4 if residual else 3)
-        self.impls[device_type] = Impl(guarded(forward, self.n, quiet=quiet, moves=True), vjp, residual, saves)
+        wide = device_type == "cpu" and self.generic.wide  # a device's kernels compute so themselves
+        guard = guarded_kernel(forward, self.n, quiet=quiet, wide=bool(wide), residual=residual)
+        self.impls[device_type] = Impl(guard, vjp, residual, saves, wide)
         self._note_saves(saves)
 
     def keeps(self, needs: tuple[bool, ...], impl: Impl) -> tuple[tuple[bool, ...], bool]:
@@ -178,17 +187,20 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     """Declare an operation; see the module's text. Facts:
 
     `tensors` number of tensor inputs (default: arguments without a default; -1: the first argument is a sequence of
-    tensors), `elementwise` (scalars and promotion are handled), `wide_numbers` (a Python number beside half types is
-    used in float32, not rounded to them), `exponent` (a number as second operand must fit the dtype of integers),
-    `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `floats` (integers are converted to
-    the default dtype first, and a number beside them is used as it is), `quiet` (numpy's floating point warnings are
-    off; the default except for views), `view`, `outputs` (0: as many as it gives), `moves` (elements are moved or
-    converted, not computed with, so bfloat16 needs no float32; the default for views), `differentiable`, `complex`,
-    `deterministic` (False: on every device; what varies on one is listed by its backend), `dtypes` ("full": not of 16
-    bits), `takes` (the kinds of dtypes it is for, others are refused: b bool, i and u integers, f floats, c complex;
-    the default is all, "fc" with "full"), `refuses` (the forward itself raises for others, so nothing is asked before
-    it), `order` of derivatives that tests check, `samples(r)` (argument tuples; `r(*shape)` draws an array),
-    `reference` (the same on numpy arrays).
+    tensors), `elementwise` (scalars and promotion are handled), `exponent` (a number as second operand must fit the
+    dtype of integers), `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `floats`
+    (integers are converted to the default dtype first, and a number beside them is used as it is), `quiet` (numpy's
+    floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
+    `moves` (elements are moved or converted, not computed with, so 16-bit floats need no float32; the default for
+    views), `single` (forward is one step, which the array library rounds once for float16), `narrow` (its rules are,
+    too, and get 16-bit floats as they are; `guarding.ON_DEVICES` in both: with a device's library, not with numpy),
+    `wide_numbers` (a Python number beside 16-bit floats is used in float32, not rounded to them),
+    `differentiable`, `complex`, `deterministic` (False: on every device; what
+    varies on one is listed by its backend), `dtypes` ("full": not of 16 bits), `takes` (the kinds of
+    dtypes it is for, others are refused: b bool, i and u integers, f floats, c complex; the default is all, "fc"
+    with "full"), `refuses` (the forward itself raises for others, so nothing is asked before it), `order` of
+    derivatives that tests check, `samples(r)` (argument tuples; `r(*shape)` draws an array), `reference` (the same
+    on numpy arrays).
     """
 
     def declare(fn: Rule) -> Op:
@@ -227,6 +239,10 @@ def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., A
         return declared.vjp(xp, needs, g, None, x, *params) if dx is None else (dx,)  # type: ignore[misc]
 
     override(name, "cpu", run, rule, quiet=False)
+
+
+def _not(narrow: bool | str) -> bool | str:
+    return ON_HOST if narrow == ON_DEVICES else not narrow
 
 
 def is_complex(x: Any) -> bool:

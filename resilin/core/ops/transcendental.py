@@ -28,7 +28,7 @@ def _above_one(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4, low=1.5, high=3.0),)]
 
 
-@op(**_ONE, floats=True, samples=_any)
+@op(single=True, **_ONE, floats=True, samples=_any)
 def exp(xp, x):
     """e ** x."""
     return xp.exp(x)
@@ -39,7 +39,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(y)
 
 
-@op(**_ONE, floats=True, samples=_any)
+@op(single=True, **_ONE, floats=True, samples=_any)
 def expm1(xp, x):
     """e ** x - 1, exact near 0."""
     if not is_complex(x):
@@ -52,7 +52,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(y + 1)
 
 
-@op(**_ONE, floats=True, samples=_any)
+@op(single=True, **_ONE, floats=True, samples=_any)
 def exp2(xp, x):
     """2 ** x."""
     return xp.exp2(x)
@@ -63,7 +63,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(y * 0.6931471805599453)
 
 
-@op(**_ONE, floats=True, samples=_positive)
+@op(single=True, **_ONE, floats=True, samples=_positive)
 def log(xp, x):
     """The natural logarithm."""
     return xp.log(x)
@@ -74,7 +74,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(x)
 
 
-@op(**_ONE, floats=True, samples=_positive)
+@op(single=True, **_ONE, floats=True, samples=_positive)
 def log1p(xp, x):
     """log(1 + x), exact near 0."""
     return xp.log1p(x)
@@ -85,7 +85,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(1 + x)
 
 
-@op(**_ONE, floats=True, samples=_positive)
+@op(single=True, **_ONE, floats=True, samples=_positive)
 def log2(xp, x):
     """The logarithm to base 2."""
     return xp.log2(x)
@@ -96,7 +96,7 @@ def _(xp, g, _y, x):
     return g / (xp.conj(x) * 0.6931471805599453)
 
 
-@op(**_ONE, floats=True, samples=_positive)
+@op(single=True, **_ONE, floats=True, samples=_positive)
 def log10(xp, x):
     """The logarithm to base 10."""
     return xp.log10(x)
@@ -107,7 +107,7 @@ def _(xp, g, _y, x):
     return g / (xp.conj(x) * 2.302585092994046)
 
 
-@op(**_ONE, floats=True, samples=_positive)
+@op(single=True, **_ONE, floats=True, samples=_positive)
 def sqrt(xp, x):
     """The square root; NaN below 0."""
     return xp.sqrt(x)
@@ -129,7 +129,7 @@ def _(xp, g, y, _x):
     return -0.5 * g * xp.conj(y * y * y)
 
 
-@op(**_ONE, floats=True, samples=_positive)
+@op(single=True, **_ONE, floats=True, samples=_positive)
 def reciprocal(xp, x):
     """1 / x."""
     return 1 / x
@@ -140,7 +140,7 @@ def _(xp, g, y, _x):
     return -g * xp.conj(y * y)
 
 
-@op(**_ONE, floats=True, samples=_any)
+@op(single=True, **_ONE, floats=True, samples=_any)
 def sin(xp, x):
     """The sine."""
     return xp.sin(x)
@@ -151,7 +151,7 @@ def _(xp, g, _y, x):
     return g * xp.conj(xp.cos(x))
 
 
-@op(**_ONE, floats=True, samples=_any)
+@op(single=True, **_ONE, floats=True, samples=_any)
 def cos(xp, x):
     """The cosine."""
     return xp.cos(x)
@@ -162,7 +162,7 @@ def _(xp, g, _y, x):
     return -g * xp.conj(xp.sin(x))
 
 
-@op(**_ONE, floats=True, samples=_inside)
+@op(single=True, **_ONE, floats=True, samples=_inside)
 def tan(xp, x):
     """The tangent."""
     return xp.tan(x)
@@ -173,7 +173,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(1 + y * y)
 
 
-@op(**_ONE, floats=True, samples=_inside)
+@op(single=True, **_ONE, floats=True, samples=_inside)
 def arcsin(xp, x):
     """The inverse sine."""
     return xp.arcsin(x)
@@ -184,7 +184,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(xp.sqrt(1 - x * x))
 
 
-@op(**_ONE, floats=True, samples=_inside)
+@op(single=True, **_ONE, floats=True, samples=_inside)
 def arccos(xp, x):
     """The inverse cosine."""
     return xp.arccos(x)
@@ -195,7 +195,7 @@ def _(xp, g, _y, x):
     return -g / xp.conj(xp.sqrt(1 - x * x))
 
 
-@op(**_ONE, floats=True, samples=_any)
+@op(single=True, **_ONE, floats=True, samples=_any)
 def arctan(xp, x):
     """The inverse tangent."""
     return xp.arctan(x)
@@ -206,7 +206,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(1 + x * x)
 
 
-@op(**_ONE, floats=True, samples=_any)
+@op(single=True, **_ONE, floats=True, samples=_any)
 def sinh(xp, x):
     """The hyperbolic sine."""
     return xp.sinh(x)
@@ -217,7 +217,7 @@ def _(xp, g, _y, x):
     return g * xp.conj(xp.cosh(x))
 
 
-@op(**_ONE, floats=True, samples=_any)
+@op(single=True, **_ONE, floats=True, samples=_any)
 def cosh(xp, x):
     """The hyperbolic cosine."""
     return xp.cosh(x)
@@ -228,7 +228,7 @@ def _(xp, g, _y, x):
     return g * xp.conj(xp.sinh(x))
 
 
-@op(**_ONE, floats=True, samples=_any)
+@op(single=True, **_ONE, floats=True, samples=_any)
 def tanh(xp, x):
     """The hyperbolic tangent."""
     return xp.tanh(x)
@@ -239,7 +239,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(1 - y * y)
 
 
-@op(**_ONE, floats=True, samples=_any)
+@op(single=True, **_ONE, floats=True, samples=_any)
 def arcsinh(xp, x):
     """The inverse hyperbolic sine."""
     return xp.arcsinh(x)
@@ -250,7 +250,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(xp.sqrt(x * x + 1))
 
 
-@op(**_ONE, floats=True, samples=_above_one)
+@op(single=True, **_ONE, floats=True, samples=_above_one)
 def arccosh(xp, x):
     """The inverse hyperbolic cosine; NaN below 1."""
     return xp.arccosh(x)
@@ -263,7 +263,7 @@ def _(xp, g, _y, x):
     return g / xp.sqrt(x * x - 1)
 
 
-@op(**_ONE, floats=True, samples=_inside)
+@op(single=True, **_ONE, floats=True, samples=_inside)
 def arctanh(xp, x):
     """The inverse hyperbolic tangent; NaN beyond 1."""
     return xp.arctanh(x)
@@ -274,7 +274,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(1 - x * x)
 
 
-@op(**_ONE, floats=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(single=True, **_ONE, floats=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
 def logaddexp(xp, a, b):
     """log(exp(a) + exp(b)), without overflow."""
     if is_complex(a) or is_complex(b):  # shifted by the argument with the larger real part
@@ -295,7 +295,13 @@ def _(xp, g, y, a, b):
     return g * (xp.conj(xp.exp(b - y)) if is_complex(y) else xp.sigmoid(b - a))
 
 
-@op(takes="biuf", elementwise=True, floats=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(
+    single=True,
+    takes="biuf",
+    elementwise=True,
+    floats=True,
+    samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))],
+)
 def hypot(xp, a, b):
     """sqrt(a * a + b * b), without overflow."""
     return xp.hypot(a, b)

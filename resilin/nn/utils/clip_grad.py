@@ -11,6 +11,7 @@ import numpy as np
 
 from resilin.core import pieces
 from resilin.core.kernels.common import Array
+from resilin.core.ops.guarding import is_half, put_rounded, widened
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
 
@@ -98,7 +99,10 @@ def _scale(gradients: list[Tensor], max_norm: float, total: Tensor) -> None:
     if factor < 1 or math.isnan(factor):  # NaN goes into the gradients, as in PyTorch
         with np.errstate(all="ignore"):
             for gradient in gradients:
-                gradient._array *= gradient._array.real.dtype.type(factor)
+                if is_half(gradient._array):
+                    put_rounded(gradient._array, widened(gradient._array) * np.float32(factor))
+                else:
+                    gradient._array *= gradient._array.real.dtype.type(factor)
                 gradient._bump()
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.api.neural import normalize
+from resilin.core.api.neural import normalize, widened
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.modules.module import Module
 from resilin.nn.parameter import is_lazy
-from resilin.nn.utils.parametrizations import _WeightNorm
+from resilin.nn.utils.parametrizations import _WeightNorm, divided_by_norm
 
 
 class _WeightNormHook:
@@ -59,12 +59,11 @@ class _SpectralNormHook(_WeightNormHook):
         matrix = self._matrix(weight)
         if training:
             with no_grad():
+                wide = widened(matrix)
                 for _ in range(self.iterations):
-                    v.copy_(normalize(matrix.t() @ u, dim=0, eps=self.eps))
-                    u.copy_(normalize(matrix @ v, dim=0, eps=self.eps))
-        sigma = (u.clone() * (matrix @ v.clone())).sum()  # clones: a second forward may come before backward
-        divided: Tensor = weight / sigma
-        return divided
+                    v.copy_(normalize(wide.t() @ widened(u), dim=0, eps=self.eps))
+                    u.copy_(normalize(wide @ widened(v), dim=0, eps=self.eps))
+        return divided_by_norm(weight, matrix, u, v)
 
     def _matrix(self, weight: Tensor) -> Tensor:
         matrix: Tensor = weight.movedim(self.dim, 0).flatten(1)

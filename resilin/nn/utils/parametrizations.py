@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import linear_algebra
+from resilin.core.api.halves import rounded_once
 from resilin.core.api.joining import cat
-from resilin.core.api.neural import normalize
+from resilin.core.api.neural import normalize, widened
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor, wrap
@@ -16,6 +17,14 @@ from resilin.nn.modules.module import Module
 from resilin.nn.utils.parametrize import register_parametrization
 
 _START_ITERATIONS = 15  # of the power method, before the first forward, as in PyTorch
+
+
+@rounded_once
+def divided_by_norm(weight: Tensor, matrix: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    """`weight` divided by u @ matrix @ v, the largest singular value of it as `matrix` where these are its vectors."""
+    sigma = (u.clone() * (matrix @ v.clone())).sum()  # clones: a second forward may come before backward
+    divided: Tensor = weight / sigma
+    return divided
 
 
 class _WeightNorm(Module):
@@ -35,6 +44,7 @@ class _WeightNorm(Module):
         total: Tensor = square.sum(others, keepdim=True).sqrt() if others else weight.abs()
         return total
 
+    @rounded_once
     def forward(self, weight_g: Tensor, weight_v: Tensor) -> Tensor:
         """See the class."""
         return weight_v * (weight_g / self._norm(weight_v))
@@ -78,9 +88,10 @@ class _SpectralNorm(Module):
 
     def _follow(self, matrix: Tensor, times: int) -> None:
         with no_grad():
+            wide = widened(matrix)
             for _ in range(times):
-                self._u.copy_(normalize(matrix @ self._v, dim=0, eps=self.eps))
-                self._v.copy_(normalize(matrix.t() @ self._u, dim=0, eps=self.eps))
+                self._u.copy_(normalize(wide @ widened(self._v), dim=0, eps=self.eps))
+                self._v.copy_(normalize(wide.t() @ widened(self._u), dim=0, eps=self.eps))
 
     def forward(self, weight: Tensor) -> Tensor:
         """See the class."""
@@ -89,9 +100,7 @@ class _SpectralNorm(Module):
         matrix = self._matrix(weight)
         if self.training:
             self._follow(matrix.detach(), self.n_power_iterations)
-        sigma = (self._u.clone() * (matrix @ self._v.clone())).sum()
-        divided: Tensor = weight / sigma
-        return divided
+        return divided_by_norm(weight, matrix, self._u, self._v)
 
     def right_inverse(self, value: Tensor) -> Tensor:
         """`value`: assigned as it is, and divided when it is read."""

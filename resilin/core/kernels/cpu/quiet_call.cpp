@@ -34,11 +34,12 @@ constexpr Py_ssize_t MOST = 4; // arguments of an op of two tensors, the namespa
 struct Quiet : Callable {
     static constexpr const char *NAME = "resilin.core._native.QuietCall";
     static constexpr int REFERENCES = 6;
-    PyObject *forward, *general; // `general` takes tensors of bfloat16, and where `wide`, float16 beside a number
+    PyObject *forward, *general; // `general` takes tensors of bfloat16, and where told float16
     PyObject *variable, *silent; // numpy's context variable, and its value without warnings
     PyObject *bfloat16;          // the dtype
     int tensors;
-    bool wide;
+    bool single;       // float16 goes to `forward`, too
+    bool wide_numbers; // but not beside a number, which numpy would round to float16
 };
 
 PyArray_Descr *descr_of(PyObject *array) { return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array)); }
@@ -104,13 +105,14 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
         half |= descr->type_num == NPY_HALF;
         few &= descr->type_num == NPY_HALF && PyArray_SIZE(reinterpret_cast<PyArrayObject *>(arg)) <= FEW;
     }
-    if (self->wide && number && half)
+    if (half && self->wide_numbers && number)
         return few ? call_in_float32(self, args, given) : PyObject_Vectorcall(self->general, args, flagged, names);
+    if (half && !self->single) return PyObject_Vectorcall(self->general, args, flagged, names);
     return call_silently(self->variable, self->silent, self->forward, args, flagged, names);
 }
 
 nb::object quiet_call(nb::object forward, nb::object general, nb::object variable, nb::object silent,
-                      nb::object bfloat16, int tensors, bool wide) {
+                      nb::object bfloat16, int tensors, bool single, bool wide_numbers) {
     Quiet *self = make_callable<Quiet>(call);
     self->forward = forward.release().ptr();
     self->general = general.release().ptr();
@@ -118,7 +120,8 @@ nb::object quiet_call(nb::object forward, nb::object general, nb::object variabl
     self->silent = silent.release().ptr();
     self->bfloat16 = bfloat16.release().ptr();
     self->tensors = tensors;
-    self->wide = wide;
+    self->single = single;
+    self->wide_numbers = wide_numbers;
     return finished(self);
 }
 
