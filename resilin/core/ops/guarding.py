@@ -107,7 +107,7 @@ def guarded_kernel(forward: Rule, n: int, *, quiet: bool, wide: bool, residual: 
 
 def _quietly(forward: Rule) -> Rule:
     if IN_NATIVE:
-        return native.quiet_call(forward, forward, VARIABLE, SILENT, _BFLOAT16, 0, False)
+        return native.quiet_call(forward, forward, VARIABLE, SILENT, _BFLOAT16, 0, True, False)
 
     def run(*args: Any) -> Any:
         token = silence(SILENT)
