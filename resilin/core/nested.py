@@ -24,6 +24,7 @@ _MOST_DIMENSIONS = 64  # numpy's limit; a list that holds itself has no end
 _PLAIN = frozenset((bool, int, float, complex))
 _ROWS = frozenset((list, tuple))
 _PLAIN_AND_ROWS = _PLAIN | _ROWS
+_NO_SEQUENCES = (np.generic, int, float, complex, str, bytes, Mapping, Set)
 
 
 def array_of(data: Any, kind: Any, tensors: Any) -> np.ndarray[Any, Any]:
@@ -33,10 +34,11 @@ def array_of(data: Any, kind: Any, tensors: Any) -> np.ndarray[Any, Any]:
     several elements and integers beyond int64 without a dtype, RuntimeError for numbers that `kind` cannot hold,
     TypeError for complex numbers among real ones and floating point tensors among integers.
     """
-    sizes, leaves = _taken_apart(data, tensors)
+    if kind is None and type(data) in _PLAIN and (type(data) is not int or -(2**63) <= data < 2**63):  # most calls
+        return np.array(data, dtypes.of_number(data))
+    sizes, leaves, kinds = ([], [data], {type(data)}) if type(data) in _PLAIN else _taken_apart(data, tensors)
     if isinstance(leaves, np.ndarray):
         return _of_arrays(leaves, kind).reshape(sizes)
-    kinds = set(map(type, leaves))
     target = _inferred(leaves, kinds, tensors) if kind is None else kind
     if not kinds <= _PLAIN:
         leaves = [v if type(v) in _PLAIN else _number(v, target, tensors) for v in leaves]
@@ -76,19 +78,21 @@ def contents_of(data: tuple[Any, ...], tensors: Any) -> np.ndarray[Any, Any]:
 # ---- shape -----------------------------------------------------------------------------------------------------------
 
 
-def _taken_apart(data: Any, tensors: Any) -> tuple[list[int], Any]:
-    """The length of each dimension, and all numbers in order: a list, or an array of those of arrays or of none."""
+def _taken_apart(data: Any, tensors: Any) -> tuple[list[int], Any, set[type]]:
+    """The length of each dimension, all numbers in order, and their types: a list, or an array of those of arrays or of
+    none."""
     sizes: list[int] = []
     items: Any = [data]
     while True:
         kinds = set(map(type, items))
         if not kinds <= _PLAIN_AND_ROWS:
             items = [_opened(item, tensors) for item in items]
+            kinds = set(map(type, items))
         first = items[0]
         if not _is_sequence(first, tensors):
-            return sizes, items
+            return sizes, items, kinds
         if isinstance(first, np.ndarray) and all(isinstance(a, np.ndarray) and a.shape == first.shape for a in items):
-            return [*sizes, *first.shape], np.stack(_of_one_dtype(items))
+            return [*sizes, *first.shape], np.stack(_of_one_dtype(items)), kinds
         if len(sizes) == _MOST_DIMENSIONS:
             raise UsageError(f"too many dimensions: {type(data).__name__} is nested more than {len(sizes)} times")
         length = len(first)
@@ -101,22 +105,22 @@ def _taken_apart(data: Any, tensors: Any) -> tuple[list[int], Any]:
                 )
         sizes.append(length)
         if not length:
-            return sizes, np.zeros(0, _promoted({_dtype_of(item) for item in items}))
-        items = list(chain.from_iterable(rows))
+            return sizes, np.zeros(0, _promoted({_dtype_of(item) for item in items})), kinds
+        items = rows[0] if len(rows) == 1 else list(chain.from_iterable(rows))
 
 
 def _opened(item: Any, tensors: Any) -> Any:
     """An object that gives its own array, as that; an array without dimensions as its number."""
-    if hasattr(item, "__array__") and not isinstance(item, tensors | np.ndarray | np.generic):
+    if not isinstance(item, (tensors, np.ndarray, np.generic)) and hasattr(item, "__array__"):
         item = np.asarray(item)
     return item[()] if isinstance(item, np.ndarray) and not item.ndim else item
 
 
 def _is_sequence(item: Any, tensors: Any) -> bool:
     kind = type(item)
-    if kind in _ROWS or isinstance(item, np.ndarray):
-        return True
-    if isinstance(item, tensors | np.generic | int | float | complex | str | bytes | Mapping | Set):
+    if kind in _PLAIN_AND_ROWS or isinstance(item, np.ndarray):
+        return kind not in _PLAIN
+    if isinstance(item, (tensors, _NO_SEQUENCES)):
         return False
     return hasattr(kind, "__getitem__") and hasattr(kind, "__len__")
 
