@@ -19,7 +19,7 @@ REAL_ONLY = {
     "order": """amax amin clip_to fmod hardshrink hardsigmoid hardswish hardtanh leaky_relu
         max_pool2d max_pool2d_scatter maximum minimum prelu relu remainder softshrink
         threshold elu scatter_extreme""",
-    "steps": "ceil floor rint sign trunc",
+    "steps": "ceil floor floor_divide rint sign trunc trunc_divide",
     "functions of real numbers": """arctan2 bessel_j0 bessel_j1 bessel_k0 bessel_k0e bessel_k1 bessel_k1e bessel_y0
         bessel_y1 digamma entr erf erfc erfcx erfinv gammainc gammaincc gammaln hypot i0 i0e i1 i1e log_ndtr ndtr ndtri
         polygamma zeta""",
@@ -37,7 +37,8 @@ NOT_FIRST = {
 NOT_SECOND = {
     **NOT_FIRST,
     "has no second derivative, in PyTorch neither": "ctc_loss",
-    "the first derivative is constant between steps": "ceil floor fmod remainder rint scatter_extreme sign trunc",
+    "the first derivative is constant between steps": """ceil floor floor_divide fmod remainder rint
+        scatter_extreme sign trunc trunc_divide""",
 }
 
 

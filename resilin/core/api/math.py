@@ -11,7 +11,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api.halves import rounded_once
 from resilin.core.batching.active import ACTIVE, batched_in
-from resilin.core.device import different_devices
+from resilin.core.device import CPU, device, different_devices
 from resilin.core.ops import elementwise as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops import transcendental as transcendental  # declares the ops named below
@@ -64,14 +64,15 @@ def _alpha_for(kind: Any, alpha: Any) -> Any:
     return dtypes.number_for("alpha", alpha, kind) if kind.kind in "iu" else alpha
 
 
-def _in(kind: Any, value: Any) -> Any:
-    """A tensor or number as a tensor of dtype `kind`; itself where it has it."""
+def _in(kind: Any, value: Any, dev: device = CPU) -> Any:
+    """A tensor as one of dtype `kind`, itself where it has it; a number as such a tensor on `dev`."""
     if isinstance(value, Tensor):
         return value if value._array.dtype == kind else shape_ops.astype.call(value, kind)
     if kind.kind in "iu" and isinstance(value, int):
         value = dtypes.wrapped("add", value, kind)
     with np.errstate(over="ignore"):
-        return wrap(np.asarray(float(value) if kind.kind == "V" else value, kind))
+        array = np.asarray(float(value) if kind.kind == "V" else value, kind)
+    return wrap(dev.xp.asarray(array), dev)
 
 
 def kind_of(a: Any, b: Any) -> Any:
@@ -310,9 +311,7 @@ def both_floating(where: str, a: Any, b: Any) -> tuple[Tensor, Tensor]:
         raise TypeError(f"{where}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
     kind = kind_of(a, b)
     kind = dtypes.default_np() if kind.kind in "biu" else kind
-    x, y = (
-        v if isinstance(v, Tensor) else wrap(tensor._dev.xp.asarray(_in(kind, v)._array), tensor._dev) for v in (a, b)
-    )
+    x, y = (v if isinstance(v, Tensor) else _in(kind, v, tensor._dev) for v in (a, b))
     return shape_ops.astype.call(x, kind), shape_ops.astype.call(y, kind)
 
 
@@ -405,7 +404,8 @@ def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neg
         return re + im * 1j
     limits = dtypes.finfo(input.dtype)
     numbers = (nan, limits.max if posinf is None else posinf, limits.min if neginf is None else neginf)
-    zero, high, low = (_in(input._array.dtype, number) for number in numbers)  # infinite where they are too large
+    kind, dev = input._array.dtype, input._dev
+    zero, high, low = (_in(kind, number, dev) for number in numbers)  # infinite where they are too large
     out = input.masked_fill(isnan(input), zero)
     out = out.masked_fill(eq(input, float("inf")), high)
     return out.masked_fill(eq(input, float("-inf")), low)
