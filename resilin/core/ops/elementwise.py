@@ -58,7 +58,7 @@ def _(xp, g, _y, _a, _b):
     return -g
 
 
-@op(narrow=True, **_ONE, samples=_pairs)
+@op(single=True, **_ONE, samples=_pairs)
 def multiply(xp, a, b):
     """a * b."""
     return a * b

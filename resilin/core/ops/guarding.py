@@ -167,6 +167,14 @@ def put_rounded(array: Any, value: Any) -> None:
     array[...] = pack.astype(value, array.dtype)
 
 
+def scale(array: Any, factor: float) -> None:
+    """Multiply `array` in place by a number, which is not rounded to 16 bits first."""
+    if is_half(array):
+        put_rounded(array, widened(array) * np.float32(factor))
+    else:
+        array *= array.real.dtype.type(factor)
+
+
 def _in_float32(forward: Rule, n: int, inputs: Any, xp: Any, args: tuple[Any, ...]) -> Any:
     target, wide = None, []
     for x in inputs:
