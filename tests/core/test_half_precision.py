@@ -85,3 +85,10 @@ def test_dist_of_sixteen_bit_floats_subtracts_in_float32(dtype):
     assert x.dist(y, float("inf")).item() == 400
     assert x.dist(y, 3).item() == {torch.float16: 449.75, torch.bfloat16: 450}[dtype]  # PyTorch's
     assert (x * 200).dist(x * -200).item() == {torch.float16: float("inf"), torch.bfloat16: 119808}[dtype]
+
+
+def test_a_single_number_overflows_without_a_warning():
+    large = torch.tensor(60000.0).half()
+    assert (large / torch.tensor(0.1).half()).item() == float("inf")
+    assert F.softplus(large, 0.5).item() == 60000
+    assert torch.addcmul(large, large, large, value=0.1).item() == float("inf")

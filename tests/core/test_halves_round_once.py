@@ -246,3 +246,19 @@ def test_tensors_of_several_dtypes_promote_as_before():
     assert F.batch_norm(torch.ones(2, 2).half(), wide, wide).dtype is torch.float16
     with pytest.raises(RuntimeError, match="same dtype"):
         torch.addmm(torch.ones(1, 1), torch.ones(1, 2).half(), torch.ones(2, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_through_numbers_and_paddings_round_once(dtype):
+    x = ROWS.to(dtype).requires_grad_()
+    (x * 0.1).sum().backward()
+    assert x.grad.flatten().tolist() == [torch.tensor(0.1).to(dtype).item()] * 30
+    x.grad = None
+    (x / 0.3).backward(torch.full_like(x.detach(), 3.0))
+    assert set(x.grad.flatten().tolist()) == {torch.tensor(10.0).to(dtype).item()}
+    wide = x.detach().float().requires_grad_()
+    for leaf in (x, wide):
+        leaf.grad = None
+        padded = F.pad(leaf.unsqueeze(0), (2, 3, 1, 2), mode="reflect")
+        padded.backward(torch.arange(padded.numel()).reshape(padded.shape).to(leaf.dtype))
+    assert x.grad.tolist() == wide.grad.to(dtype).tolist()

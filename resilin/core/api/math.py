@@ -296,10 +296,13 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
     return y
 
 
-@rounded_once
 def xlogy(input: Any, other: Any) -> Tensor:
     """input * log(other), in the floating point dtype common to both; 0 where input is 0 and other is not NaN."""
-    x, y = both_floating("xlogy", input, other)
+    return _xlogy(*both_floating("xlogy", input, other))  # a number is of the tensor's dtype, as in PyTorch
+
+
+@rounded_once
+def _xlogy(x: Tensor, y: Tensor) -> Tensor:
     zero = eq(x, 0).logical_and(isnan(y).logical_not())
     return (x * log(y.masked_fill(zero, 1))) + 0
 

@@ -277,6 +277,11 @@ def _pad_from_inside(input: Tensor, pairs: list[tuple[int, int]], mode: str) -> 
     """`pad` with elements of the input: each dimension is indexed by its padded positions."""
     if mode not in _NUMPY_MODES:
         raise ValueError(f"pad: mode must be 'constant', 'reflect', 'replicate' or 'circular', got {mode!r}")
+    if input.requires_grad:  # gradients that meet at one element are added, dimension by dimension
+        wide, narrow = opened(input)
+        if wide is not input:
+            made: Tensor = narrow(_pad_from_inside(wide, pairs, mode))
+            return made
     for number, pair in enumerate(pairs):
         axis = input._array.ndim - 1 - number
         if pair != (0, 0):

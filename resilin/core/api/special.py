@@ -47,10 +47,13 @@ def mvlgamma(input: Tensor, p: int) -> Tensor:
     return reducing.sum(terms, -1) + p * (p - 1) / 4 * _math.log(_math.pi)
 
 
-@rounded_once
 def xlog1py(input: Any, other: Any) -> Tensor:
     """input * log1p(other); 0 where input is 0 and other is not NaN."""
-    x, y = math.both_floating("xlog1py", input, other)
+    return _xlog1py(*math.both_floating("xlog1py", input, other))
+
+
+@rounded_once
+def _xlog1py(x: Tensor, y: Tensor) -> Tensor:
     flat = math.eq(x, 0).logical_and(math.isnan(y).logical_not())
     x, y, flat = _broadcast(x, y, flat)
     return x * math.log1p(y.masked_fill(flat, 0))

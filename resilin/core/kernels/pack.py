@@ -44,7 +44,9 @@ def to_float32(x: Array) -> Array:
 
 
 def astype(x: Array, dtype: np.dtype[Any]) -> Array:
-    """`x.astype(dtype)`, for every array and dtype."""
+    """`x.astype(dtype)`, for every array; of one of numpy's numbers, which would warn of overflow, an array."""
+    if isinstance(x, np.generic):
+        x = np.asarray(x)
     if isinstance(x, np.ndarray):
         if x.dtype == np.float32 and dtype == np.float16:
             return to_float16(x)

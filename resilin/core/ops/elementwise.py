@@ -61,7 +61,7 @@ def _(xp, g, _y, _a, _b):
     return -g
 
 
-@op(narrow=True, **_ONE, wide_numbers=True, samples=_pairs)
+@op(single=True, **_ONE, wide_numbers=True, samples=_pairs)
 def multiply(xp, a, b):
     """a * b."""
     return a * b

@@ -172,6 +172,14 @@ def put_rounded(array: Any, value: Any) -> None:
     array[...] = pack.astype(value, array.dtype)
 
 
+def scale(array: Any, factor: float) -> None:
+    """Multiply `array` in place by a number, which is not rounded to 16 bits first."""
+    if is_half(array):
+        put_rounded(array, widened(array) * np.float32(factor))
+    else:
+        array *= array.real.dtype.type(factor)
+
+
 def _float16_beside_number(inputs: Any) -> bool:
     number = any(type(x) is float or type(x) is int for x in inputs)
     return number and any(getattr(x, "dtype", None) is _FLOAT16 for x in inputs)

@@ -11,7 +11,7 @@ import numpy as np
 
 from resilin.core import pieces
 from resilin.core.kernels.common import Array
-from resilin.core.ops.guarding import is_half, put_rounded, widened
+from resilin.core.ops import guarding
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
 
@@ -99,10 +99,7 @@ def _scale(gradients: list[Tensor], max_norm: float, total: Tensor) -> None:
     if factor < 1 or math.isnan(factor):  # NaN goes into the gradients, as in PyTorch
         with np.errstate(all="ignore"):
             for gradient in gradients:
-                if is_half(gradient._array):
-                    put_rounded(gradient._array, widened(gradient._array) * np.float32(factor))
-                else:
-                    gradient._array *= gradient._array.real.dtype.type(factor)
+                guarding.scale(gradient._array, factor)
                 gradient._bump()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 import resilin.dist as dist
+from resilin.core.ops import guarding
 from resilin.core.tensor import Tensor, wrap
 from resilin.dist.tree import Plan, Subtree
 from resilin.errors import CollectiveMismatch, ResilinError, UsageError
@@ -39,7 +40,7 @@ def clip_grad_norm_(
     if factor < 1 or math.isnan(factor):  # NaN goes into the gradients, as in PyTorch
         with np.errstate(all="ignore"):
             for gradient in (piece._grad for piece in pieces if piece._grad is not None):
-                gradient._array *= gradient._array.real.dtype.type(factor)
+                guarding.scale(gradient._array, factor)
                 gradient._bump()
     return wrap(norm, Tensor._wrap(norm)._dev)
 
