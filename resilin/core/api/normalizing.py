@@ -14,6 +14,7 @@ from resilin.core.api.joining import cat
 from resilin.core.api.neural import need_numbers, need_tensors, widened
 from resilin.core.batching.active import batched_in
 from resilin.core.ops import norm
+from resilin.core.state.written import before_write
 from resilin.core.tensor import Tensor
 
 
@@ -142,6 +143,7 @@ def _move(*pairs: tuple[Tensor | None, Any], momentum: float) -> None:
         if running is not None and batched_in((running, value)):
             running.copy_(running * (1 - momentum) + value * momentum)
         elif running is not None:
+            before_write(running)
             running._array *= 1 - momentum
             running._array += momentum * value
             running._bump()

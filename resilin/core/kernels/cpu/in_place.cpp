@@ -61,7 +61,7 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     auto *self = reinterpret_cast<InPlace *>(object);
     PyObject *given[3];
     if (!names && PyVectorcall_NARGS(flagged) == 2 && !PyList_GET_SIZE(classes.active) &&
-        operands(args[0], args[1], given)) {
+        !PyList_GET_SIZE(classes.logs) && operands(args[0], args[1], given)) {
         PyObject *done = call_silently(self->variable, self->silent, self->ufunc, given, 3, nullptr);
         Py_XDECREF(done);
         if (done) return count_write(args[0]) ? Py_NewRef(args[0]) : nullptr;
