@@ -251,12 +251,7 @@ def floats(input: Tensor) -> Tensor:
 
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(input / (1 - input)); the input is first limited to [eps, 1 - eps] when eps is given."""
-    x = floats(input)
-    x = x if eps is None else clamp(x, eps, 1 - eps)
-    y = log(x / (1 - x))
-    if y.requires_grad:  # outside [0, 1] the gradient is NaN, too
-        y = y * y.detach().new_ones(()).masked_fill(isnan(y.detach()), float("nan"))
-    return y
+    return transcendental.logit.call(floats(input), eps)
 
 
 def xlogy(input: Any, other: Any) -> Tensor:

@@ -1,0 +1,72 @@
+"""Values and gradients where functions end, are infinite or have a corner, and where squares leave the dtype's range.
+
+Numbers without a word are PyTorch's.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+import resilin
+
+INF, NAN = math.inf, math.nan
+
+
+def _pushed(fn, *values, dtype=resilin.float64):
+    """The gradients of the sum of fn(*values)."""
+    tensors = [resilin.tensor(value, dtype=dtype, requires_grad=True) for value in values]
+    fn(*tensors).sum().backward()
+    return [tensor.grad.tolist() for tensor in tensors]
+
+
+@pytest.mark.parametrize("dtype", [resilin.float16, resilin.bfloat16, resilin.float32, resilin.float64])
+def test_logit_is_infinitely_steep_at_its_ends_and_flat_where_eps_limits_it(dtype):
+    x = [0.0, -0.0, 1.0, 0.5, 1.5, -0.5, NAN]
+    (slopes,) = _pushed(resilin.logit, x, dtype=dtype)
+    np.testing.assert_equal(slopes, [INF, INF, INF, 4.0, NAN, NAN, NAN])
+    (slopes,) = _pushed(lambda t: resilin.logit(t, eps=0.0), x, dtype=dtype)
+    np.testing.assert_equal(slopes, [INF, INF, INF, 4.0, 0.0, 0.0, NAN])
+    (slopes,) = _pushed(lambda t: resilin.special.logit(t, eps=0.25), x, dtype=dtype)
+    np.testing.assert_equal(slopes, [0.0, 0.0, 0.0, 4.0, 0.0, 0.0, NAN])
+
+
+def test_logit_takes_one_limit_after_the_other():
+    low, high = resilin.logit(resilin.tensor([0.1, 0.9]), eps=0.6).tolist()
+    assert (low, -high) == pytest.approx((0.40546516, 0.40546516), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "values", "spread", "variance"),
+    [
+        (resilin.float32, [1e20, -1e20, 5e19], 1.0408330e20, INF),
+        (resilin.float32, [1e-30, -1e-30, 5e-31], 1.0408330e-30, 0.0),
+        (resilin.bfloat16, [1e20, -1e20, 5e19], 1.0376e20, INF),
+        (resilin.float16, [6e4, -6e4, 3e4], 62464.0, INF),
+        (resilin.float64, [1e200, -1e200, 5e199], 1.0408329997330663e200, INF),  # PyTorch: inf for the first, too
+        (resilin.float64, [1e-200, -1e-200, 5e-201], 1.0408329997330663e-200, 0.0),  # PyTorch: 0
+        (resilin.complex64, [3e20, -3e20j, 0], 2.4494897e20, INF),
+    ],
+)
+def test_the_spread_of_large_and_small_numbers_is_in_range_where_their_squares_are_not(dtype, values, spread, variance):
+    x = resilin.tensor(values, dtype=dtype)
+    for measured in (x.std(), x.std(0), resilin.stack([x, x]).std(1)[1], resilin.std_mean(x)[0]):
+        assert measured.item() == pytest.approx(spread, rel=1e-6 if dtype != resilin.bfloat16 else 1e-2)
+        assert measured.dtype == (resilin.float32 if dtype == resilin.complex64 else dtype)
+    assert x.var().item() == resilin.var_mean(x)[0].item() == variance
+
+
+@pytest.mark.parametrize("scale", [1e20, 1e-30, 1.0])
+def test_the_spread_has_the_same_slope_at_every_scale(scale):
+    x = resilin.tensor([scale, -scale, scale / 2], requires_grad=True)
+    x.std().backward()
+    assert x.grad.tolist() == pytest.approx([0.40032, -0.5604485, 0.1601281], rel=1e-5)
+
+
+def test_a_variance_that_divides_by_nothing_is_infinitely_steep():
+    for values, slopes in (
+        ([1.0, 2.0, 4.0], [INF] * 3),
+        ([2.0, 2.0, 2.0], [NAN] * 3),
+        ([1.0, 2.0, 3.0], [INF, NAN, INF]),
+    ):
+        np.testing.assert_equal(_pushed(lambda x: resilin.var(x, correction=3), values), [slopes])
