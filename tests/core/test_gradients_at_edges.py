@@ -70,3 +70,45 @@ def test_a_variance_that_divides_by_nothing_is_infinitely_steep():
         ([1.0, 2.0, 3.0], [INF, NAN, INF]),
     ):
         np.testing.assert_equal(_pushed(lambda x: resilin.var(x, correction=3), values), [slopes])
+
+
+def test_the_gradient_of_xlogy_at_nothing_is_the_logarithm():
+    x, y = [0.0, 0.0, 0.0, 0.0, 2.0], [0.5, 3.0, 0.0, -1.0, 4.0]
+    of_x, of_y = _pushed(resilin.xlogy, x, y)
+    assert of_x == pytest.approx([math.log(0.5), math.log(3), 0, 0, math.log(4)])
+    assert of_y == [0, 0, 0, 0, 0.5]  # PyTorch: NaN where both are 0; 0 * log(y) is 0 whatever y is
+    of_x, of_y = _pushed(resilin.special.xlog1py, x, [0.5, 3.0, -1.0, -2.0, 1.0])
+    assert of_x == pytest.approx([math.log(1.5), math.log(4), 0, 0, math.log(2)])
+    assert of_y == [0, 0, 0, 0, 1]
+    assert resilin.xlogy(resilin.tensor([0.0, 0.0]), resilin.tensor([INF, 0.0])).tolist() == [0, 0]
+
+
+def test_the_angle_of_the_origin_has_no_slope():
+    of_a, of_b = _pushed(resilin.atan2, [0.0, -0.0, 0.0, 3.0], [0.0, 0.0, -0.0, 4.0])
+    assert of_a == pytest.approx([0, 0, 0, 0.16])
+    assert of_b == pytest.approx([0, 0, 0, -0.12])
+
+
+def test_both_operands_of_an_extreme_have_the_gradient_of_nan():
+    for fn in (resilin.maximum, resilin.minimum):
+        of_a, of_b = _pushed(fn, [NAN, 1.0, NAN, 2.0], [1.0, NAN, NAN, 2.0])
+        assert of_a == of_b == [1, 1, 1, 0.5]
+
+
+@pytest.mark.parametrize("fn", [resilin.median, resilin.nanmedian])
+def test_equal_elements_share_the_gradient_of_a_median_of_all(fn):
+    for values, expected in (
+        ([1.0, 2.0, 2.0], [0, 0.5, 0.5]),
+        ([3.0, 3.0, 1.0, 3.0], [1 / 3, 1 / 3, 0, 1 / 3]),
+        ([INF, 1.0, INF], [0.5, 0, 0.5]),
+        ([NAN, NAN, NAN], [1 / 3, 1 / 3, 1 / 3]),
+    ):
+        assert _pushed(fn, values) == [pytest.approx(expected)]
+    (slopes,) = _pushed(lambda x: fn(x, 0).values, [1.0, 2.0, 2.0])  # along a dimension: the one that is named
+    assert sorted(slopes) == [0, 0, 1]
+
+
+def test_the_median_of_infinite_numbers_is_infinite_with_a_gradient_too():
+    for values in ([INF, 1.0, INF], [-INF, -INF, -INF]):
+        x = resilin.tensor(values, requires_grad=True)
+        assert resilin.nanmedian(x).item() == resilin.median(x).item() == values[0]

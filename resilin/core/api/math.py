@@ -257,7 +257,7 @@ def logit(input: Tensor, eps: float | None = None) -> Tensor:
 def xlogy(input: Any, other: Any) -> Tensor:
     """input * log(other), in the floating point dtype common to both; 0 where input is 0 and other is not NaN."""
     x, y = both_floating("xlogy", input, other)
-    zero = eq(x, 0).logical_and(isnan(y).logical_not())
+    zero = eq(x, 0).logical_and(le(y, 0).logical_or(eq(y, float("inf"))))  # elsewhere log(other) is the gradient
     return (x * log(y.masked_fill(zero, 1))) + 0
 
 

@@ -49,7 +49,7 @@ def xlog1py(input: Any, other: Any) -> Tensor:
     """input * log1p(other); 0 where input is 0 and other is not NaN."""
     tensor = other if isinstance(other, Tensor) else input
     x, y = (v if isinstance(v, Tensor) else tensor.new_full((), v, dtype=_floating(tensor)) for v in (input, other))
-    flat = math.eq(x, 0).logical_and(math.isnan(y).logical_not())
+    flat = math.eq(x, 0).logical_and(math.le(y, -1).logical_or(math.eq(y, float("inf"))))
     x, y, flat = _broadcast(x, y, flat)
     return x * math.log1p(y.masked_fill(flat, 0))
 

@@ -186,12 +186,12 @@ def var(xp, x, axis=None, correction=1, keepdims=False):
 @var.vjp
 def _(xp, g, _y, x, axis=None, correction=1, keepdims=False):
     count, x = _count(x.shape, axis) - correction, _wide_in_rule(xp, x)
-    centred = x - xp.mean(x, axis=axis, keepdims=True)
+    mean = xp.mean(x, axis=axis, keepdims=True)
     g = _spread(xp, g, axis, keepdims)
     if count > 0:
-        return g * (2 / count) * centred
+        return g * (2 / count) * (x - mean)
     # as in PyTorch: the quotient by nothing is infinite, but for an element that is the mean
-    flat, one = centred == 0, xp.ones_like(x)
+    flat, one = x == mean, xp.ones_like(x)
     return g * xp.where(flat, one * float("nan"), one * float("inf"))
 
 
