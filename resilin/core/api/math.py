@@ -228,7 +228,8 @@ def _limited(x: Any, limit: Any, extreme: Any, beyond: Any) -> Tensor:
         return y
     kind = dtypes.from_numpy(y._array.dtype)
     outside = logical_or(beyond(x, limit), isnan(limit))
-    return OPS["where_else"].call(limit.to(kind), x.to(kind), outside._array)
+    y = OPS["where_else"].call(limit.to(kind), x.to(kind), outside._array)
+    return OPS["where_else"].call(y.detach(), y, isnan(y)._array)  # NaN passes no gradient on, as in PyTorch
 
 
 clip = clamp
