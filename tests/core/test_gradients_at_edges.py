@@ -112,3 +112,43 @@ def test_the_median_of_infinite_numbers_is_infinite_with_a_gradient_too():
     for values in ([INF, 1.0, INF], [-INF, -INF, -INF]):
         x = resilin.tensor(values, requires_grad=True)
         assert resilin.nanmedian(x).item() == resilin.median(x).item() == values[0]
+
+
+@pytest.mark.parametrize("scale", [1e2, 1e4, 1e8, 1e19, 1e30])
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64])
+def test_cross_entropy_keeps_its_digits_where_logits_are_large(scale, dtype):
+    logits = resilin.tensor([[scale, scale, scale], [0.0, scale, scale]], dtype=dtype, requires_grad=True)
+    loss = F.cross_entropy(logits, resilin.tensor([1, 2]), reduction="none")
+    loss.sum().backward()
+    assert loss.tolist() == pytest.approx([math.log(3), math.log(2)], rel=1e-6)
+    assert logits.grad.flatten().tolist() == pytest.approx([1 / 3, -2 / 3, 1 / 3, 0, 0.5, -0.5], rel=1e-6)
+
+
+def test_smoothed_and_weighted_cross_entropy_keeps_its_digits_too():
+    logits = resilin.tensor([[10001.0, 10000.0, 9999.0]], requires_grad=True)
+    weight = resilin.tensor([1.0, 2.0, 0.5])
+    loss = F.cross_entropy(logits, resilin.tensor([1]), weight=weight, label_smoothing=0.3)
+    loss.backward()
+    small = logits.detach() - 10000
+    small.requires_grad_()
+    same = F.cross_entropy(small, resilin.tensor([1]), weight=weight, label_smoothing=0.3)
+    same.backward()
+    assert loss.item() == pytest.approx(same.item(), rel=1e-6)
+    assert logits.grad.tolist() == [pytest.approx(small.grad.tolist()[0], rel=1e-6)]
+
+
+def test_the_cosine_of_long_vectors_is_a_number():
+    a = resilin.tensor([[3e38, 3e38], [1e10, 1e-10], [0.0, 0.0]], requires_grad=True)
+    b = resilin.tensor([[1.0, 2.0]] * 3)
+    y = F.cosine_similarity(a, b)
+    y.sum().backward()
+    assert y.tolist() == pytest.approx([0, 0.4472136, 0])  # a length of inf, as in PyTorch
+    assert a.grad[::2].flatten().tolist() == pytest.approx([0, 0, 44721360, 89442720])
+
+
+def test_nan_passes_the_rectifier_and_no_limit():
+    x = resilin.tensor([NAN, -1.0, 2.0], requires_grad=True)
+    for create_graph in (False, True):
+        (slope,) = resilin.autograd.grad(F.relu(x).sum(), x, create_graph=create_graph)
+        assert slope.tolist() == [1, 0, 1]
+    assert _pushed(lambda x, low: x.clamp(min=low), [NAN, 1.0, 3.0], [0.0, 2.0, NAN]) == [[0, 0, 0], [0, 1, 0]]
