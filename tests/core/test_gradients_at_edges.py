@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import resilin
+from resilin.nn import functional as F
 
 INF, NAN = math.inf, math.nan
 

@@ -17,8 +17,9 @@ _native_cross_entropy_backward = kernel("cross_entropy_backward")
 def forward(
     logits: Array, target: Array, weight: Array | None, ignore_index: int, label_smoothing: float
 ) -> tuple[Array, Array]:
-    """Per-sample loss (N,), and log-sum-exp in two parts, (N, 2): the largest logit and what exceeds it. Their sum would
-    lose the digits of the second where logits are large.
+    """Per-sample loss (N,), and log-sum-exp in two parts, (N, 2): the largest logit and what exceeds it.
+
+    The sum of both would lose the digits of the second where logits are large.
 
     loss = (1 - s) * w[t] * -logp[t] + s / C * sum_c(w[c] * -logp[c]) with s = label_smoothing, t = target; 0 where
     t == ignore_index. Not divided by the weights: that is the reduction's business.
