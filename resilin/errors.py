@@ -62,6 +62,12 @@ class UsageTypeError(UsageError, TypeError):
     """An argument of a wrong type: also a TypeError, which PyTorch raises in such places."""
 
 
+class UsageKeyError(UsageError, KeyError):
+    """Something that the caller should have put under a name is not there: also a KeyError, as in PyTorch."""
+
+    __str__ = Exception.__str__  # KeyError's shows the message in quotes
+
+
 class SecretRequired(UsageError):
     """A socket would listen beyond loopback, but the job has no secret."""
 

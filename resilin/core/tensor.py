@@ -24,6 +24,7 @@ from resilin.core.state.hooks import RETAIN, Hooks, RemovableHandle, add_hook
 from resilin.core.state.memory_format import lies_in
 from resilin.core.state.size import Size, check_dim, strides_of
 from resilin.core.state.versions import InferenceCount, View, count_of, share_version, share_writes
+from resilin.core.state.written import before_move
 
 if TYPE_CHECKING:
     from resilin.core.ops.regions import Taker
@@ -294,6 +295,7 @@ class Tensor(Operators):
     @data.setter
     def data(self, value: Tensor) -> None:
         if value._array is not self._array:
+            before_move(self)
             writes, count = share_writes(value), self._writes
             writes[0] = max(writes[0], count) + 1
             share_version(self)[1:] = [writes]

@@ -11,6 +11,7 @@ import numpy as np
 
 from resilin.core.device import CPU
 from resilin.core.kernels.common import address_of
+from resilin.core.state.written import before_write
 from resilin.dist.backends import devices
 from resilin.dist.group import ProcessGroup
 from resilin.dist.reduce_op import DTYPE_CODES, Array
@@ -75,6 +76,8 @@ class Output(Input):
 
     def __init__(self, tensor: Any, what: str) -> None:
         super().__init__(tensor, what)
+        if hasattr(tensor, "_bump"):  # a Tensor
+            before_write(tensor)
         self.tensor = tensor
         if not getattr(self.array.flags, "writeable", True):  # arrays of devices are never read-only
             kind = "an expanded tensor" if 0 in self.array.strides else "a read-only tensor"

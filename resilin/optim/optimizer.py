@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import math
+import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -15,6 +16,7 @@ import numpy as np
 from resilin._base import moments
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
 from resilin.core.pieces import is_piece
+from resilin.core.public import blame
 from resilin.core.state.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
 from resilin.errors import ResilinError, UsageError, UsageTypeError
@@ -91,6 +93,9 @@ class Optimizer:
     """Whether a parameter that has any state has all of it: counters, and what `_moments` names."""
     _carries_names: ClassVar[bool] = True
     """Whether `state` may hold what is of no parameter, under names: it is loaded and saved, too."""
+    _has_twins = False  # whether a group names a parameter more than once
+    _twins_in_turn: ClassVar[bool] = True
+    """Whether a parameter that is named twice is moved the second time from the state that the first time left."""
     _stepping = False  # inside step()
     _opt_called = False  # whether there was a step: schedulers want one before their own
 
@@ -147,11 +152,21 @@ class Optimizer:
         if any(id(tensor) in taken for tensor in params):
             raise UsageError(f"{type(self).__name__}: some parameters appear in more than one parameter group")
         if len({id(tensor) for tensor in params}) != len(params):
-            raise UsageError(f"{type(self).__name__}: a parameter appears twice in one group")
+            self._meet_twins()
         if any((names is None) is ("param_names" in other) for other in self.param_groups):
             how = "without" if names is None else "with"
             raise UsageError(f"{type(self).__name__}: a group {how} names joins others; name all groups or none")
         self.param_groups.append(group)
+
+    def _meet_twins(self) -> None:
+        """Say that a group names a parameter twice: it is moved twice in each step, as in PyTorch."""
+        self._has_twins = True
+        warnings.warn(
+            f"{type(self).__name__}: optimizer contains a parameter group with duplicate parameters, which every step "
+            "moves as often as they are named; in future, this will cause an error",
+            UserWarning,
+            stacklevel=blame.level_of_user(),
+        )
 
     def _check_group(self, group: Group) -> None:
         """Raise UsageError for options of `group` that make no sense; subclasses override it."""
@@ -205,7 +220,8 @@ class Optimizer:
             try:
                 for group in self.param_groups:
                     moments.reached("optimizer")
-                    self._update(group)
+                    for each in (group,) if not (self._has_twins and self._twins_in_turn) else _without_twins(group):
+                        self._update(each)
                 moments.reached("optimizer")
             except KeyError as error:
                 raise UsageError(
@@ -364,6 +380,20 @@ def _check_common(where: str, group: Group) -> None:
         raise NotImplementedError(
             f"{where}: capturable=True is not supported: it serves the capture of CUDA graphs, which resilin has not"
         )
+
+
+def _without_twins(group: Group) -> list[Group]:
+    """Groups that name each parameter once, to be updated one after the other: a parameter that is named again is
+    moved again, from where it then is."""
+    rounds: list[list[Tensor]] = []
+    seen: defaultdict[int, int] = defaultdict(int)
+    for tensor in group["params"]:
+        number = seen[id(tensor)]
+        seen[id(tensor)] += 1
+        if number == len(rounds):
+            rounds.append([])
+        rounds[number].append(tensor)
+    return [{**group, "params": params} for params in rounds]
 
 
 def _read_params(params: Any) -> tuple[list[Tensor], list[str] | None]:

@@ -20,6 +20,8 @@ class SGD(Optimizer):
 
     _starts_whole = False  # with the first step that has momentum
 
+    _twins_in_turn = False  # as in PyTorch, which reads all momenta before it moves any
+
     def __init__(
         self,
         params: Params,

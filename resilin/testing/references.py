@@ -40,6 +40,11 @@ _NUMPY = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh br
     minimum moveaxis multiply negative not_equal power real reciprocal remainder rint roll signbit sin sinc
     sinh sqrt square squeeze subtract swapaxes take_along_axis tan tanh tile tril triu trunc reshape"""
 
+
+def _log_odds(x: Any) -> Any:
+    return np.log(x / (1 - x))
+
+
 _SCIPY = {
     "bessel_j0": "j0",
     "bessel_j1": "j1",
@@ -87,6 +92,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "copy": lambda x: x,
     "ascontiguous": lambda x: x,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "logit": lambda x, eps=None: _log_odds(x if eps is None else np.clip(x, eps, 1 - eps)),
     "logaddexp": lambda a, b: np.log(np.exp(a) + np.exp(b)),
     "sign": lambda x: x if x.dtype.kind == "b" else np.sign(x),
     "rsqrt": lambda x: x**-0.5,

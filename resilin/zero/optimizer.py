@@ -129,6 +129,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             raise UsageError(f"{NAME}: a parameter group needs a list 'params', got {list(param_group)!r:.80}")
         super().add_param_group(param_group)
 
+    def _meet_twins(self) -> None:
+        """Refuse a group that names a parameter twice: its ranges would have two owners."""
+        raise UsageError(f"{NAME}: a parameter appears twice in one group")
+
     def _check_divisible(self, first: int = 0) -> None:
         """UsageError for parameters of the groups from `first` on that cannot be cut."""
         before = sum(len(group["params"]) for group in self.param_groups[:first])

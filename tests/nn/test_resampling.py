@@ -194,3 +194,50 @@ def test_a_window_of_nothing_but_padding_has_no_position_and_no_gradient():
     ones = resilin.ones(1, 1, 1, 3, dtype=resilin.float64, requires_grad=True)
     (dx,) = resilin.autograd.grad(F.max_pool2d(x, 2, 1, 1, 2), x, ones, create_graph=True)
     assert not resilin.autograd.grad(dx.sum(), ones)[0].any()
+
+
+@pytest.mark.parametrize(  # values of PyTorch, to the bit
+    ("mode", "antialias", "align_corners", "size", "expected"),
+    [
+        ("nearest", False, None, (2, 3), [[0, 255, 3], [17, 90, 255]]),
+        ("bilinear", False, False, (2, 3), [[39, 140, 189], [88, 73, 74]]),
+        ("bilinear", False, True, (5, 2), [[0, 200], [9, 228], [17, 255], [73, 128], [128, 0]]),
+        ("bilinear", True, False, (2, 2), [[100, 164], [72, 107]]),
+        (
+            "bicubic",
+            False,
+            False,
+            (4, 5),
+            [[0, 224, 131, 14, 209], [0, 112, 179, 195, 255], [59, 25, 132, 211, 168], [145, 26, 24, 50, 0]],
+        ),
+        (
+            "bicubic",
+            False,
+            True,
+            (3, 7),
+            [[0, 151, 255, 134, 3, 78, 200], [17, 38, 90, 179, 255, 255, 255], [128, 57, 1, 34, 77, 46, 0]],
+        ),
+        ("bicubic", True, False, (2, 3), [[57, 152, 188], [67, 87, 109]]),
+        ("lanczos", True, None, (2, 6), [[0, 103, 207, 110, 156, 252], [99, 44, 32, 143, 130, 88]]),
+    ],
+)
+def test_images_of_bytes_are_resampled_as_pytorch_rounds_them(mode, antialias, align_corners, size, expected):
+    rows = [[0, 255, 3, 200], [17, 90, 255, 255], [128, 1, 77, 0]]
+    x = resilin.tensor([rows, rows], dtype=resilin.uint8).reshape(1, 2, 3, 4)
+    y = F.interpolate(x, size=size, mode=mode, antialias=antialias, align_corners=align_corners)
+    assert y.dtype == resilin.uint8
+    assert y[0].tolist() == [expected, expected]
+
+
+def test_images_of_bytes_of_the_same_size_are_copied():
+    x = resilin.arange(12, dtype=resilin.uint8).reshape(1, 1, 3, 4)
+    for mode in ("bilinear", "bicubic"):
+        y = F.interpolate(x, scale_factor=1.2, mode=mode)
+        assert y.shape == (1, 1, 3, 4)
+        assert y.equal(x)
+        assert y.data_ptr() != x.data_ptr()
+    for mode, shape in (("linear", (1, 1, 12)), ("trilinear", (1, 1, 3, 2, 2)), ("area", (1, 1, 3, 4))):
+        with pytest.raises(NotImplementedError):  # nor has PyTorch them
+            F.interpolate(x.reshape(shape), scale_factor=2, mode=mode)
+    with pytest.raises(NotImplementedError, match="floating point"):
+        F.interpolate(x.to(resilin.int16), scale_factor=2, mode="bilinear")

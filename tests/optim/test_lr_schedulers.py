@@ -103,15 +103,16 @@ def test_lambda_lr_keeps_the_attributes_of_callable_objects():
 
 
 def test_a_resumed_scheduler_needs_the_initial_rates():
-    with pytest.raises(UsageError, match="load the optimizer's state first"):
-        lr_scheduler.StepLR(make_optimizer(), 3, last_epoch=4)
+    for kind in (UsageError, KeyError):
+        with pytest.raises(kind, match=r"^StepLR: .*load the optimizer's state first$"):
+            lr_scheduler.StepLR(make_optimizer(), 3, last_epoch=4)
 
 
 def test_one_cycle_ends_after_its_steps():
     scheduler = lr_scheduler.OneCycleLR(make_optimizer(), max_lr=1.0, total_steps=3)
-    scheduler.step()
-    scheduler.step()
-    with pytest.raises(UsageError, match="cycle of 3 steps"):
+    for _ in range(3):  # as a loop over all steps does
+        scheduler.step()
+    with pytest.raises(UsageError, match="step 4 of a cycle of 3 steps"):
         scheduler.step()
 
 
@@ -232,3 +233,86 @@ def test_the_milestones_are_counted_in_the_state_as_in_pytorch(tmp_path):
         other.step()
         rates.append(other.get_last_lr()[0])
     assert rates == pytest.approx([1.0, 0.1, 0.1, 0.001, 0.001])
+
+
+def _plateau_with_a_new_group(min_lr):
+    optimizer = optim.SGD([{"params": [resilin.zeros(1).requires_grad_()], "lr": lr} for lr in (0.1, 0.2)], lr=0.1)
+    scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, min_lr=min_lr)
+    for _ in range(3):
+        optimizer.step()
+        scheduler.step(1)
+    optimizer.add_param_group({"params": [resilin.zeros(1).requires_grad_()], "lr": 0.5})
+    return optimizer, scheduler
+
+
+@pytest.mark.parametrize(  # values of PyTorch
+    ("min_lr", "rates"), [(0, (0.00625, 0.0125, 0.125)), (0.03, (0.03, 0.03, 0.125))]
+)
+def test_a_plateau_reduces_groups_that_were_added_later(min_lr, rates):
+    optimizer, scheduler = _plateau_with_a_new_group(min_lr)
+    for _ in range(2):
+        scheduler.step(1)
+    assert scheduler.get_last_lr() == pytest.approx(rates)
+    assert [group["lr"] for group in optimizer.param_groups] == pytest.approx(rates)
+    assert scheduler.min_lrs == [min_lr] * 3
+    again = lr_scheduler.ReduceLROnPlateau(optimizer)
+    again.load_state_dict(scheduler.state_dict())
+    assert (again.default_min_lr, again.min_lrs) == (min_lr, [min_lr] * 3)
+
+
+def test_a_plateau_with_a_list_of_bounds_asks_for_those_of_new_groups():
+    _, scheduler = _plateau_with_a_new_group([0.03, 0.06])
+    with pytest.raises(UsageError, match="3 parameter groups, `min_lrs` 2 values: append one"):
+        scheduler.step(1)
+    scheduler.min_lrs.append(0.4)
+    scheduler.step(1)
+    assert scheduler.get_last_lr() == pytest.approx([0.03, 0.06, 0.4])
+
+
+def _two_parts(optimizer, last_epoch, of_parts=-1):
+    how = {"last_epoch": of_parts}
+    parts = [lr_scheduler.ConstantLR(optimizer, 0.1, 2, **how), lr_scheduler.ExponentialLR(optimizer, 0.9, **how)]
+    return lr_scheduler.SequentialLR(optimizer, parts, [2], last_epoch=last_epoch)
+
+
+@pytest.mark.parametrize(  # values of PyTorch, which starts the parts anew and counts from last_epoch + 1
+    ("last_epoch", "of_parts", "rates"),
+    [
+        (-1, -1, [0.01, 0.01, 0.1, 0.09, 0.081]),
+        (0, -1, [0.01, 0.1, 0.09, 0.081, 0.0729]),
+        (3, -1, [0.01, 0.009, 0.0081, 0.00729, 0.006561]),
+        (3, 3, [0.1, 0.09, 0.081, 0.0729, 0.06561]),
+    ],
+)
+def test_a_sequence_goes_on_from_the_last_epoch_that_it_is_given(last_epoch, of_parts, rates):
+    group = {"params": [resilin.zeros(1).requires_grad_()], "lr": 0.1, "initial_lr": 0.1}
+    optimizer = optim.SGD([group], lr=0.1)
+    scheduler = _two_parts(optimizer, last_epoch, of_parts)
+    seen = scheduler.get_last_lr()
+    for _ in range(4):
+        optimizer.step()
+        scheduler.step()
+        seen = [*seen, *scheduler.get_last_lr()]
+    assert seen == pytest.approx(rates)
+    assert scheduler.last_epoch == last_epoch + 5
+
+
+def test_a_sequence_that_resumes_without_the_initial_rates_says_so():
+    with pytest.raises(KeyError, match="ConstantLR: last_epoch=3 resumes, but param_groups"):
+        _two_parts(make_optimizer(), 3, 3)
+
+
+def test_an_explicit_epoch_is_warned_of():
+    optimizer = make_optimizer()
+    for scheduler, given in (
+        (lr_scheduler.StepLR(optimizer, 2), (3,)),
+        (lr_scheduler.ReduceLROnPlateau(optimizer), (1.0, 3)),
+    ):
+        with pytest.warns(UserWarning, match=r"The epoch parameter in `scheduler.step\(\)` was not necessary"):
+            scheduler.step(*given)
+        assert scheduler.last_epoch == 3
+
+
+def test_a_sequence_takes_schedulers_only():
+    with pytest.raises(TypeError, match="SequentialLR: scheduler 0 should be an LRScheduler, got int"):
+        lr_scheduler.SequentialLR(make_optimizer(), [3], [])

@@ -124,7 +124,6 @@ def test_named_parameters_are_taken_too():
         (lambda p: optim.SGD([], lr=0.1), UsageError, "no parameters"),
         (lambda p: optim.SGD(p, lr=0.1), TypeError, "put it in a list"),
         (lambda p: optim.SGD(5, lr=0.1), TypeError, "an iterable of tensors or dicts, got int"),
-        (lambda p: optim.SGD([p, p], lr=0.1), UsageError, "appears twice"),
         (lambda p: optim.SGD([p * 2], lr=0.1), UsageError, "leaf tensors only"),
         (lambda p: optim.SGD([3.0], lr=0.1), TypeError, "got float"),
         (lambda p: optim.SGD({p}, lr=0.1), TypeError, "no order"),
@@ -286,3 +285,39 @@ def test_a_flag_in_a_state_is_checked():
     state["param_groups"][0]["maximize"] = "no"
     with pytest.raises(UsageTypeError, match=r"param_groups\[0\]: SGD: maximize must be True or False, got 'no'"):
         optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (lambda params: optim.SGD(params, lr=0.1), 0.4),
+        (lambda params: optim.SGD(params, lr=0.1, momentum=0.9), -0.41441),
+        (lambda params: optim.Adam(params, lr=0.1), 0.4),
+        (lambda params: optim.RMSprop(params, lr=0.1), -2.657984),
+        (lambda params: optim.Adagrad(params, lr=0.1), 0.6360081),
+    ],
+)
+def test_a_parameter_that_is_given_twice_is_warned_of_and_moved_twice(make, expected):  # values of PyTorch
+    p, q = nn.Parameter(resilin.ones(1)), nn.Parameter(resilin.ones(1))
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer = make(each for each in (p, q, p))
+    assert optimizer.param_groups[0]["params"] == [p, q, p]
+    for _ in range(3):
+        p.grad = resilin.ones(1)
+        optimizer.step()
+    assert p.item() == pytest.approx(expected, rel=1e-5)
+    assert q.item() == 1
+
+
+def test_a_parameter_is_looked_for_twice_in_every_way_of_giving_it():
+    p, q = nn.Parameter(resilin.ones(2)), nn.Parameter(resilin.ones(2))
+    for params in ([p, p], [{"params": [q, p, q]}], [("a", p), ("b", p)]):
+        with pytest.warns(UserWarning, match="AdamW: optimizer contains a parameter group with duplicate parameters"):
+            optim.AdamW(params)
+    optimizer = optim.SGD([p], lr=0.1)
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optimizer.add_param_group({"params": [q, q]})
+    with pytest.raises(UsageError, match="more than one parameter group"):
+        optimizer.add_param_group({"params": [q]})
+    with pytest.raises(UsageError, match="more than one parameter group"):
+        optim.SGD([{"params": [p]}, {"params": [q, p]}], lr=0.1)

@@ -264,7 +264,8 @@ def _limited(x: Any, limit: Any, extreme: Any, beyond: Any) -> Tensor:
         return y
     kind = dtypes.from_numpy(y._array.dtype)
     outside = logical_or(beyond(x, limit), isnan(limit))
-    return OPS["where_else"].call(limit.to(kind), x.to(kind), outside._array)
+    y = OPS["where_else"].call(limit.to(kind), x.to(kind), outside._array)
+    return OPS["where_else"].call(y.detach(), y, isnan(y)._array)  # NaN passes no gradient on, as in PyTorch
 
 
 clip = clamp
@@ -285,15 +286,9 @@ def floats(input: Tensor) -> Tensor:
     return shape_ops.astype.call(input, dtypes.default_np()) if input._array.dtype.kind in "biu" else input
 
 
-@rounded_once
 def logit(input: Tensor, eps: float | None = None) -> Tensor:
     """log(input / (1 - input)); the input is first limited to [eps, 1 - eps] when eps is given."""
-    x = floats(input)
-    x = x if eps is None else clamp(x, eps, 1 - eps)
-    y = log(x / (1 - x))
-    if y.requires_grad:  # outside [0, 1] the gradient is NaN, too
-        y = y * y.detach().new_ones(()).masked_fill(isnan(y.detach()), float("nan"))
-    return y
+    return transcendental.logit.call(floats(input), eps)
 
 
 def xlogy(input: Any, other: Any) -> Tensor:
@@ -303,7 +298,7 @@ def xlogy(input: Any, other: Any) -> Tensor:
 
 @rounded_once
 def _xlogy(x: Tensor, y: Tensor) -> Tensor:
-    zero = eq(x, 0).logical_and(isnan(y).logical_not())
+    zero = eq(x, 0).logical_and(le(y, 0).logical_or(eq(y, float("inf"))))  # elsewhere log(other) is the gradient
     return (x * log(y.masked_fill(zero, 1))) + 0
 
 

@@ -19,6 +19,7 @@ from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
 from resilin.core.state import inplace as inplace_ops
 from resilin.core.state.size import check_dim
+from resilin.core.state.written import before_write
 from resilin.core.tensor import Tensor, wrap
 
 sigmoid, silu, erf = activation.sigmoid.call, activation.silu.call, activation.erf.call
@@ -163,6 +164,7 @@ def _limit_rows(weight: Tensor, rows: Any, max_norm: float, norm_type: float) ->
     norms = np.linalg.norm(weight._array[rows].astype(np.float64), norm_type, axis=1)
     long = norms > max_norm
     scale = max_norm / (norms[long] + 1e-7)  # PyTorch's guard against 0
+    before_write(weight)
     weight._array[rows[long]] = weight._array[rows[long]].astype(np.float64) * scale[:, None]
     weight._bump()
 

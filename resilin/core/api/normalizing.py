@@ -17,6 +17,7 @@ from resilin.core.batching.active import batched_in
 from resilin.core.ops import norm
 from resilin.core.ops.guarding import is_half, put_rounded
 from resilin.core.ops.guarding import widened as widened_array
+from resilin.core.state.written import before_write
 from resilin.core.tensor import Tensor
 
 
@@ -145,14 +146,14 @@ def _move(*pairs: tuple[Tensor | None, Any], momentum: float) -> None:
     for running, value in pairs:
         if running is not None and batched_in((running, value)):
             running.copy_(running * (1 - momentum) + value * momentum)
-        elif running is not None and is_half(running._array):
-            put_rounded(
-                running._array, widened_array(running._array) * (1 - momentum) + widened_array(value) * momentum
-            )
-            running._bump()
         elif running is not None:
-            running._array *= 1 - momentum
-            running._array += momentum * value
+            before_write(running)
+            if is_half(running._array):
+                moved = widened_array(running._array) * (1 - momentum) + widened_array(value) * momentum
+                put_rounded(running._array, moved)
+            else:
+                running._array *= 1 - momentum
+                running._array += momentum * value
             running._bump()
 
 

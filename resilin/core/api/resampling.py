@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from resilin.core import dtype as dtypes
 from resilin.core.api.halves import rounded_once
 from resilin.core.api.neural import need_tensors
 from resilin.core.api.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
@@ -67,7 +68,8 @@ def interpolate(
 
     mode: "nearest", "nearest-exact", "area"; "linear" (one dimension), "bilinear", "bicubic", "lanczos" (two, the last
     with antialias only), "trilinear" (three). antialias: bilinear and bicubic widen their filters when they shrink.
-    dtype: floating point; "nearest" and "nearest-exact" also take the others.
+    dtype: floating point; "nearest" and "nearest-exact" also take the others, "bilinear", "bicubic" and "lanczos"
+        uint8, rounded after each dimension.
     Order: dimensions from the last to the first, elements in ascending position. Gradients are sums in that order too.
     """
     need_tensors("interpolate", input=input)
@@ -90,10 +92,28 @@ def interpolate(
         if mode == "nearest" and len(wanted) == 2 and longer in (length, 2 * length):
             factor = None  # as PyTorch does for images, and for nothing else
         axis = _Axis(length, longer, factor, bool(align_corners))
-        taps = _taps(mode, axis, antialias, np.float64 if input._array.dtype.itemsize > 4 else np.float32)
-        if not _keeps(taps, axis):
+        taps = _taps(mode, axis, antialias, np.float64 if input._array.dtype.itemsize in (1, 8, 16) else np.float32)
+        if out._array.dtype == np.uint8 and not mode.startswith("nearest"):
+            out = out if length == longer else _in_bytes(out, taps, axis, number + 2)
+        elif not _keeps(taps, axis):
             out = ops.resample.call(out, *taps, axis.size, number + 2)
     return input.clone() if out is input else out
+
+
+def _in_bytes(x: Tensor, taps: Taps, axis: _Axis, dim: int) -> Tensor:
+    """The sums of `taps` over uint8, as PyTorch and Pillow make them: in whole numbers, with weights of 16 bits that
+    have as many binary places as the largest one leaves, rounded to the nearest pixel."""
+    places, which = np.unique(taps.rows * axis.length + taps.columns, return_inverse=True)
+    weights = np.bincount(which, taps.weights)  # of one input element, which may stand for several beyond the edge
+    digits = 0
+    while digits < 22 and int(0.5 + weights.max() * (1 << (digits + 1))) < 1 << 15:
+        digits += 1
+    scaled = weights * (1 << digits)
+    whole = np.trunc(scaled + np.copysign(0.5, scaled)).astype(np.int32)
+    rows, columns = np.divmod(places, axis.length)
+    sums = ops.resample.call(x.to(dtypes.int32), rows, columns, whole, axis.size, dim)
+    half = 1 << (digits - 1) if digits else 0
+    return ((sums + half) >> digits).clamp(0, 255).to(x.dtype)
 
 
 def upsample(
@@ -135,7 +155,8 @@ def _check_mode(input: Tensor, mode: str, align_corners: bool | None, antialias:
         raise ValueError("interpolate: lanczos mode requires antialias=True and does not support align_corners=True")
     if _DIMS.get(mode, dim) != dim:
         raise NotImplementedError(f"interpolate: got {dim}D input, but {mode} mode needs {_DIMS[mode]}D input")
-    if input._array.dtype.kind not in "fVc" and not mode.startswith("nearest"):
+    pixels = input._array.dtype == np.uint8 and mode in ("bilinear", "bicubic", "lanczos")
+    if input._array.dtype.kind not in "fVc" and not mode.startswith("nearest") and not pixels:
         raise NotImplementedError(
             f"interpolate: mode {mode!r} is for floating point tensors, got {input.dtype}; convert it first"
         )

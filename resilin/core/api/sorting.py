@@ -89,11 +89,20 @@ def picked(input: Tensor, places: Any, axis: int, keepdim: bool) -> Found:
     return Found(shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(indices, axis))
 
 
+def shared(flat: Tensor, value: Tensor) -> Tensor:
+    """`value`, with its gradient in equal parts to the elements equal to it, as PyTorch has it for the whole tensor."""
+    if not flat.requires_grad:
+        return value
+    equal = flat == value if bool(value == value) else flat != flat
+    found: Tensor = flat[equal.detach()].amax()
+    return found
+
+
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median (the lower one of two), NaN if there is one; with `dim` a pair (values, indices)."""
     if dim is None:
         flat = input.reshape(-1)
-        return median(flat, 0).values if flat.numel() else input.new_full((), float("nan"))
+        return shared(flat, median(flat.detach(), 0).values) if flat.numel() else input.new_full((), float("nan"))
     axis = check_dim(dim, input._array.ndim)
     array = input._array
     if array.ndim == 0:

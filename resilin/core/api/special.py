@@ -54,7 +54,7 @@ def xlog1py(input: Any, other: Any) -> Tensor:
 
 @rounded_once
 def _xlog1py(x: Tensor, y: Tensor) -> Tensor:
-    flat = math.eq(x, 0).logical_and(math.isnan(y).logical_not())
+    flat = math.eq(x, 0).logical_and(math.le(y, -1).logical_or(math.eq(y, float("inf"))))
     x, y, flat = _broadcast(x, y, flat)
     return x * math.log1p(y.masked_fill(flat, 0))
 

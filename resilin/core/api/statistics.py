@@ -173,7 +173,7 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     """The median (the lower one of two) of the elements that are not NaN; with `dim` a pair (values, indices)."""
     if dim is None:
         flat = input.reshape(-1)
-        return _shared(flat, nanmedian(flat.detach(), 0).values) if flat.numel() else sorting.median(input)
+        return sorting.shared(flat, nanmedian(flat.detach(), 0).values) if flat.numel() else sorting.median(input)
     axis = check_dim(dim, input._array.ndim)
     array = input._array
     if array.ndim == 0:
@@ -183,15 +183,6 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     good = (array == array).sum(axis, keepdims=True)
     order = sorting.order_along(array, axis, False)
     return sorting.picked(input, np.take_along_axis(order, np.maximum(good - 1, 0) // 2, axis), axis, keepdim)
-
-
-def _shared(flat: Tensor, value: Tensor) -> Tensor:
-    """`value`, with its gradient in equal parts to the elements equal to it, as PyTorch has it for the whole tensor."""
-    if not flat.requires_grad:
-        return value
-    equal = math.eq(flat, value)
-    mean = indexing.where(equal, flat, 0.0).sum() / equal.sum()
-    return value + (mean - mean.detach())
 
 
 @through_host

@@ -12,10 +12,12 @@ from resilin.core import rng
 from resilin.core.autograd import engine
 from resilin.core.autograd.function import Function
 from resilin.core.autograd.grad_mode import enable_grad, mode
-from resilin.core.autograd.tape import CheckpointError
+from resilin.core.autograd.tape import CheckpointError, next_seq
 from resilin.core.batching.levels import current
 from resilin.core.state.versions import count_of
-from resilin.core.tensor import Tensor
+from resilin.core.state.written import Log
+from resilin.core.tensor import Tensor, wrap
+from resilin.core.trees import flatten
 
 Surroundings = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -49,20 +51,57 @@ class _Checkpoint(Function):
         ctx.places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
         ctx.args = [None if isinstance(a, Tensor) else a for a in args]
         ctx.save_for_backward(*(args[i] for i in ctx.places))
-        return fn(*args)
+        ctx.log = Log(next_seq())
+        with ctx.log.kept():
+            results = fn(*args)
+        ctx.log.forget_results(_tensors(results))
+        return results
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         args = list(ctx.args)
         for place, tensor in zip(ctx.places, ctx.saved_tensors, strict=True):
             args[place] = tensor.detach().requires_grad_(tensor.requires_grad)
-        with _rng_as(ctx.state), around(*ctx.around), enable_grad():
+        made = _Twins(0, early_stop=False)
+        with _rng_as(ctx.state), around(*ctx.around), enable_grad(), _as_before(ctx.log, made), _running(made):
             outputs = ctx.fn(*args)
         outs = outputs if isinstance(outputs, tuple) else (outputs,)
         pairs = [(o, g) for o, g in zip(outs, grads, strict=True) if isinstance(o, Tensor) and o.requires_grad]
         if pairs:
             engine.backward([o for o, _ in pairs], [g for _, g in pairs])
         return (None, None, *(a.grad if isinstance(a, Tensor) else None for a in args))
+
+
+@contextlib.contextmanager
+def _as_before(log: Log, made: _Twins) -> Iterator[None]:
+    """Inside, the second run finds the state that the first began with (`log`); afterwards all is as it was."""
+    again = Log(next_seq())
+    with log.undone():
+        try:
+            with again.kept():
+                yield
+            _keep_apart(made.made, {id(count): (count, back) for count, back in (*again.counts(), *log.counts())})
+        finally:
+            again.exchange(True)
+
+
+def _keep_apart(nodes: list[Any], counts: dict[int, tuple[list[Any], int]]) -> None:
+    """Copy what nodes saved of memory that is about to be put back to another number of writes."""
+    moving = {key for key, (count, back) in counts.items() if count[0] != back}
+    for node in nodes if moving else ():
+        if isinstance(node, _Frame):
+            continue
+        holder, field = (node.ctx, "_saved") if hasattr(node, "ctx") else (node, "saved")
+        saved = list(getattr(holder, field))
+        for place, value in enumerate(saved):
+            if isinstance(value, Tensor) and id(value._vc) in moving and value._node is None:
+                saved[place] = made = wrap(value._array.copy(), value._dev)
+                made._vc = [count_of(value)]
+        setattr(holder, field, tuple(saved))
+
+
+def _tensors(results: Any) -> list[Tensor]:
+    return [leaf for leaf in flatten(results)[0] if isinstance(leaf, Tensor)]
 
 
 class _How(NamedTuple):
@@ -76,7 +115,7 @@ class _Frame:
     Nodes hold their frame, and the frame refers to them weakly: what nobody will walk back is not kept alive.
     """
 
-    __slots__ = ("__weakref__", "again", "around", "call", "frame", "how", "nodes", "rng_state", "versions")
+    __slots__ = ("__weakref__", "again", "around", "call", "frame", "how", "log", "nodes", "rng_state", "versions")
 
     def __init__(
         self, call: tuple[Any, tuple[Any, ...], dict[str, Any]], keep_rng: bool, again: Any, how: _How
@@ -88,6 +127,7 @@ class _Frame:
         self.rng_state = rng.default_generator().clone_state() if keep_rng else None
         self.nodes: list[weakref.ref[Any]] = []
         self.frame: Any = None  # the checkpoint around this one, while it has the arguments
+        self.log = Log(next_seq())  # the state that its run begins with
 
     def recorded(self, node: Any) -> None:
         """A node (or a checkpoint inside this one) was made: it keeps nothing."""
@@ -105,7 +145,7 @@ class _Frame:
 
     def take(self, twin: _Frame) -> None:
         """Have the arguments that the same checkpoint had when it ran again."""
-        self.call, self.versions, self.frame = twin.call, twin.versions, None
+        self.call, self.versions, self.frame, self.log = twin.call, twin.versions, None, twin.log
 
     def recompute(self) -> None:
         """Run the function again and give every node what its twin saved. Once: the nodes keep it from then on."""
@@ -120,7 +160,8 @@ class _Frame:
         twins = _Twins(len(self.nodes), self.how.early_stop)
         context = self.again or contextlib.nullcontext()
         outside, inside = around(*self.around), contextlib.suppress(_Enough)
-        with _rng_as(self.rng_state), outside, context, enable_grad(), _running(twins), inside:
+        state = _as_before(self.log, twins)
+        with _rng_as(self.rng_state), outside, context, enable_grad(), state, _running(twins), inside:
             function(*args, **kwargs)
         if len(twins.made) < len(self.nodes):
             raise CheckpointError(
@@ -133,7 +174,7 @@ class _Frame:
                 if self.how.check:
                     waiting.check_twin(twin)
                 waiting.take(twin)
-        self.call = None
+        self.call, self.log = None, Log(0)
 
 
 class _Enough(BaseException):
@@ -202,6 +243,13 @@ def checkpoint(
     the backward, as PyTorch's older form does: then parameters accumulate in `.grad` whatever was asked for, keyword
     arguments are a ValueError, and only first derivatives of tensors that `function` returns (or of a tuple) are given.
 
+    State that the function writes moves once, whatever follows the write and whether the second run ends early: buffers
+    (statistics and counters of norms, averages, observers' ranges), any other tensor written in place, and attributes
+    of modules. The second run finds them as the first one did, so that gradients are those of the plain call, and
+    leaves them as they are; copies of what was written wait with the graph. (PyTorch's second run moves them once more
+    and reads what came of the first.) Other Python objects, and writes through numpy, are beyond that: a list that is
+    appended to grows in both runs.
+
     Inside vmap the function is called plainly: what it computes there ends with the vmap, and could not be run again.
     context_fn: gives two context managers, for the run in forward and the one in backward.
     determinism_check: "default" compares shapes and dtypes of both runs, "none" does not. early_stop: end the second
@@ -226,8 +274,10 @@ def checkpoint(
     frame = _Frame((function, args, kwargs), preserve_rng_state, again, _How(stops, determinism_check != "none"))
     if mode.frame is not None:
         mode.frame.recorded(frame)
-    with first, _running(frame):
-        return function(*args, **kwargs)
+    with first, _running(frame), frame.log.kept():
+        results = function(*args, **kwargs)
+    frame.log.forget_results([each for each in _tensors(results) if each._node is not None])
+    return results
 
 
 class _Stopping(threading.local):

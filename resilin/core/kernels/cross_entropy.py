@@ -17,7 +17,9 @@ _native_cross_entropy_backward = kernel("cross_entropy_backward")
 def forward(
     logits: Array, target: Array, weight: Array | None, ignore_index: int, label_smoothing: float
 ) -> tuple[Array, Array]:
-    """Per-sample loss and log-sum-exp, both (N,).
+    """Per-sample loss (N,), and log-sum-exp in two parts, (N, 2): the largest logit and what exceeds it.
+
+    The sum of both would lose the digits of the second where logits are large.
 
     loss = (1 - s) * w[t] * -logp[t] + s / C * sum_c(w[c] * -logp[c]) with s = label_smoothing, t = target; 0 where
     t == ignore_index. Not divided by the weights: that is the reduction's business.
@@ -75,18 +77,19 @@ def reference_forward(
     valid_N, safe_N = _masked_target(target, ignore_index, C)
     z_NC = logits.astype(compute_dtype(logits.dtype), copy=False)
     if not z_NC.size:
-        return xp.zeros(N, logits.dtype), xp.full(N, -np.inf, z_NC.dtype)
+        return xp.zeros(N, logits.dtype), xp.full((N, 2), -np.inf, z_NC.dtype)
     with np.errstate(invalid="ignore"):
         top_N = z_NC.max(axis=1)
-        lse_N = xp.log(xp.exp(z_NC - top_N[:, None]).sum(axis=1)) + top_N
-        loss_N = lse_N - z_NC[xp.arange(N), safe_N]
+        below_NC = z_NC - top_N[:, None]
+        rest_N = xp.log(xp.exp(below_NC).sum(axis=1))
+        loss_N = rest_N - below_NC[xp.arange(N), safe_N]
     if weight is not None:
         loss_N = loss_N * weight[safe_N]
     if label_smoothing:
         w_C = xp.ones(C, z_NC.dtype) if weight is None else weight
-        smooth_N = ((lse_N[:, None] - z_NC) * w_C).sum(axis=1)
+        smooth_N = ((rest_N[:, None] - below_NC) * w_C).sum(axis=1)
         loss_N = (1 - label_smoothing) * loss_N + label_smoothing / C * smooth_N
-    return xp.where(valid_N, loss_N, 0).astype(logits.dtype), lse_N
+    return xp.where(valid_N, loss_N, 0).astype(logits.dtype), xp.stack([top_N, rest_N], 1)
 
 
 def reference_backward(
@@ -103,7 +106,7 @@ def reference_backward(
     N, C = logits.shape
     valid_N, safe_N = _masked_target(target, ignore_index, C)
     z_NC = logits.astype(compute_dtype(logits.dtype), copy=False)
-    p_NC = xp.exp(z_NC - lse[:, None])
+    p_NC = xp.exp(z_NC - lse[:, :1] - lse[:, 1:])
     scale_N = xp.where(valid_N, g, 0).astype(z_NC.dtype, copy=False)
     hit_N = scale_N * (1 - label_smoothing)
     if weight is not None:

@@ -28,7 +28,7 @@ def relu(xp, x):
 
 @relu.vjp
 def _(xp, g, y, _x):
-    return xp.where(y > 0, g, xp.zeros_like(g))
+    return xp.where(y <= 0, xp.zeros_like(g), g)  # NaN passes it on
 
 
 override(

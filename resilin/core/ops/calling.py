@@ -17,6 +17,7 @@ from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.kernels.loader import native
 from resilin.core.ops.guarding import refused
 from resilin.core.state.versions import View
+from resilin.core.state.written import LOGS
 from resilin.core.tensor import Parameter, Tensor, wrap, wrap_in_python
 from resilin.errors import ResilinError
 
@@ -372,4 +373,4 @@ def _several(
 
 if native is not None:
     native.record_configure(Tensor, Parameter, View, Node, mode, next_seq)
-    native.plain_configure(CPU, CPU.xp, ACTIVE, wrap_in_python)
+    native.plain_configure(CPU, CPU.xp, ACTIVE, LOGS, wrap_in_python)

@@ -172,7 +172,8 @@ def _ordered(name, a, b):
 
 
 def _share(xp, g, y, a, b):
-    return xp.where(a == y, g / (1 + xp.astype(a == b, y.dtype)), xp.zeros_like(g))
+    mine = xp.logical_or(a == y, y != y)  # NaN is what either one is, as in PyTorch
+    return xp.where(mine, g / (1 + xp.astype(a == b, y.dtype)), xp.zeros_like(g))
 
 
 @maximum.vjp(0)
@@ -262,14 +263,20 @@ def arctan2(xp, a, b):
     return xp.arctan2(a, b)
 
 
+def _radius(xp, a, b):
+    """The square of the distance from the origin; 1 there, where the gradient is 0."""
+    square = a * a + b * b
+    return xp.where(xp.logical_and(a == 0, b == 0), xp.ones_like(square), square)
+
+
 @arctan2.vjp(0)
 def _(xp, g, _y, a, b):
-    return g * b / (a * a + b * b)
+    return g * b / _radius(xp, a, b)
 
 
 @arctan2.vjp(1)
 def _(xp, g, _y, a, b):
-    return -g * a / (a * a + b * b)
+    return -g * a / _radius(xp, a, b)
 
 
 @op(takes="iufc", refuses=True, narrow=True, **_ONE, samples=_any)

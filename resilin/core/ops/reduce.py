@@ -43,6 +43,11 @@ def _wide(x):
     return x.astype("float32") if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
 
 
+def _wide_in_rule(xp, x):
+    """`_wide` of a rule's argument, which is a tensor when derivatives of the rule are wanted."""
+    return xp.astype(x, "float32") if str(x.dtype) in ("float16", "bfloat16") else x
+
+
 @op(complex=True, narrow=True, samples=_axes)
 def sum(xp, x, axis=None, keepdims=False):
     """The sum over `axis`."""
@@ -142,6 +147,34 @@ def _variance(xp, x, axis, correction, keepdims):
     return total / total.dtype.type(count)
 
 
+def _well_in_range(xp, y):
+    """Whether no element of y is so large or so small that squares on the way to it may have left the range."""
+    info = np.finfo(y.dtype)
+    return bool(xp.all(xp.logical_and(y < info.max / 2**10, y > info.tiny * 2**60)))
+
+
+def _deviation(xp, x, axis, correction, keepdims, root):
+    """The variance of x, or its root. Where squares leave the range of float32 they are summed in float64, as in
+    PyTorch; where they leave that of float64, the numbers are scaled by a power of two before."""
+    wide, scale = _wide(x), None
+    y = _variance(xp, wide, axis, correction, keepdims)
+    if y.size and not _well_in_range(xp, y):
+        complex_ = x.dtype.kind == "c"
+        if y.dtype == np.float32:
+            wide = wide.astype("complex128" if complex_ else "float64")
+        else:
+            largest = xp.max(xp.absolute(wide), axis=axis, keepdims=True)
+            exponent = xp.frexp(xp.where(xp.isfinite(largest), largest, xp.ones_like(largest)))[1]
+            scale = xp.exp2(xp.clip(exponent, -1000, 1000).astype("float64"))
+            wide = wide / scale
+            scale = scale if keepdims else xp.squeeze(scale, axis)
+        y = _variance(xp, wide, axis, correction, keepdims)
+    y = xp.sqrt(y) if root else y
+    if scale is not None:
+        y = y * scale if root else y * scale * scale
+    return y.astype("float32") if x.dtype == np.complex64 else _returned(y, x)
+
+
 def _returned(y, x):
     """`y`, computed from `_wide(x)`, in the dtype of the op's result: that of x, or of its size if x is complex."""
     return y if x.dtype.kind == "c" else y.astype(x.dtype, copy=False)
@@ -153,28 +186,34 @@ _SPREADS: Any = {"complex": True, "samples": lambda r: [(r(3, 4),), (r(3, 4), 0,
 @op(takes="fc", **_SPREADS)
 def var(xp, x, axis=None, correction=1, keepdims=False):
     """The variance over `axis`, dividing by n - correction."""
-    return _returned(_variance(xp, _wide(x), axis, correction, keepdims), x)
+    return _deviation(xp, x, axis, correction, keepdims, root=False)
 
 
 @var.vjp
 def _(xp, g, _y, x, axis=None, correction=1, keepdims=False):
-    count = max(_count(x.shape, axis) - correction, 0) or float("nan")
-    return _spread(xp, g, axis, keepdims) * (2 / count) * (x - xp.mean(x, axis=axis, keepdims=True))
+    count, x = _count(x.shape, axis) - correction, _wide_in_rule(xp, x)
+    mean = xp.mean(x, axis=axis, keepdims=True)
+    g = _spread(xp, g, axis, keepdims)
+    if count > 0:
+        return g * (2 / count) * (x - mean)
+    # as in PyTorch: the quotient by nothing is infinite, but for an element that is the mean
+    flat, one = x == mean, xp.ones_like(x)
+    return g * xp.where(flat, one * float("nan"), one * float("inf"))
 
 
 @op(takes="fc", **_SPREADS)
 def std(xp, x, axis=None, correction=1, keepdims=False):
     """The square root of the variance over `axis`; the gradient of equal numbers is zero, as in PyTorch."""
-    return _returned(xp.sqrt(_variance(xp, _wide(x), axis, correction, keepdims)), x)
+    return _deviation(xp, x, axis, correction, keepdims, root=True)
 
 
 @std.vjp
 def _(xp, g, y, x, axis=None, correction=1, keepdims=False):
     count = max(_count(x.shape, axis) - correction, 0) or float("nan")
-    y = _spread(xp, y, axis, keepdims)
+    x, y = _wide_in_rule(xp, x), _spread(xp, y, axis, keepdims)
     flat = y == 0
-    slope = xp.where(flat, xp.zeros_like(y), 1 / xp.where(flat, xp.ones_like(y), y))
-    return _spread(xp, g, axis, keepdims) * slope * (1 / count) * (x - xp.mean(x, axis=axis, keepdims=True))
+    ratio = (x - xp.mean(x, axis=axis, keepdims=True)) / xp.where(flat, xp.ones_like(y), y)  # within a range of count
+    return _spread(xp, g, axis, keepdims) * xp.where(flat, xp.zeros_like(ratio), ratio) * (1 / count)
 
 
 @op(takes="fc", complex=True, samples=_axes)

@@ -24,6 +24,10 @@ def _inside(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4, low=-0.8, high=0.8),)]
 
 
+def _between(r: Any) -> list[tuple[Any, ...]]:
+    return [(r(3, 4, low=0.1, high=0.9),), (r(3, 4, low=0.1, high=0.9), 0.05)]
+
+
 def _above_one(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4, low=1.5, high=3.0),)]
 
@@ -83,6 +87,25 @@ def log1p(xp, x):
 @log1p.vjp
 def _(xp, g, _y, x):
     return g / xp.conj(1 + x)
+
+
+@op(elementwise=True, floats=True, samples=_between)
+def logit(xp, x, eps=None):
+    """log(x / (1 - x)), of x limited to [eps, 1 - eps] if eps is given."""
+    if eps is not None:  # one limit after the other, as in PyTorch: they cross where eps is above 1/2
+        low = x.dtype.type(eps)
+        high = 1 - low
+        x = xp.where(x < low, low, xp.where(x > high, high, x))
+    return xp.log(x / (1 - x))
+
+
+@logit.vjp
+def _(xp, g, _y, x, eps=None):
+    # infinite at 0 and 1, NaN outside of them; 0 where eps limits the argument
+    low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
+    outside = xp.logical_or(x < low, x > high)
+    slope = g / ((x + 0) * (1 - x))  # -0 counts as 0
+    return xp.where(outside, xp.full_like(slope, float("nan") if eps is None else 0.0), slope)
 
 
 @op(single=True, **_ONE, floats=True, samples=_positive)

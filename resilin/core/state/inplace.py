@@ -22,6 +22,7 @@ from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype, reshape
 from resilin.core.state.versions import InferenceCount, View
+from resilin.core.state.written import LOGS, before_write
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -65,6 +66,8 @@ def write(tensor: Tensor, result: Tensor) -> Tensor:
             f"output with shape {list(old.shape)} doesn't match the broadcast shape {list(new.shape)} "
             "of an in-place operation"
         )
+    if LOGS:
+        before_write(tensor)
     if new.dtype != old.dtype:
         source, target = dtypes.from_numpy(new.dtype), dtypes.from_numpy(old.dtype)
         if not dtypes.can_cast(source, target):
@@ -183,6 +186,8 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
             return ACTIVE[-1].write(self, fn, args, kwargs)  # type: ignore[no-any-return]
         if self._view is not None or type(self._vc) is InferenceCount:
             _check_origin(self)
+        if LOGS:
+            before_write(self)
         recorded = mode.grad and tracked((self, *args))
         if recorded:
             check_writable(self)
@@ -261,6 +266,8 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     _check_origin(self)
     if not _fits(src._array.shape, self._array.shape):  # which is stricter than an assignment by index
         raise RuntimeError(f"copy_: shape {tuple(src.shape)} cannot be broadcast to {tuple(self.shape)}")
+    if LOGS:
+        before_write(self)
     if mode.grad and tracked((self, src)):
         setitem(self, Ellipsis, src if src._dev is self._dev else src.to(self._dev))
         return self
@@ -285,6 +292,8 @@ def fill_(self: Tensor, value: Any) -> Tensor:
         return copy_(self, wrap(self._dev.xp.asarray(value, self._array.dtype), self._dev))
     if self._view is not None or type(self._vc) is InferenceCount:
         _check_origin(self)
+    if LOGS:
+        before_write(self)
     if mode.grad and tracked((self,)):
         setitem(self, Ellipsis, value)
         return self
@@ -319,6 +328,8 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
         ACTIVE[-1].write(self, index_put.call, (new, index), {})
         return
     _check_origin(self)
+    if LOGS:
+        before_write(self)
     if isinstance(value, Tensor) and value._dev is not self._dev:
         if value._array.ndim or value._dev is not CPU:  # a single number on the CPU may come along, as in PyTorch
             raise different_devices("index_put", self._dev, value._dev)

@@ -17,6 +17,7 @@ from resilin.core.state.inplace import check_writable
 from resilin.core.state.memory_format import orders
 from resilin.core.state.size import contiguous_strides, lengths_of
 from resilin.core.state.versions import share_version
+from resilin.core.state.written import before_move
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -26,6 +27,7 @@ def _in_place(name: str, view: Callable[..., Any]) -> Callable[..., Tensor]:
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if mode.grad and self.requires_grad:
             check_writable(self)
+        before_move(self)
         shown = view(_as_it_was(self), *args, **kwargs)
         self._array = shown._array
         if self._view is not None:
@@ -78,6 +80,7 @@ def resize_(self: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
         raise RuntimeError(f"resize_: sizes must not be negative, got {list(shape)}")
     if orders("resize_", len(shape), memory_format) is not None:
         raise NotImplementedError("resize_: the elements lie in C order only; use contiguous(memory_format=...) after")
+    before_move(self)
     old, count = self._array, 1
     for length in shape:
         count *= length
@@ -103,6 +106,7 @@ def set_(
     """Show the memory of `source` (from element `storage_offset`, in shape `size` with `stride`); none without it."""
     if mode.grad:
         _may_change(self, "set_")
+    before_move(self)
     if source is None:
         self._array, self._view, self._vc = self._dev.xp.empty(0, self._array.dtype), None, None
         return self

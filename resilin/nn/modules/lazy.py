@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.state.written import unnoticed
 from resilin.core.tensor import Tensor
 from resilin.nn.modules.module import Module
 from resilin.nn.parameter import is_lazy
@@ -34,7 +35,8 @@ class LazyModuleMixin(Module):
         return Module.__call__(self, *args, **kwargs)
 
     def _infer_parameters(self, module: Module, args: Any, kwargs: Any = None) -> None:
-        self.initialize_parameters(*args, **(kwargs or {}))
+        with unnoticed():
+            self.initialize_parameters(*args, **(kwargs or {}))
         if self.has_uninitialized_params():
             raise RuntimeError(f"module {type(self).__name__} has not been fully initialized by initialize_parameters")
         if self.cls_to_become is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from resilin.core.public import blame
+from resilin.core.state.written import LOGS, before_assignment
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.modules import state
 from resilin.nn.modules.conversion import Convertible
@@ -115,8 +116,12 @@ class Module(Convertible, Hooked):
         elif name in fields["_buffers"]:
             if value is not None and not isinstance(value, Tensor):
                 _expect(type(self), name, value, "a Tensor")
+            if LOGS:
+                before_assignment(fields["_buffers"], name)
             fields["_buffers"][name] = registered("_buffers", self, name, value)
         else:
+            if LOGS:
+                before_assignment(fields, name)
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -162,6 +167,7 @@ class Module(Convertible, Hooked):
         self._check_name(name, "_buffers")
         if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(f"register_buffer({name!r}): expected a Tensor or None, got {type(tensor).__name__}")
+        before_assignment(self._buffers, name)
         self._buffers[name] = registered("_buffers", self, name, tensor)
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
 

@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from resilin.core.public import blame
 from resilin.core.tensor import Tensor
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageKeyError
 from resilin.optim.optimizer import Group, Optimizer, check_state_dict
 
 
@@ -28,7 +29,7 @@ class LRScheduler:
             if last_epoch == -1:
                 group.setdefault("initial_lr", float(group["lr"]))
             elif "initial_lr" not in group:
-                raise UsageError(
+                raise UsageKeyError(
                     f"{type(self).__name__}: last_epoch={last_epoch} resumes, but param_groups[{number}] has no "
                     "'initial_lr'; load the optimizer's state first"
                 )
@@ -65,6 +66,11 @@ class LRScheduler:
                 stacklevel=2,
             )
         self._step_count += 1
+        if epoch is not None:
+            warn_of_epoch()
+        self._go_to(epoch)
+
+    def _go_to(self, epoch: int | None) -> None:
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self._set(self.get_lr() if epoch is None else self._closed_form())
 
@@ -92,6 +98,16 @@ class LRScheduler:
         """Take over what `state_dict` gave (the optimizer keeps its own state). TypeError for anything but a dict."""
         check_state_dict(self, state_dict)
         self.__dict__.update(state_dict)
+
+
+def warn_of_epoch() -> None:
+    """Warn, as PyTorch does, of an explicit epoch, which takes the closed form of a schedule where there is one."""
+    warnings.warn(
+        "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where possible. Please "
+        "use `scheduler.step()` to step the scheduler: with an epoch the closed form is used where there is one",
+        UserWarning,
+        stacklevel=blame.level_of_user(),
+    )
 
 
 def check_optimizer(where: str, optimizer: Any) -> None:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError
 from resilin.optim.lr_scheduler.base import LRScheduler, set_rate
 from resilin.optim.lr_scheduler.plateau import ReduceLROnPlateau
 from resilin.optim.optimizer import Optimizer, check_state_dict
@@ -16,6 +16,11 @@ class _Combined(LRScheduler):
     """What schedulers made of schedulers share."""
 
     _schedulers: list[LRScheduler]
+
+    def _go_to(self, epoch: int | None) -> None:
+        if epoch is not None:
+            raise UsageError(f"{type(self).__name__} cannot be sent to an epoch: its parts have their own counts")
+        self.step()
 
     def undo_step(self) -> None:
         """Count one epoch back in every part."""
@@ -67,7 +72,7 @@ class SequentialLR(_Combined):
         number = bisect_right(self._milestones, self.last_epoch)
         scheduler = self._schedulers[number]
         if number > 0 and self._milestones[number - 1] == self.last_epoch:
-            scheduler.step(0)
+            scheduler._go_to(0)
         else:
             scheduler.step()
         self._last_lr = scheduler.get_last_lr()
@@ -97,6 +102,8 @@ def _check_parts(name: str, optimizer: Optimizer, schedulers: Sequence[LRSchedul
     if not schedulers:
         raise UsageError(f"{name}: at least one scheduler is needed")
     for number, scheduler in enumerate(schedulers):
+        if not isinstance(scheduler, LRScheduler):
+            raise UsageTypeError(f"{name}: scheduler {number} should be an LRScheduler, got {type(scheduler).__name__}")
         if isinstance(scheduler, ReduceLROnPlateau):
             raise UsageError(f"{name}: scheduler {number} is a ReduceLROnPlateau, which needs a metric at each step")
         if scheduler.optimizer is not optimizer:

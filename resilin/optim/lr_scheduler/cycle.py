@@ -18,7 +18,7 @@ class OneCycleLR(LRScheduler):
     pct_start:          share of the steps that rise. anneal_strategy: "cos" or "linear".
     cycle_momentum:     momentum (or the first beta) goes from max_momentum to base_momentum and back.
     three_phase:        fall to the start rate first (as long as the rise), then to the end.
-    Raises: UsageError from step() when it is called more than total_steps times.
+    Raises: UsageError from step() when it is called more than total_steps times, the one in the constructor left out.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class OneCycleLR(LRScheduler):
 
     def get_lr(self) -> list[float]:
         """See the class. Sets the momentum of each group too."""
-        if self.last_epoch >= self.total_steps:
-            raise UsageError(f"OneCycleLR: step {self.last_epoch + 1} of a cycle of {self.total_steps} steps")
+        if self.last_epoch > self.total_steps:  # the step after the last is let pass, as in PyTorch: loops make it
+            raise UsageError(f"OneCycleLR: step {self.last_epoch} of a cycle of {self.total_steps} steps")
         rates = []
         for group in self.optimizer.param_groups:
             start, phase = 0.0, self._phases[0]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from resilin.errors import UsageError
-from resilin.optim.lr_scheduler.base import LRScheduler, check_optimizer, set_rate
+from resilin.optim.lr_scheduler.base import LRScheduler, check_optimizer, set_rate, warn_of_epoch
 from resilin.optim.optimizer import Optimizer
 
 
@@ -38,6 +38,7 @@ class ReduceLROnPlateau(LRScheduler):
             raise UsageError(f"ReduceLROnPlateau: unknown mode {mode!r} or threshold_mode {threshold_mode!r}")
         check_optimizer("ReduceLROnPlateau", optimizer)
         groups = len(optimizer.param_groups)
+        self.default_min_lr = None if isinstance(min_lr, Sequence) else min_lr  # also of groups that are added later
         self.min_lrs = list(min_lr) if isinstance(min_lr, Sequence) else [min_lr] * groups
         if len(self.min_lrs) != groups:
             raise UsageError(f"ReduceLROnPlateau: {len(self.min_lrs)} values of min_lr for {groups} parameter groups")
@@ -63,6 +64,8 @@ class ReduceLROnPlateau(LRScheduler):
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
         """Take note of the metric of an epoch, and reduce the rates when it is time."""
         value = float(metrics)
+        if epoch is not None:
+            warn_of_epoch()
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self.is_better(value, self.best):
             self.best = value
@@ -79,6 +82,14 @@ class ReduceLROnPlateau(LRScheduler):
         self._last_lr = self._current()
 
     def _reduce(self) -> None:
+        groups = len(self.optimizer.param_groups)
+        if len(self.min_lrs) != groups and self.default_min_lr is not None:
+            self.min_lrs = [self.default_min_lr] * groups
+        if len(self.min_lrs) != groups:
+            raise UsageError(
+                f"ReduceLROnPlateau: the optimizer has {groups} parameter groups, `min_lrs` {len(self.min_lrs)} "
+                "values: append one to scheduler.min_lrs for each group that was added"
+            )
         for group, low in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
             rate = max(float(group["lr"]) * self.factor, low)
             if float(group["lr"]) - rate > self.eps:

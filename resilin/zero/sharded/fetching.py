@@ -20,6 +20,7 @@ from resilin.core.autograd import engine
 from resilin.core.autograd.function import FunctionNode
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Node
+from resilin.core.state.written import unnoticed
 from resilin.core.tensor import Tensor
 from resilin.dist import compared
 from resilin.errors import UsageError
@@ -217,9 +218,10 @@ class Fetcher:
             home = True
         unit.slab = slab
         assert self.group is not None, "no forward runs without a group"
-        unit.coming = compared.all_gather_into_tensor(
-            unit.tensor(into, home), unit.tensor(row, home), self.steps.take([unit]), self.group, async_op=True
-        )
+        with unnoticed():  # by a checkpoint in which it is fetched: no state, but memory that comes and goes
+            unit.coming = compared.all_gather_into_tensor(
+                unit.tensor(into, home), unit.tensor(row, home), self.steps.take([unit]), self.group, async_op=True
+            )
         self.fetched += 1
 
     def _slab_of(self, unit: Unit) -> Slab:

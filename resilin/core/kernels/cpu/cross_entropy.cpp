@@ -26,22 +26,27 @@ float weight_sum(const Task &t) {
     return sum;
 }
 
+// The log-sum-exp of a row is kept in two parts, (largest logit, rest): their sum would lose the digits of the rest
+// where logits are large.
 RESILIN_SIMD void forward_rows(const Task &t, float w_sum, int64_t begin, int64_t end, float *loss, float *lse,
                                float *scratch) {
     for (int64_t n = begin; n < end; n++) {
         const float *row = t.z + n * t.C;
         const float top = max_of(row, t.C);
         for (int64_t c = 0; c < t.C; c++) scratch[c] = exp_low(row[c] - top);
-        lse[n] = std::log(sum_of(scratch, t.C)) + top;
+        const float rest = std::log(sum_of(scratch, t.C));
+        lse[2 * n] = top;
+        lse[2 * n + 1] = rest;
         const int64_t hit = t.target[n];
         if (hit == t.ignore) {
             loss[n] = 0.0f;
             continue;
         }
-        loss[n] = (lse[n] - row[hit]) * (t.w ? t.w[hit] : 1.0f);
+        loss[n] = (rest - (row[hit] - top)) * (t.w ? t.w[hit] : 1.0f);
         if (t.smoothing != 0.0f) {
-            const float weighted = t.w ? dot_of(row, t.w, t.C) : sum_of(row, t.C);
-            const float smooth = lse[n] * w_sum - weighted;
+            for (int64_t c = 0; c < t.C; c++) scratch[c] = row[c] - top;
+            const float weighted = t.w ? dot_of(scratch, t.w, t.C) : sum_of(scratch, t.C);
+            const float smooth = rest * w_sum - weighted;
             loss[n] = (1.0f - t.smoothing) * loss[n] + t.smoothing / static_cast<float>(t.C) * smooth;
         }
     }
@@ -59,8 +64,9 @@ RESILIN_SIMD void backward_rows(const Task &t, float w_sum, const float *g, cons
             continue;
         }
         const float on_hit = g[n] * (1.0f - t.smoothing) * (t.w ? t.w[hit] : 1.0f);
-        const float on_all = g[n] * share, total = on_hit + on_all * w_sum, shift = lse[n];
-        for (int64_t c = 0; c < t.C; c++) out[c] = exp_low(row[c] - shift) * total;
+        const float on_all = g[n] * share, total = on_hit + on_all * w_sum;
+        const float top = lse[2 * n], rest = lse[2 * n + 1];
+        for (int64_t c = 0; c < t.C; c++) out[c] = exp_low(row[c] - top - rest) * total;
         out[hit] -= on_hit;
         if (t.smoothing != 0.0f)
             for (int64_t c = 0; c < t.C; c++) out[c] -= on_all * (t.w ? t.w[c] : 1.0f);
@@ -78,13 +84,13 @@ int64_t first_wrong(const Task &t, int64_t N) {
     return -1;
 }
 
-// (loss_N, lse_N), the number of the first row whose target is no class, or None
+// (loss_N, lse_N2), the number of the first row whose target is no class, or None
 nb::object forward(Array z, Array target, Array w, int64_t ignore, float smoothing) {
     if (!accepts(z, target, w)) return nb::none();
     const Task t{z.data<float>(), target.data<int64_t>(), w.data<float>(), z.dim(1), ignore, smoothing};
     const npy_intp N = z.dim(0);
     if (const int64_t wrong = first_wrong(t, N); wrong >= 0) return nb::int_(wrong);
-    NewArray<float> loss({N}), lse({N});
+    NewArray<float> loss({N}), lse({N, 2});
     {
         WithoutGil free(z.size());
         const float w_sum = weight_sum(t);
@@ -98,7 +104,7 @@ nb::object forward(Array z, Array target, Array w, int64_t ignore, float smoothi
 
 nb::object backward(Array g, Array z, Array target, Array lse, Array w, int64_t ignore, float smoothing) {
     if (!accepts(z, target, w) || !g.is<float>() || !lse.is<float>() || g.size() != z.dim(0) ||
-        lse.size() != z.dim(0))
+        lse.size() != 2 * z.dim(0))
         return nb::none();
     const Task t{z.data<float>(), target.data<int64_t>(), w.data<float>(), z.dim(1), ignore, smoothing};
     if (first_wrong(t, z.dim(0)) >= 0) return nb::none();

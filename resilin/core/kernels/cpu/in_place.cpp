@@ -70,7 +70,7 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     auto *self = reinterpret_cast<InPlace *>(object);
     PyObject *given[4];
     if (!names && PyVectorcall_NARGS(flagged) == 2 && !PyList_GET_SIZE(classes.active) &&
-        operands(args[0], args[1], given)) {
+        !PyList_GET_SIZE(classes.logs) && operands(args[0], args[1], given)) {
         const bool half = given[1] == args[1] && half_type(given[0]); // float16 meets a number in float32
         given[3] = half ? float32 : nullptr;
         PyObject *done = call_silently(self->variable, self->silent, self->ufunc, given, 3, half ? in_dtype : nullptr);

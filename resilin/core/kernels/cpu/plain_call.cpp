@@ -16,10 +16,11 @@ PyObject *inference;      // the name of the mode's attribute
 PyObject *wrap_in_python; // tensor.wrap, for inference mode
 PyObject *cpu_name, *forward_name, *residual_name;
 
-void configure(nb::object cpu, nb::object xp, nb::list active, nb::object wrap) {
+void configure(nb::object cpu, nb::object xp, nb::list active, nb::list logs, nb::object wrap) {
     classes.cpu = cpu.release().ptr();
     namespace_ = xp.release().ptr();
     classes.active = active.release().ptr();
+    classes.logs = logs.release().ptr();
     wrap_in_python = wrap.release().ptr();
     inference = PyUnicode_InternFromString("inference");
     cpu_name = PyUnicode_InternFromString("cpu");
