@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NoReturn
 
 import numpy as np
 
-from resilin.checkpoint.unpickling import Allowed, Lacking, checked_key
+from resilin._base.plain_names import CONTAINERS, listed
+from resilin._base.text import shown
+from resilin._base.unpickling import Allowed, Lacking
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
 from resilin.core.state.copying import array_over
@@ -115,7 +116,7 @@ def _with_bits(array: Any, bits: Any) -> Any:
     if not bits:
         return array
     if type(bits) is not dict or not bits.keys() <= {"conj", "neg"}:
-        raise ValueError(f"a tensor has unknown notes {str(bits)[:100]}")
+        raise ValueError(f"a tensor has unknown notes {shown(bits)}")
     if any(step == 0 and length > 1 for step, length in zip(array.strides, array.shape, strict=True)):
         raise ValueError("a tensor that repeats its elements is conjugated or negated")
     array = np.conj(array) if bits.get("conj") else array
@@ -124,7 +125,7 @@ def _with_bits(array: Any, bits: Any) -> Any:
 
 def _counts(values: Any) -> tuple[int, ...]:
     if not isinstance(values, tuple) or not all(type(value) is int and 0 <= value < 1 << 63 for value in values):
-        raise TypeError(f"expected lengths, got {str(values)[:100]}")
+        raise TypeError(f"expected lengths, got {shown(values)}")
     return values
 
 
@@ -144,40 +145,12 @@ def _of_type(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
     return function.call(*arguments)
 
 
-def _refuse_key(what: str) -> NoReturn:
-    raise TypeError(what)
-
-
 def _plain_tensor(*arguments: Any) -> NoReturn:
     raise TypeError("a tensor of PyTorch 0.1, which has no storage of its own")
 
 
-def _ordered(pairs: Any = ()) -> OrderedDict[Any, Any]:
-    return OrderedDict((checked_key(key, _refuse_key), value) for key, value in pairs)
-
-
-def _counter(counts: Any) -> Counter[Any]:
-    if type(counts) is not dict:
-        raise TypeError("a Counter is made of a dict")
-    return Counter(counts)
-
-
-def _set(items: Any = ()) -> set[Any]:
-    return {checked_key(item, _refuse_key) for item in _listed(items)}
-
-
-def _frozenset(items: Any = ()) -> frozenset[Any]:
-    return frozenset(_set(items))
-
-
-def _listed(items: Any) -> Any:
-    if type(items) not in (list, tuple):
-        raise TypeError("a set is made of a list")
-    return items
-
-
 def _size(lengths: Any) -> Size:
-    return Size(_counts(tuple(_listed(lengths))))
+    return Size(_counts(tuple(listed(lengths))))
 
 
 def _device(*name: Any) -> str:
@@ -185,22 +158,6 @@ def _device(*name: Any) -> str:
     if not name or type(name[0]) is not str or not all(type(part) is int for part in name[1:]):
         raise TypeError("a device has a name")
     return ":".join(map(str, name))
-
-
-def _encoded(text: Any, encoding: Any = "latin1") -> bytes:
-    if type(text) is not str or encoding not in ("latin1", "latin-1", "utf-8"):
-        raise TypeError("bytes are encoded in latin1")
-    return text.encode(encoding)
-
-
-def _bytearray(data: Any = b"", encoding: Any = "latin-1") -> bytearray:
-    return bytearray(data if type(data) is bytes else _encoded(data, encoding))
-
-
-def _complex(real: Any, imag: Any) -> complex:
-    if type(real) is not float or type(imag) is not float:
-        raise TypeError("a complex number has two parts")
-    return complex(real, imag)
 
 
 _CALLS: dict[tuple[str, str], Callable[..., Any]] = {
@@ -214,15 +171,6 @@ _CALLS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch", "Tensor"): _plain_tensor,
     ("torch", "Size"): _size,
     ("torch", "device"): _device,
-    ("collections", "OrderedDict"): _ordered,
-    ("collections", "Counter"): _counter,
-    ("_codecs", "encode"): _encoded,
-}
-_BUILTINS: dict[str, Callable[..., Any]] = {
-    "set": _set,
-    "frozenset": _frozenset,
-    "bytearray": _bytearray,
-    "complex": _complex,
 }
 _MORE_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
 
@@ -248,8 +196,10 @@ _LACKING: dict[tuple[str, str], Lacking] = {
 
 def _table() -> dict[tuple[str, str], Any]:
     made: dict[tuple[str, str], Any] = {name: Allowed(".".join(name), call) for name, call in _CALLS.items()}
-    for module in ("builtins", "__builtin__"):  # the latter in Python 2
-        made |= {(module, name): Allowed(f"{module}.{name}", call) for name, call in _BUILTINS.items()}
+    made |= CONTAINERS
+    made |= {
+        ("__builtin__", name): one for (module, name), one in CONTAINERS.items() if module == "builtins"
+    }  # Python 2
     for name, dtype in _STORAGES.items():
         made["torch", name] = made["torch.cuda", name] = made["torch.storage", name] = StorageType(dtype)
     made["torch.storage", "UntypedStorage"] = made["torch", "UntypedStorage"] = StorageType(dtypes.uint8)
