@@ -161,8 +161,13 @@ def _zone(zone: Any) -> timezone | None:
     return zone
 
 
-def _empty_only(kind: type) -> Callable[[], Any]:
-    return lambda: kind()
+def _empty_only(kind: type) -> Callable[..., Any]:
+    def empty(*arguments: Any) -> Any:
+        if arguments:
+            raise TypeError(f"{kind.__name__} is called, which pickles only name")
+        return kind()
+
+    return empty
 
 
 _VALUES: dict[str, Callable[..., Any]] = {
@@ -203,9 +208,12 @@ def _allowed(text: str, call: Callable[..., Any], counts: bool = False) -> Allow
     return Allowed(text, call, counts, _KINDS.get(text))
 
 
-CONTAINERS: Final[Mapping[tuple[str, str], Allowed]] = {
-    _name(text): _allowed(text, call, counts) for text, (call, counts) in _CONTAINERS.items()
-}
+def _in_python_2(names: Mapping[tuple[str, str], Allowed]) -> dict[tuple[str, str], Allowed]:
+    return {("__builtin__", name): one for (module, name), one in names.items() if module == "builtins"}
+
+
+_BY_NAME = {_name(text): _allowed(text, call, counts) for text, (call, counts) in _CONTAINERS.items()}
+CONTAINERS: Final[Mapping[tuple[str, str], Allowed]] = {**_BY_NAME, **_in_python_2(_BY_NAME)}
 VALUES: Final[Mapping[tuple[str, str], Allowed]] = {
     **{_name(text): _allowed(text, call) for text, call in _VALUES.items()},
     **{

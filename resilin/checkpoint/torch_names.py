@@ -197,9 +197,6 @@ _LACKING: dict[tuple[str, str], Lacking] = {
 def _table() -> dict[tuple[str, str], Any]:
     made: dict[tuple[str, str], Any] = {name: Allowed(".".join(name), call) for name, call in _CALLS.items()}
     made |= CONTAINERS
-    made |= {
-        ("__builtin__", name): one for (module, name), one in CONTAINERS.items() if module == "builtins"
-    }  # Python 2
     for name, dtype in _STORAGES.items():
         made["torch", name] = made["torch.cuda", name] = made["torch.storage", name] = StorageType(dtype)
     made["torch.storage", "UntypedStorage"] = made["torch", "UntypedStorage"] = StorageType(dtypes.uint8)

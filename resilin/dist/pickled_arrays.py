@@ -223,7 +223,7 @@ def _over(costs: Costs, data: Any, dtype: Any, shape: Any, order: Any) -> Any:
         raise ValueError(f"an array of {shown(lengths)} of {dtype.itemsize} bytes each has {size} bytes")
     if not dtype.itemsize:
         costs.spend(count)  # elements without bytes cost their reader something, too
-    made = np.ndarray(lengths, dtype, data if size else None, order=order)
+    made = np.ndarray(lengths, dtype, data, order=order)
     _check_content(costs, made)
     return made
 
