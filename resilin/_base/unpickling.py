@@ -13,13 +13,13 @@ was made can be freed without recursion: see `_check_links`.
 
 from __future__ import annotations
 
-import io
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, NoReturn
 
+from resilin._base import gradual
 from resilin._base.pickle_costs import Costs
 from resilin.errors import CheckpointError, CorruptFile, UnsafePickle
 
@@ -149,7 +149,7 @@ class Unpickler:
         """The next `count` bytes, for which memory is taken only as they come."""
         if not 0 <= count <= self._left:
             raise EOFError(f"{count} more bytes are announced, at most {self._left} can follow")
-        data = self._file.read(count) if count <= io.DEFAULT_BUFFER_SIZE else _read_gradually(self._file, count)
+        data = gradual.read(self._file, count)
         if len(data) != count:
             raise EOFError("it is cut short")
         self._read(count)
@@ -281,7 +281,9 @@ class Unpickler:
     def _object_of(self, identity: Any) -> Any:
         if self._persistent is None:
             self._refuse("a persistent id")
-        return self._persistent(identity)
+        made = self._persistent(identity)
+        self._costs.earn(getattr(made, "earned", 0))
+        return made
 
     def _remember(self, place: int) -> None:
         value = self._memo[place] = self._stack[-1]
@@ -300,16 +302,6 @@ def _set_versions(costs: Costs, target: Any, state: Any) -> Any:
 
 def _named(value: Any) -> str:
     return value.name if isinstance(value, Allowed) else f"a {type(value).__name__}"
-
-
-def _read_gradually(file: BinaryIO, count: int) -> bytes:
-    made = bytearray()
-    while len(made) < count:
-        part = file.read(min(count - len(made), 1 << 20))
-        if not part:
-            break
-        made += part
-    return bytes(made)
 
 
 def _check_plain(root: Any, refuse: Callable[[str], NoReturn]) -> None:

@@ -104,6 +104,7 @@ class _Memories:
         self._taken = 0
         self._checked: set[str] = set()
         self.by_key: dict[str, Any] = {}  # bytes
+        self.named: set[str] = set()  # in this reading of the object
 
     def of(self, kind: Any, key: Any, numel: Any, filled: Callable[[str, Any], Any]) -> Memory:
         """The storage `key` of `numel` elements; `filled` gives its bytes when it is asked for first."""
@@ -111,6 +112,8 @@ class _Memories:
             raise TypeError(f"a storage is described by {shown(kind)}, {shown(key)}, {shown(numel)}")
         nbytes = numel * kind.dtype.itemsize
         found = self.by_key.get(key)
+        earned = 0 if key in self.named else nbytes
+        self.named.add(key)
         if found is None:
             self._taken += nbytes
             if self._taken > self._source.size:
@@ -118,7 +121,7 @@ class _Memories:
             found = self.by_key[key] = filled(key, np.empty(nbytes, np.uint8))
         if nbytes > len(found):
             raise ValueError(f"storage {key!r} has {len(found)} bytes, not {nbytes}")
-        return Memory(found, kind.dtype)
+        return Memory(found, kind.dtype, earned)
 
     def check(self, key: str, memory: Memory) -> Memory:
         """`memory`, of key `key`, whose bytes are there by now."""
@@ -240,6 +243,7 @@ class _Stream:
         Unpickler(self._file, NAMES, self._memory, self._source.name).load()
         self._read_storages(self._plain())
         self._filled = True
+        self._memories.named.clear()
         self._file.seek(start)
         return Unpickler(self._file, NAMES, self._memory, self._source.name).load()
 
@@ -260,7 +264,7 @@ class _Stream:
         if not (type(offset) is int and type(length) is int and 0 <= offset <= offset + length <= numel):
             raise ValueError(f"a view of storage {key!r} of {numel} elements has {shown(view)}")
         size = memory.dtype.itemsize
-        return Memory(memory.data[offset * size : (offset + length) * size], memory.dtype)
+        return Memory(memory.data[offset * size : (offset + length) * size], memory.dtype, memory.earned)
 
     def _read_storages(self, keys: Any) -> None:
         """Fill all memory that tensors refer to, none else, from the storages in their order."""

@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Final, NoReturn
 
 import numpy as np
 
+from resilin._base.pickle_costs import Costs
 from resilin._base.plain_names import CONTAINERS, listed
 from resilin._base.text import shown
 from resilin._base.unpickling import Allowed, Lacking
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
-from resilin.core.state.copying import array_over
+from resilin.core.state.copying import array_over, check_repeats
 from resilin.core.state.size import Size
 from resilin.core.tensor import Parameter, Tensor, wrap
 
@@ -32,7 +33,6 @@ _STORAGES: dict[str, DType] = {
     "ComplexFloatStorage": dtypes.complex64,
     "ComplexDoubleStorage": dtypes.complex128,
 }
-_MOST_REPEATED_BYTES = 1 << 30  # of an expanded tensor: masks for a batch have some megabytes
 
 
 @dataclass(frozen=True)
@@ -49,20 +49,25 @@ class Memory:
 
     data: Any
     dtype: DType
+    earned: int = 0
+    """Bytes that were read for it, and may be copied."""
     is_raw_storage: ClassVar[bool] = True
 
 
-def _tensor(memory: Any, offset: Any, shape: Any, strides: Any, *state: Any) -> Tensor:
+def _tensor(costs: Costs, memory: Any, offset: Any, shape: Any, strides: Any, *state: Any) -> Tensor:
     """torch._utils._rebuild_tensor and _rebuild_tensor_v2: `state` is requires_grad, hooks, and bits of views."""
-    return _made(memory, offset, shape, strides, None, *state)
+    return _made(costs, memory, offset, shape, strides, None, *state)
 
 
-def _tensor_of_dtype(memory: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, *more: Any) -> Tensor:
+def _tensor_of_dtype(
+    costs: Costs, memory: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, *more: Any
+) -> Tensor:
     """torch._utils._rebuild_tensor_v3: over bytes, with the dtype said."""
-    return _made(memory, offset, shape, strides, more[0], grad, hooks, *more[1:])
+    return _made(costs, memory, offset, shape, strides, more[0], grad, hooks, *more[1:])
 
 
 def _made(
+    costs: Costs,
     memory: Any,
     offset: Any,
     shape: Any,
@@ -89,29 +94,19 @@ def _made(
         raise ValueError(f"a tensor reaches to element {last} of a storage of {held}")
     if math.prod(length or 1 for length in lengths) * dtype.itemsize >= 1 << 63:
         raise ValueError(f"no memory holds a tensor of shape {list(lengths)}")
-    _check_repeats(lengths, dtype.itemsize, len(memory.data))
+    check_repeats(lengths, dtype.itemsize, len(memory.data))
     if not min(lengths, default=1):
         array: Any = np.empty(lengths, dtype.np)
     else:
         bytes_apart = [step * dtype.itemsize for step in steps]
         array = array_over(memory.data, dtype.np, lengths, bytes_apart, first * dtype.itemsize)
-    made = wrap(_with_bits(array, bits))
+    made = wrap(_with_bits(costs, array, bits))
     if grad and (dtype.is_floating_point or dtype.is_complex):
         made.requires_grad_()
     return made
 
 
-def _check_repeats(lengths: tuple[int, ...], itemsize: int, held: int) -> None:
-    """ValueError when a view shows far more bytes than its storage holds: who writes or compares it looks at each."""
-    shown = math.prod(lengths) * itemsize
-    if shown > held + _MOST_REPEATED_BYTES:
-        raise ValueError(
-            f"a tensor of shape {list(lengths)} repeats its elements: {shown} bytes from a storage of {held}; at most "
-            f"{_MOST_REPEATED_BYTES} more are read: save a smaller view of it"
-        )
-
-
-def _with_bits(array: Any, bits: Any) -> Any:
+def _with_bits(costs: Costs, array: Any, bits: Any) -> Any:
     """PyTorch notes at a view that its elements are to be conjugated or negated; here it is done."""
     if not bits:
         return array
@@ -119,6 +114,7 @@ def _with_bits(array: Any, bits: Any) -> Any:
         raise ValueError(f"a tensor has unknown notes {shown(bits)}")
     if any(step == 0 and length > 1 for step, length in zip(array.strides, array.shape, strict=True)):
         raise ValueError("a tensor that repeats its elements is conjugated or negated")
+    costs.spend(2 * array.nbytes)
     array = np.conj(array) if bits.get("conj") else array
     return np.negative(array) if bits.get("neg") else array
 
@@ -136,13 +132,13 @@ def _parameter(data: Any = None, grad: Any = True, hooks: Any = None, state: Any
     return Parameter(data.detach(), bool(grad) and (data.dtype.is_floating_point or data.dtype.is_complex))
 
 
-def _of_type(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
+def _of_type(costs: Costs, function: Any, kind: Any, arguments: Any, state: Any) -> Any:
     """torch._tensor._rebuild_from_type_v2: a tensor with attributes, which are left out; no subclass."""
     if not isinstance(function, Allowed) or function.call not in (_tensor, _tensor_of_dtype, _parameter):
         raise TypeError("a tensor is rebuilt by something else")
     if kind is not NAMES["torch", "Tensor"] and kind is not NAMES["torch.nn.parameter", "Parameter"]:
         raise TypeError("a tensor of another class")
-    return function.call(*arguments)
+    return function.call(costs, *arguments) if function.counts else function.call(*arguments)
 
 
 def _plain_tensor(*arguments: Any) -> NoReturn:
@@ -172,6 +168,7 @@ _CALLS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch", "Size"): _size,
     ("torch", "device"): _device,
 }
+_COUNTING = (_tensor, _tensor_of_dtype, _of_type)
 _MORE_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
 
 
@@ -195,7 +192,9 @@ _LACKING: dict[tuple[str, str], Lacking] = {
 
 
 def _table() -> dict[tuple[str, str], Any]:
-    made: dict[tuple[str, str], Any] = {name: Allowed(".".join(name), call) for name, call in _CALLS.items()}
+    made: dict[tuple[str, str], Any] = {
+        name: Allowed(".".join(name), call, counts=call in _COUNTING) for name, call in _CALLS.items()
+    }
     made |= CONTAINERS
     for name, dtype in _STORAGES.items():
         made["torch", name] = made["torch.cuda", name] = made["torch.storage", name] = StorageType(dtype)

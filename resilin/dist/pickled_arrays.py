@@ -18,6 +18,7 @@ import numpy as np
 from resilin._base.pickle_costs import Costs
 from resilin._base.text import shown
 from resilin._base.unpickling import Allowed, Unbuilt
+from resilin.core.state.copying import are_booleans
 
 _CODE = re.compile(
     r"(?P<plain>b1|[iu][1248]|f(2|4|8|12|16)|c(8|16|24|32)|O[48])|(?P<time>[mM]8?)|(?P<sized>[SUV]\d{1,10})"
@@ -234,7 +235,7 @@ def _check_content(costs: Costs, array: Any) -> None:
         costs.spend(len(array.dtype.names))
         for name in array.dtype.names:
             _check_content(costs, array[name])
-    elif array.dtype.kind == "b" and array.size and (array.view(np.uint8) > 1).any():
+    elif array.dtype.kind == "b" and not are_booleans(array):
         raise ValueError("an array of booleans holds other bytes than 0 and 1")
     elif array.dtype.kind == "U" and array.size and array.dtype.itemsize:
         letters = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))

@@ -258,6 +258,23 @@ def test_a_tensor_that_was_expanded_is_read_as_it_is(tmp_path):
     assert found[-1].tolist() == [1, 2]
 
 
+def test_a_tensor_that_is_conjugated_again_and_again_pays_for_each_copy(tmp_path):
+    body = tensor(shape=(1 << 18,), numel=1 << 18, tail=b"\x89N}X\x04\x00\x00\x00conj\x88s")[2:-1]
+    storage = {"0": bytes(1 << 20)}
+    assert len(import_torch(archive(tmp_path, b"\x80\x02](" + body * 3 + b"e.", storage))) == 3
+    said = damaged(tmp_path, b"\x80\x02](" + body * 50 + b"e.", storage)
+    assert "the same ones are copied again and again" in said
+
+
+def test_what_a_message_shows_of_a_hostile_value_is_little(tmp_path):
+    """Its whole text would have a quintillion of letters."""
+    doublings = b")q\x000" + b"h\x00h\x00\x86q\x000" * 60 + b"h\x00"
+    for data in (b"ctorch\nSize\n" + doublings + b"\x85R", doublings + b"Q"):
+        assert len(damaged(tmp_path, b"\x80\x02" + data + b".")) < 1000
+    large = b"\x8b" + struct.pack("<i", 60_000) + bytes(59_999) + b"\x01"
+    assert "an integer of 479993 bits" in damaged(tmp_path, b"\x80\x02ctorch\nSize\n(" + large + b"l" * 0 + b"t\x85R.")
+
+
 # -- costs
 
 
