@@ -2,10 +2,13 @@
 
 import json
 import os
+import pickle
 import struct
 import subprocess
 import sys
 import tracemalloc
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -53,6 +56,25 @@ def test_a_pickle_pays_for_copies_of_what_it_names_again(one, use):
     few = load(shared(one, use, 1).replace(b"0e.", b"e."))
     assert len(few) == 1
     assert "it makes far more of its bytes than they are" in refusal(shared(one, use, 5_000))
+
+
+@pytest.mark.parametrize("form", ["integers", "fractions", "tuples", "decimals"])
+def test_keys_that_a_sender_gives_one_hash_are_refused(form):
+    """Of 100,000 such keys a dict would compare each with all others."""
+    modulus = sys.hash_info.modulus
+    made = {
+        "integers": lambda n: 1 + n * modulus,
+        "fractions": lambda n: Fraction(1 + n * modulus, 1) + Fraction(0, 1),
+        "tuples": lambda n: (1 + n * modulus,),
+        "decimals": lambda n: Decimal(1 + n * modulus),
+    }[form]
+    for count, fails in ((60, False), (70, True)):
+        keys = {made(n): n for n in range(count)}
+        assert len({hash(key) for key in keys}) == 1
+        if fails:
+            assert "more than 64 keys of one hash" in refusal(pickle.dumps(keys))
+        else:
+            assert load(pickle.dumps([keys, keys, dict(keys)])) == [keys] * 3
 
 
 def test_an_object_that_is_named_often_is_one_object_and_no_key():
