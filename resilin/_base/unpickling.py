@@ -27,7 +27,7 @@ MAX_STEPS: Final = 20_000_000  # opcodes; a state dict needs about 60 for each o
 MAX_PICKLE_BYTES: Final = 256 << 20
 _MAX_INTEGER_BYTES = 1 << 16
 _MOST_LINKS = 1000
-_MOST_NAME = 200  # letters of a name, in a message
+_MOST_NAME, _MOST_TOLD = 200, 500  # letters of a name, and of an error, in a message
 _NOT_THERE: Final = object()
 _DICTS, _LISTS = (dict, OrderedDict, Counter, defaultdict), (list, deque)
 _DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, struct.error, EOFError)
@@ -91,7 +91,7 @@ class Unpickler:
         self._file, self._names, self._persistent, self._where = file, names, persistent, where
         self._left = limit  # bytes that this pickle may still have
         self._steps = MAX_STEPS if steps is None else steps
-        self._states = {OrderedDict: _set_versions} if states is None else {OrderedDict: _set_versions, **states}
+        self._states = {OrderedDict: _set_versions, **(states or {})}
         self._costs = Costs(keys, self._refuse)
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []  # stacks below the marks
@@ -124,7 +124,7 @@ class Unpickler:
         except CheckpointError:
             raise
         except _DAMAGE as error:
-            what = f"{type(error).__name__}: {error}"
+            what = f"{type(error).__name__}: {error}"[:_MOST_TOLD]
             raise CorruptFile(
                 f"{self._where}: the pickle in it is damaged near its step {steps}: {what}", self._where
             ) from None

@@ -287,3 +287,14 @@ def test_records_nest_some_levels_and_no_more():
     wide = np.dtype([(f"f{number}", "V0") for number in range(200)])
     wider = np.dtype([(f"f{number}", wide) for number in range(100)])
     assert "more than 10000 fields" in refusal(pickle.dumps(wider))
+
+
+def test_what_is_said_of_long_names_is_short():
+    long = plain("x" * 100_000)
+    for data in (
+        call("resilin.core.device", "device", long),
+        call("resilin.core.dtype", "by_name", long),
+        call("numpy", "dtype", long),
+        long + long + b"\x93",
+    ):
+        refusal(sent(data))
