@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NoReturn, TypeGuard
 
+from resilin._base import json_text
+from resilin._base.text import shown
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
 from resilin.errors import CorruptFile
@@ -193,18 +195,9 @@ def parse(text: bytes, path: str) -> Manifest:
 
 def _json(text: bytes, path: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
+        return json_text.parse(text, finite=True)
+    except ValueError as error:
         _wrong(path, f"it is no JSON: {error!r}")
-
-
-def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _no_number(text[:100])
 
 
 def _head(value: Any, path: str) -> Head:
@@ -212,14 +205,15 @@ def _head(value: Any, path: str) -> Head:
         _wrong(path, "its first line has no format of a checkpoint")
     if value.get("version") != _VERSION:
         _wrong(
-            path, f"it is of version {value.get('version')!r}, this resilin reads version {_VERSION}: take a newer one"
+            path,
+            f"it is of version {shown(value.get('version'))}, this resilin reads version {_VERSION}: take a newer one",
         )
     step = value.get("step")
     if not (isinstance(value.get("id"), str) and _ID.fullmatch(value["id"])) or not (step is None or _is_count(step)):
-        _wrong(path, f"its id {value.get('id')!r} or step {step!r} is impossible")
+        _wrong(path, f"its id {shown(value.get('id'))} or step {shown(step)} is impossible")
     serial, world_size, block_bytes = numbers = [value.get(key) for key in ("serial", "world_size", "block_bytes")]
     if not _is_count(serial) or not _is_count(world_size) or not world_size or not _is_count(block_bytes):
-        _wrong(path, f"serial, world size and block size are {numbers}")
+        _wrong(path, f"serial, world size and block size are {shown(numbers)}")
     if block_bytes not in _BLOCK_BYTES or block_bytes % 16:
         _wrong(path, f"a block size of {block_bytes} is impossible")
     return Head(value["id"], serial, step, world_size, block_bytes)
@@ -231,10 +225,10 @@ def _tensors(value: Any, path: str) -> tuple[Logical, ...]:
     made = []
     for number, entry in enumerate(value):
         if not isinstance(entry, list) or len(entry) != 3 or not all(isinstance(text, str) for text in entry[:2]):
-            _wrong(path, f"tensor {number} should have a name, a dtype and a shape, got {str(entry)[:100]}")
+            _wrong(path, f"tensor {number} should have a name, a dtype and a shape, got {shown(entry)}")
         name, dtype, shape = entry
         if not _is_shape(shape):
-            _wrong(path, f"tensor {name!r} has the impossible shape {str(shape)[:100]}")
+            _wrong(path, f"tensor {name!r} has the impossible shape {shown(shape)}")
         try:
             made.append(Logical(name, dtypes.by_name(dtype), tuple(shape)))
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -259,10 +253,10 @@ def parse_files(value: Any, tensors: Sequence[Logical], head: Head, path: str) -
 
 def _file(record: Any, tensors: Sequence[Logical], head: Head, path: str) -> File:
     if not isinstance(record, dict) or set(record) != {"name", "size", "data", "header", "pieces"}:
-        _wrong(path, f"a file should have name, size, data, header and pieces, got {str(record)[:100]}")
+        _wrong(path, f"a file should have name, size, data, header and pieces, got {shown(record)}")
     name, size, data, header = (record[key] for key in ("name", "size", "data", "header"))
     if not isinstance(name, str) or not _DATA_FILE.fullmatch(name) or not name.endswith(f"-{head.id}.safetensors"):
-        _wrong(path, f"{str(name)[:100]!r} cannot be the name of a data file of this checkpoint")
+        _wrong(path, f"{shown(name)} cannot be the name of a data file of this checkpoint")
     if not _is_count(size) or not _is_count(data) or not _is_hash(header):
         _wrong(path, f"size, start or hash of file {name!r} is impossible")
     if not isinstance(record["pieces"], list):
@@ -276,7 +270,7 @@ def _file(record: Any, tensors: Sequence[Logical], head: Head, path: str) -> Fil
 
 def _piece(entry: Any, tensors: Sequence[Logical], block_bytes: int, name: str, path: str) -> Piece:
     if not isinstance(entry, list) or len(entry) != 4 or not all(map(_is_count, entry[:3])):
-        _wrong(path, f"a piece of file {name!r} should have tensor, start, stop and hashes, got {str(entry)[:100]}")
+        _wrong(path, f"a piece of file {name!r} should have tensor, start, stop and hashes, got {shown(entry)}")
     number, start, stop, hashes = entry
     if number >= len(tensors) or not start < stop <= tensors[number].numel():
         _wrong(path, f"file {name!r} has elements [{start}, {stop}) of tensor number {number}, which has them not")

@@ -26,8 +26,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from resilin._base.text import shown
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
+from resilin.core.state.copying import are_booleans
 from resilin.errors import CorruptFile, UsageError
 
 MAX_HEADER_BYTES: Final = 100_000_000
@@ -157,7 +159,7 @@ def layout(
         head[name] = {"dtype": stored, "shape": list(lengths), "data_offsets": [begin, end]}
         places.append((name, stored, lengths, begin, end))
     if not _are_texts(dict(metadata)):
-        raise UsageError(f"layout: metadata should be texts by names, got {str(metadata)[:100]}")
+        raise UsageError(f"layout: metadata should be texts by names, got {shown(metadata)}")
     try:
         text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -226,7 +228,7 @@ def read_layout(source: Source) -> Layout:
     head = _parsed(source, source.read(8, 8 + length))
     metadata = head.pop(_METADATA, {})
     if not _are_texts(metadata):
-        raise _wrong(source, f"{_METADATA} should be texts by names, got {str(metadata)[:100]}")
+        raise _wrong(source, f"{_METADATA} should be texts by names, got {shown(metadata)}")
     base = 8 + length
     entries = sorted((_entry(source, name, value, base) for name, value in head.items()), key=_place)
     end = base
@@ -269,7 +271,7 @@ def read_into(source: Source, entry: Entry, start: int, array: Any) -> None:
 
 def check_booleans(array: Any, name: str, path: str) -> None:
     """CorruptFile when bytes of booleans are neither 0 nor 1: what is computed with such is anything."""
-    if array.size and array.view(np.uint8).max() > 1:
+    if not are_booleans(array):
         raise CorruptFile(f"{path}: tensor {name!r} is boolean and has bytes that are neither 0 nor 1", path)
 
 
@@ -302,19 +304,19 @@ def _are_texts(metadata: Any) -> bool:
 def _entry(source: Source, name: str, value: Any, base: int) -> Entry:
     """The entry of one tensor, each value of a kind, and as many bytes as its shape and dtype need."""
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-        raise _wrong(source, f"tensor {name!r} should have dtype, shape and data_offsets, got {str(value)[:100]}")
+        raise _wrong(source, f"tensor {name!r} should have dtype, shape and data_offsets, got {shown(value)}")
     stored, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(stored, str) or stored not in _BITS:
         raise _wrong(source, f"tensor {name!r} has an unknown dtype {stored!r}; known are {', '.join(_BITS)}")
     bits = math.prod(shape) * _BITS[stored] if _is_shape(shape, _BITS[stored]) else None
     if bits is None:
-        raise _wrong(source, f"tensor {name!r} has the impossible shape {str(shape)[:100]}")
+        raise _wrong(source, f"tensor {name!r} has the impossible shape {shown(shape)}")
     if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _wrong(source, f"tensor {name!r} has the impossible offsets {str(offsets)[:100]}")
+        raise _wrong(source, f"tensor {name!r} has the impossible offsets {shown(offsets)}")
     if bits != 8 * (offsets[1] - offsets[0]):
         raise _wrong(
             source,
-            f"tensor {name!r}, {stored} of shape {str(shape)[:100]}, needs {bits / 8:g} bytes, its offsets say "
+            f"tensor {name!r}, {stored} of shape {shown(shape)}, needs {bits / 8:g} bytes, its offsets say "
             f"{offsets[1] - offsets[0]}",
         )
     return Entry(name, stored, tuple(shape), base + offsets[0], base + offsets[1])

@@ -18,11 +18,12 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from resilin._base.text import shown
+from resilin._base.unpickling import Unpickler
 from resilin.checkpoint.opening import open_file
 from resilin.checkpoint.safetensors import CHUNK_BYTES, Source, check_booleans
 from resilin.checkpoint.storage import steady
 from resilin.checkpoint.torch_names import NAMES, Memory, StorageType
-from resilin.checkpoint.unpickling import Unpickler
 from resilin.core import dtype as dtypes
 from resilin.errors import CorruptFile, UsageError
 
@@ -103,13 +104,16 @@ class _Memories:
         self._taken = 0
         self._checked: set[str] = set()
         self.by_key: dict[str, Any] = {}  # bytes
+        self.named: set[str] = set()  # in this reading of the object
 
     def of(self, kind: Any, key: Any, numel: Any, filled: Callable[[str, Any], Any]) -> Memory:
         """The storage `key` of `numel` elements; `filled` gives its bytes when it is asked for first."""
         if not isinstance(kind, StorageType) or type(key) is not str or type(numel) is not int or numel < 0:
-            raise TypeError(f"a storage is described by {kind!r}, {key!r}, {numel!r}")
+            raise TypeError(f"a storage is described by {shown(kind)}, {shown(key)}, {shown(numel)}")
         nbytes = numel * kind.dtype.itemsize
         found = self.by_key.get(key)
+        earned = 0 if key in self.named else nbytes
+        self.named.add(key)
         if found is None:
             self._taken += nbytes
             if self._taken > self._source.size:
@@ -117,7 +121,7 @@ class _Memories:
             found = self.by_key[key] = filled(key, np.empty(nbytes, np.uint8))
         if nbytes > len(found):
             raise ValueError(f"storage {key!r} has {len(found)} bytes, not {nbytes}")
-        return Memory(found, kind.dtype)
+        return Memory(found, kind.dtype, earned)
 
     def check(self, key: str, memory: Memory) -> Memory:
         """`memory`, of key `key`, whose bytes are there by now."""
@@ -163,7 +167,7 @@ class _Archive:
 
     def _memory(self, saved: Any) -> Memory:
         if type(saved) is not tuple or len(saved) != 5 or saved[0] != "storage":
-            raise TypeError(f"a storage is described by {str(saved)[:100]}")
+            raise TypeError(f"a storage is described by {shown(saved)}")
         _, kind, key, _, numel = saved
         memory = self._memories.of(kind, key, numel, lambda key, data: self._fill(f"data/{key}", data))
         return self._memories.check(key, memory)
@@ -234,11 +238,12 @@ class _Stream:
             raise UsageError(f"{self._source.name} has another version than {_PROTOCOL}, the last one of such files")
         facts = self._plain()
         if type(facts) is not dict or facts.get("little_endian") is not True:
-            raise UsageError(f"{self._source.name} was not written on a little-endian machine: {str(facts)[:100]}")
+            raise UsageError(f"{self._source.name} was not written on a little-endian machine: {shown(facts)}")
         start = self._file.tell()
         Unpickler(self._file, NAMES, self._memory, self._source.name).load()
         self._read_storages(self._plain())
         self._filled = True
+        self._memories.named.clear()
         self._file.seek(start)
         return Unpickler(self._file, NAMES, self._memory, self._source.name).load()
 
@@ -247,7 +252,7 @@ class _Stream:
 
     def _memory(self, saved: Any) -> Memory:
         if type(saved) is not tuple or len(saved) != 6 or saved[0] != "storage":
-            raise TypeError(f"a storage is described by {str(saved)[:100]}")
+            raise TypeError(f"a storage is described by {shown(saved)}")
         _, kind, key, _, numel, view = saved
         memory = self._memories.of(kind, key, numel, lambda key, data: data)
         self._sizes.setdefault(key, memory.dtype.itemsize)
@@ -257,9 +262,9 @@ class _Stream:
             return memory
         _, offset, length = view
         if not (type(offset) is int and type(length) is int and 0 <= offset <= offset + length <= numel):
-            raise ValueError(f"a view of storage {key!r} of {numel} elements has {view!r}")
+            raise ValueError(f"a view of storage {key!r} of {numel} elements has {shown(view)}")
         size = memory.dtype.itemsize
-        return Memory(memory.data[offset * size : (offset + length) * size], memory.dtype)
+        return Memory(memory.data[offset * size : (offset + length) * size], memory.dtype, memory.earned)
 
     def _read_storages(self, keys: Any) -> None:
         """Fill all memory that tensors refer to, none else, from the storages in their order."""
@@ -285,4 +290,4 @@ class _Stream:
 
 
 def _no_storage(saved: Any) -> Any:
-    raise TypeError(f"there is no storage yet, {str(saved)[:100]} asks for one")
+    raise TypeError(f"there is no storage yet, {shown(saved)} asks for one")

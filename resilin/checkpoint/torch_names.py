@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NoReturn
 
 import numpy as np
 
-from resilin.checkpoint.unpickling import Allowed, Lacking, checked_key
+from resilin._base.pickle_costs import Costs
+from resilin._base.plain_names import CONTAINERS, listed
+from resilin._base.text import shown
+from resilin._base.unpickling import Allowed, Lacking
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
-from resilin.core.state.copying import array_over
+from resilin.core.state.copying import array_over, check_repeats
 from resilin.core.state.size import Size
 from resilin.core.tensor import Parameter, Tensor, wrap
 
@@ -31,7 +33,6 @@ _STORAGES: dict[str, DType] = {
     "ComplexFloatStorage": dtypes.complex64,
     "ComplexDoubleStorage": dtypes.complex128,
 }
-_MOST_REPEATED_BYTES = 1 << 30  # of an expanded tensor: masks for a batch have some megabytes
 
 
 @dataclass(frozen=True)
@@ -48,20 +49,25 @@ class Memory:
 
     data: Any
     dtype: DType
+    earned: int = 0
+    """Bytes that were read for it, and may be copied."""
     is_raw_storage: ClassVar[bool] = True
 
 
-def _tensor(memory: Any, offset: Any, shape: Any, strides: Any, *state: Any) -> Tensor:
+def _tensor(costs: Costs, memory: Any, offset: Any, shape: Any, strides: Any, *state: Any) -> Tensor:
     """torch._utils._rebuild_tensor and _rebuild_tensor_v2: `state` is requires_grad, hooks, and bits of views."""
-    return _made(memory, offset, shape, strides, None, *state)
+    return _made(costs, memory, offset, shape, strides, None, *state)
 
 
-def _tensor_of_dtype(memory: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, *more: Any) -> Tensor:
+def _tensor_of_dtype(
+    costs: Costs, memory: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, *more: Any
+) -> Tensor:
     """torch._utils._rebuild_tensor_v3: over bytes, with the dtype said."""
-    return _made(memory, offset, shape, strides, more[0], grad, hooks, *more[1:])
+    return _made(costs, memory, offset, shape, strides, more[0], grad, hooks, *more[1:])
 
 
 def _made(
+    costs: Costs,
     memory: Any,
     offset: Any,
     shape: Any,
@@ -88,43 +94,34 @@ def _made(
         raise ValueError(f"a tensor reaches to element {last} of a storage of {held}")
     if math.prod(length or 1 for length in lengths) * dtype.itemsize >= 1 << 63:
         raise ValueError(f"no memory holds a tensor of shape {list(lengths)}")
-    _check_repeats(lengths, dtype.itemsize, len(memory.data))
+    check_repeats(lengths, dtype.itemsize, len(memory.data))
     if not min(lengths, default=1):
         array: Any = np.empty(lengths, dtype.np)
     else:
         bytes_apart = [step * dtype.itemsize for step in steps]
         array = array_over(memory.data, dtype.np, lengths, bytes_apart, first * dtype.itemsize)
-    made = wrap(_with_bits(array, bits))
+    made = wrap(_with_bits(costs, array, bits))
     if grad and (dtype.is_floating_point or dtype.is_complex):
         made.requires_grad_()
     return made
 
 
-def _check_repeats(lengths: tuple[int, ...], itemsize: int, held: int) -> None:
-    """ValueError when a view shows far more bytes than its storage holds: who writes or compares it looks at each."""
-    shown = math.prod(lengths) * itemsize
-    if shown > held + _MOST_REPEATED_BYTES:
-        raise ValueError(
-            f"a tensor of shape {list(lengths)} repeats its elements: {shown} bytes from a storage of {held}; at most "
-            f"{_MOST_REPEATED_BYTES} more are read: save a smaller view of it"
-        )
-
-
-def _with_bits(array: Any, bits: Any) -> Any:
+def _with_bits(costs: Costs, array: Any, bits: Any) -> Any:
     """PyTorch notes at a view that its elements are to be conjugated or negated; here it is done."""
     if not bits:
         return array
     if type(bits) is not dict or not bits.keys() <= {"conj", "neg"}:
-        raise ValueError(f"a tensor has unknown notes {str(bits)[:100]}")
+        raise ValueError(f"a tensor has unknown notes {shown(bits)}")
     if any(step == 0 and length > 1 for step, length in zip(array.strides, array.shape, strict=True)):
         raise ValueError("a tensor that repeats its elements is conjugated or negated")
+    costs.spend(2 * array.nbytes)
     array = np.conj(array) if bits.get("conj") else array
     return np.negative(array) if bits.get("neg") else array
 
 
 def _counts(values: Any) -> tuple[int, ...]:
     if not isinstance(values, tuple) or not all(type(value) is int and 0 <= value < 1 << 63 for value in values):
-        raise TypeError(f"expected lengths, got {str(values)[:100]}")
+        raise TypeError(f"expected lengths, got {shown(values)}")
     return values
 
 
@@ -135,49 +132,21 @@ def _parameter(data: Any = None, grad: Any = True, hooks: Any = None, state: Any
     return Parameter(data.detach(), bool(grad) and (data.dtype.is_floating_point or data.dtype.is_complex))
 
 
-def _of_type(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
+def _of_type(costs: Costs, function: Any, kind: Any, arguments: Any, state: Any) -> Any:
     """torch._tensor._rebuild_from_type_v2: a tensor with attributes, which are left out; no subclass."""
     if not isinstance(function, Allowed) or function.call not in (_tensor, _tensor_of_dtype, _parameter):
         raise TypeError("a tensor is rebuilt by something else")
     if kind is not NAMES["torch", "Tensor"] and kind is not NAMES["torch.nn.parameter", "Parameter"]:
         raise TypeError("a tensor of another class")
-    return function.call(*arguments)
-
-
-def _refuse_key(what: str) -> NoReturn:
-    raise TypeError(what)
+    return function.call(costs, *arguments) if function.counts else function.call(*arguments)
 
 
 def _plain_tensor(*arguments: Any) -> NoReturn:
     raise TypeError("a tensor of PyTorch 0.1, which has no storage of its own")
 
 
-def _ordered(pairs: Any = ()) -> OrderedDict[Any, Any]:
-    return OrderedDict((checked_key(key, _refuse_key), value) for key, value in pairs)
-
-
-def _counter(counts: Any) -> Counter[Any]:
-    if type(counts) is not dict:
-        raise TypeError("a Counter is made of a dict")
-    return Counter(counts)
-
-
-def _set(items: Any = ()) -> set[Any]:
-    return {checked_key(item, _refuse_key) for item in _listed(items)}
-
-
-def _frozenset(items: Any = ()) -> frozenset[Any]:
-    return frozenset(_set(items))
-
-
-def _listed(items: Any) -> Any:
-    if type(items) not in (list, tuple):
-        raise TypeError("a set is made of a list")
-    return items
-
-
 def _size(lengths: Any) -> Size:
-    return Size(_counts(tuple(_listed(lengths))))
+    return Size(_counts(tuple(listed(lengths))))
 
 
 def _device(*name: Any) -> str:
@@ -185,22 +154,6 @@ def _device(*name: Any) -> str:
     if not name or type(name[0]) is not str or not all(type(part) is int for part in name[1:]):
         raise TypeError("a device has a name")
     return ":".join(map(str, name))
-
-
-def _encoded(text: Any, encoding: Any = "latin1") -> bytes:
-    if type(text) is not str or encoding not in ("latin1", "latin-1", "utf-8"):
-        raise TypeError("bytes are encoded in latin1")
-    return text.encode(encoding)
-
-
-def _bytearray(data: Any = b"", encoding: Any = "latin-1") -> bytearray:
-    return bytearray(data if type(data) is bytes else _encoded(data, encoding))
-
-
-def _complex(real: Any, imag: Any) -> complex:
-    if type(real) is not float or type(imag) is not float:
-        raise TypeError("a complex number has two parts")
-    return complex(real, imag)
 
 
 _CALLS: dict[tuple[str, str], Callable[..., Any]] = {
@@ -214,16 +167,8 @@ _CALLS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch", "Tensor"): _plain_tensor,
     ("torch", "Size"): _size,
     ("torch", "device"): _device,
-    ("collections", "OrderedDict"): _ordered,
-    ("collections", "Counter"): _counter,
-    ("_codecs", "encode"): _encoded,
 }
-_BUILTINS: dict[str, Callable[..., Any]] = {
-    "set": _set,
-    "frozenset": _frozenset,
-    "bytearray": _bytearray,
-    "complex": _complex,
-}
+_COUNTING = (_tensor, _tensor_of_dtype, _of_type)
 _MORE_DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64", "int": "int32"}
 
 
@@ -247,9 +192,10 @@ _LACKING: dict[tuple[str, str], Lacking] = {
 
 
 def _table() -> dict[tuple[str, str], Any]:
-    made: dict[tuple[str, str], Any] = {name: Allowed(".".join(name), call) for name, call in _CALLS.items()}
-    for module in ("builtins", "__builtin__"):  # the latter in Python 2
-        made |= {(module, name): Allowed(f"{module}.{name}", call) for name, call in _BUILTINS.items()}
+    made: dict[tuple[str, str], Any] = {
+        name: Allowed(".".join(name), call, counts=call in _COUNTING) for name, call in _CALLS.items()
+    }
+    made |= CONTAINERS
     for name, dtype in _STORAGES.items():
         made["torch", name] = made["torch.cuda", name] = made["torch.storage", name] = StorageType(dtype)
     made["torch.storage", "UntypedStorage"] = made["torch", "UntypedStorage"] = StorageType(dtypes.uint8)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from resilin._base import log
+from resilin._base import json_text, log
 from resilin.checkpoint import folder, safetensors
 from resilin.checkpoint import manifest as manifests
 from resilin.checkpoint.flat import as_bytes
@@ -173,7 +173,7 @@ def _read_part(save: Save, name: str) -> list[File]:
     path = save.storage.full(save.name(name))
     text = save.storage.read(save.name(name))
     try:
-        records = json.loads(text)
+        records = json_text.parse(text)
     except ValueError as error:
         raise CheckpointError(f"{path}, which another rank has just written, is damaged: {error}") from None
     return list(manifests.parse_files(records, save.tensors, save.head, path))

@@ -28,11 +28,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from resilin._base import moments
+from resilin._base import gradual, json_text, moments
 from resilin.core import dtype as dtypes
 from resilin.core import typed_json
 from resilin.core.device import device
-from resilin.core.state.copying import array_over
+from resilin.core.state.copying import are_booleans, array_over, check_repeats
 from resilin.core.tensor import Parameter, Tensor, wrap
 from resilin.core.whole_file import write_whole
 from resilin.errors import UsageError
@@ -197,12 +197,12 @@ def _read(file: Any, map_location: Any, name: str, mapped: bool) -> Any:
     if length > _MAX_HEADER_BYTES:
         raise UsageError(f"load: {name} announces a header of {length} bytes, the limit is {_MAX_HEADER_BYTES}")
     try:
-        header = json.loads(file.read(length))
+        header = json_text.parse(gradual.read(file, length), finite=True)
         entries, tree = header["tensors"], header["tree"]
         blocks = header["blocks"] if magic == _MAGIC else _own_blocks(entries, name)
     except UsageError:
         raise
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise UsageError(f"load: the header of {name} is damaged: {error!r}") from None
     if not isinstance(entries, list) or not isinstance(blocks, list):
         raise UsageError(f"load: the header of {name} is damaged: tensors and blocks should be lists")
@@ -210,7 +210,13 @@ def _read(file: Any, map_location: Any, name: str, mapped: bool) -> Any:
     tensors = _tensors(entries, read(file, 16 + length, blocks, name), map_location, name)
     try:
         return typed_json.decode(tree, {"tensor": tensors.__getitem__, "numpy": lambda number: tensors[number].numpy()})
-    except (KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
+    except (
+        KeyError,
+        TypeError,
+        IndexError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # the last of a device that is not here
         raise UsageError(f"load: the tree of {name} is damaged: {error!r}") from None
 
 
@@ -292,7 +298,9 @@ def _tensors(entries: Any, blocks: list[Any], map_location: Any, name: str) -> l
             array = array_over(block, dtype.np, shape, strides, offset) if high > low else np.zeros(shape, dtype.np)
         except ValueError as error:  # more dimensions or longer ones than numpy has
             raise UsageError(f"load: the shape of tensor {number} in {name} is damaged: {error}") from None
-        tensor = _placed(wrap(array), where, map_location, name)
+        if array.dtype == np.bool_ and not are_booleans(array):
+            raise UsageError(f"load: tensor {number} of {name} is boolean and has bytes that are neither 0 nor 1")
+        tensor = _placed(wrap(array), where, map_location, name, block.size)
         made.append(Parameter(tensor, grad) if kind == "parameter" else tensor.requires_grad_(grad))
     for number, (reach, block) in enumerate(zip(covered, blocks, strict=True)):
         if block.size and reach != [0, block.size]:
@@ -308,22 +316,31 @@ def _extent(itemsize: int, shape: list[int], strides: list[int], offset: int) ->
     return offset + sum(e for e in ends if e < 0), offset + sum(e for e in ends if e > 0) + itemsize
 
 
-def _placed(tensor: Tensor, saved_on: str, map_location: Any, name: str) -> Tensor:
+def _placed(tensor: Tensor, saved_on: str, map_location: Any, name: str, held: int) -> Tensor:
     target: Any = map_location
     if callable(map_location) and not isinstance(map_location, device):
         result = map_location(tensor, saved_on)
         return tensor if result is None else result
     if isinstance(map_location, dict):
         target = map_location.get(saved_on)
+    if str(saved_on if target is None else target) == "cpu":
+        return tensor
+    try:  # a copy, of every element
+        check_repeats(tensor.shape, tensor.dtype.itemsize, held)
+    except ValueError as error:
+        raise UsageError(f"load: {name}: {error}, or give map_location='cpu'") from None
+    moved: Tensor
     if target is not None:
-        return tensor if str(target) == "cpu" else tensor.to(target)
+        moved = tensor.to(target)
+        return moved
     try:
-        return tensor if saved_on == "cpu" else tensor.to(saved_on)
+        moved = tensor.to(saved_on)
     except RuntimeError as error:
         raise UsageError(
             f"load: {name} has a tensor that was saved on {saved_on!r}; give map_location='cpu', or another device "
             f"that is here: {error}"
         ) from None
+    return moved
 
 
 def dumps(obj: Any) -> bytes:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin._base.text import shown
 from resilin.core import dtype as dtypes
 from resilin.core.device import device
 from resilin.core.state.size import Size
@@ -137,9 +138,9 @@ _CONTAINERS: dict[str, Callable[[Any, Mapping[str, Callable[[Any], Any]]], Any]]
 def _state(names: Any, metadata: Any) -> Any:
     """ValueError unless the metadata say of modules, by path, what their `state_dict` says: a version, if anything."""
     if not isinstance(metadata, dict):
-        raise ValueError(f"the versions of a module are {str(metadata)[:100]}")
+        raise ValueError(f"the versions of a module are {shown(metadata)}")
     for about in metadata.values():
         if not isinstance(about, dict) or type(about.get("version", 1)) is not int:
-            raise ValueError(f"the version of a module is {str(about)[:100]}")
+            raise ValueError(f"the version of a module is {shown(about)}")
     names._metadata = metadata
     return names

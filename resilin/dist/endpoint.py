@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from resilin._base import auth, env, host
+from resilin._base import auth, env, host, json_text
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
 from resilin._base.interfaces import chosen_by, socket_address
@@ -57,7 +57,7 @@ class Endpoint:
     def parse(text: str) -> Endpoint:
         """The endpoint that `describe` wrote. UsageError shows the text when it is none."""
         try:
-            fields = json.loads(text)
+            fields = json_text.parse(text, finite=True)
             return Endpoint(
                 host=str(fields["host"]),
                 unix=str(fields["unix"]),

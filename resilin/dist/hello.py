@@ -8,6 +8,7 @@ import json
 import struct
 from dataclasses import asdict, dataclass
 
+from resilin._base import json_text
 from resilin.errors import HandshakeError
 
 PURPOSE = b"resilin dist group"  # of the handshake
@@ -49,7 +50,7 @@ class Hello:
     def parse(body: bytes) -> Hello:
         """The hello that `pack` wrote. HandshakeError when it is none."""
         try:
-            fields = json.loads(body)
+            fields = json_text.parse(body, finite=True)
             return Hello(
                 group=str(fields["group"]),
                 generation=int(fields["generation"]),
@@ -57,7 +58,7 @@ class Hello:
                 target=int(fields["target"]),
                 channel=int(fields["channel"]),
             )
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise HandshakeError(f"malformed hello: {error}") from error
 
 
@@ -84,7 +85,7 @@ class Renewal:
     def parse(body: bytes) -> Renewal:
         """The renewal that `pack` wrote. HandshakeError when it is none."""
         try:
-            fields = json.loads(body)
+            fields = json_text.parse(body, finite=True)
             return Renewal(
                 group=str(fields["group"]),
                 generation=int(fields["generation"]),
@@ -94,7 +95,7 @@ class Renewal:
                 sent=int(fields["sent"]),
                 maps=bool(fields["maps"]),
             )
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise HandshakeError(f"malformed renewal: {error}") from error
 
     def fence(self, secret: str) -> bytes:

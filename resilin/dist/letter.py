@@ -10,6 +10,7 @@ from resilin.dist.backends.shm_memory import Place
 from resilin.dist.mailbox import Receive
 from resilin.dist.message import DTYPE_BYTE, Descriptor, unpack
 from resilin.dist.reduce_op import Array
+from resilin.dist.room import room
 
 FETCHED, MISSING, WITHDRAWN = range(3)  # what `fetch` says: see native/post.hpp
 
@@ -43,7 +44,7 @@ class Letter:
         self._descriptor: bytes = descriptor
         self.receive: Receive | None = None
         self._lock = threading.Lock()
-        self._data: bytes | bytearray | None = data  # guarded by _lock
+        self._data: bytes | memoryview | None = data  # guarded by _lock
         self._place: Place = place
 
     @property
@@ -62,7 +63,7 @@ class Letter:
         """Copy the bytes into memory of this process, so that the sender need not wait for a receive."""
         with self._lock:
             if self._data is None:
-                kept = bytearray(self.length)
+                kept = room(self.length, self.source)
                 if self._post.fetch(self.seat, self._place, kept) == FETCHED:
                     self._data = kept
                     self._post.acknowledge(self.seat, self._ticket, self._number)

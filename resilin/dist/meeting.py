@@ -12,7 +12,9 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from resilin._base import json_text
 from resilin._base.clock import Deadline, spell
 from resilin.dist.dial import answers
 from resilin.dist.endpoint import Endpoint, check_addresses
@@ -23,6 +25,7 @@ _PARTING_S = 1.0  # how long a rank that gives up waits for the others to have r
 _LOOK_S = 2.0  # how long it looks for those that came and died
 _FIRST = "first"  # who came first, and the world size that it was given
 _VERDICT = "verdict"
+_MOST_RANKS = 1 << 24  # that a group can have
 _ABSENT = b"{}"  # the card that a verdict puts for a missing rank
 
 
@@ -51,13 +54,15 @@ def exchange(place: Store, mine: str, rank: int, world_size: int, deadline: Dead
             raise
         _judge(place, cards, Endpoint.parse(mine), deadline.seconds or 0.0)
     if place.check([_VERDICT]):
-        verdict = json.loads(place.get(_VERDICT))
+        verdict = _verdict(place)
         missing, why = verdict["missing"], f"init_process_group, rank {rank} of {world_size}: {verdict['why']}"
         _part(place, rank, [peer for peer in range(world_size) if peer not in missing])
         if verdict["kind"] == CollectiveMismatch.__name__:
             raise CollectiveMismatch(why)
         raise CollectiveTimeout(why, missing)
-    endpoints = [json.loads(value)["endpoint"] for value in place.multi_get(cards)]
+    endpoints = [
+        _told(card, text, endpoint=str)["endpoint"] for card, text in zip(cards, place.multi_get(cards), strict=True)
+    ]
     try:
         check_addresses(endpoints)
     except UsageError as error:
@@ -69,7 +74,9 @@ def exchange(place: Store, mine: str, rank: int, world_size: int, deadline: Dead
 def _compare_sizes(place: Store, rank: int, world_size: int) -> None:
     """CollectiveMismatch, here and for those who wait, unless whoever came first was given this world size."""
     mine = json.dumps({"rank": rank, "size": world_size}).encode()
-    first = json.loads(place.compare_set(_FIRST, "", mine))
+    first = _told(_FIRST, place.compare_set(_FIRST, "", mine), rank=int, size=int)
+    if not 0 < first["size"] < _MOST_RANKS:
+        raise _garbage(_FIRST, first)
     if first["size"] == world_size:
         return
     why = (
@@ -90,7 +97,7 @@ def _take(place: Store, card: str, mine: str, rank: int, world_size: int) -> Non
     there = place.compare_set(card, "", body)
     if there in (body, _ABSENT):
         return
-    other = json.loads(there)
+    other = _told(card, there, who=str, endpoint=str)
     if answers(Endpoint.parse(other["endpoint"]), Endpoint.parse(mine)):
         twice = f"rank {rank} is taken twice: by {other['who']} and by {who}"
         place.set(f"twice/{rank}", twice)
@@ -120,10 +127,10 @@ def _gone(place: Store, cards: Sequence[str], me: Endpoint) -> list[str]:
     """Of cards that are there, those whose process does not answer any more, as far as can be seen in a while."""
     gone, deadline = [], Deadline(_LOOK_S)
     for card in cards:
-        endpoint = json.loads(place.get(card)).get("endpoint")
+        endpoint = _told(card, place.get(card)).get("endpoint")
         if deadline.passed():
             break
-        if endpoint is not None and not answers(Endpoint.parse(endpoint), me):
+        if isinstance(endpoint, str) and not answers(Endpoint.parse(endpoint), me):
             gone.append(card)
     return gone
 
@@ -131,8 +138,33 @@ def _gone(place: Store, cards: Sequence[str], me: Endpoint) -> list[str]:
 def _tell(place: Store, kind: type[DistError], why: str, missing: Sequence[int]) -> None:
     """Settle what all raise, unless somebody has, and end the others' wait for those who are missing."""
     place.compare_set(_VERDICT, "", json.dumps({"kind": kind.__name__, "why": why, "missing": missing}))
-    for peer in json.loads(place.get(_VERDICT))["missing"]:
+    for peer in _verdict(place)["missing"]:
         place.compare_set(f"card/{peer}", "", _ABSENT)
+
+
+def _verdict(place: Store) -> dict[str, Any]:
+    found = _told(_VERDICT, place.get(_VERDICT), kind=str, why=str, missing=list)
+    if not all(type(peer) is int and 0 <= peer < _MOST_RANKS for peer in found["missing"]):
+        raise _garbage(_VERDICT, found)
+    return found
+
+
+def _told(key: str, value: bytes, **fields: type) -> dict[str, Any]:
+    """What a rank has put under `key`: an object with `fields` of these types. DistStoreError for anything else."""
+    try:
+        found = json_text.parse(value, finite=True)
+    except ValueError:
+        raise _garbage(key, value) from None
+    if not isinstance(found, dict) or not all(type(found.get(name)) is kind for name, kind in fields.items()):
+        raise _garbage(key, value)
+    return found
+
+
+def _garbage(key: str, value: object) -> DistStoreError:
+    return DistStoreError(
+        f"init_process_group: {key!r} in the store holds {str(value)[:80]}, expected what this version of resilin "
+        "writes there: do all ranks run it, and does nothing else use this store?"
+    )
 
 
 def _part(place: Store, rank: int, present: Iterable[int]) -> None:

@@ -10,7 +10,7 @@ raises UsageError, the others DistError, and the group stays usable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,7 @@ from resilin.dist.tags import OBJECTS
 from resilin.errors import CollectiveMismatch, DistError, ElasticError, UsageError, UsageTypeError
 
 _NOTHING, _UNHEARD = -1, -2  # for a size
+_MOST_BYTES = 1 << 47  # of what a process can address
 _EMPTY: Array = np.empty(0, np.uint8)
 
 
@@ -77,6 +78,34 @@ def _sent(what: str, pg: ProcessGroup, data: _Dumped, sizes: Mapping[int, int]) 
             "no object was sent, and the group stays usable"
         )
     return data
+
+
+@contextmanager
+def _whole(what: str, pg: ProcessGroup, known: object, begun: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """`pg.whole`, and DistError for what has no room here: a rank announces its object's size, and may say anything."""
+    try:
+        with pg.whole(what, known, begun):
+            yield
+    except MemoryError as error:
+        raise DistError(
+            f"{what}, {pg.title()}: expected objects that there is memory for, but {error}; the group is aborted"
+        ) from error
+
+
+def _room(lines: int, announced: Iterable[tuple[int, int]]) -> Array:
+    """Memory for so many of the largest of objects, which is touched as bytes come. announced: by which rank, and size.
+
+    MemoryError says who announces what no memory holds.
+    """
+    sizes = list(announced)
+    for rank, size in sizes:
+        if not 0 <= size < _MOST_BYTES:
+            raise MemoryError(f"rank {rank} announces an object of {size} bytes")
+    rank, largest = max(sizes, key=lambda one: one[1])
+    try:
+        return np.empty((lines, largest), np.uint8)
+    except (MemoryError, ValueError):
+        raise MemoryError(f"rank {rank} announces an object of {largest} bytes, times {lines}") from None
 
 
 def _load(what: str, pg: ProcessGroup, source: int, data: Array, weights_only: bool) -> Any:
@@ -181,12 +210,11 @@ def check_refusals(function: str, everybody: Sequence[Any]) -> None:
 
 
 def _gathered(what: str, dumped: _Dumped, pg: ProcessGroup, weights_only: bool) -> list[Any]:
-    with pg.whole(what, dumped):
+    with _whole(what, pg, dumped):
         sizes = _sizes(what, _size(dumped), pg)
         data = _sent(what, pg, dumped, dict(enumerate(sizes)))
-        largest = max(sizes)
-        rows = np.empty((pg.size(), largest), np.uint8)
-        api.all_gather_into_tensor(rows, _padded(data, largest), pg)
+        rows = _room(pg.size(), enumerate(sizes))
+        api.all_gather_into_tensor(rows, _padded(data, rows.shape[1]), pg)
     return _load_all(what, pg, rows, sizes, weights_only)
 
 
@@ -218,13 +246,12 @@ def gather_object(
             f"gather_object, {pg.title()}: object_gather_list: expected {pg.size()} places on the destination, rank "
             f"{root}, and none elsewhere, got {found}; no object was sent, and the group stays usable"
         )
-    with pg.whole("gather_object", dumped):
+    with _whole("gather_object", pg, dumped):
         sizes = _sizes("gather_object", _size(dumped), pg)
         data = _sent("gather_object", pg, dumped, dict(enumerate(sizes)))
-        largest = max(sizes)
-        rows = None if not object_gather_list else np.empty((pg.size(), largest), np.uint8)
-        api.gather(_padded(data, largest), None if rows is None else list(rows), group=pg, group_dst=root)
-    if rows is not None and object_gather_list is not None:
+        rows = _room(needed, enumerate(sizes))
+        api.gather(_padded(data, rows.shape[1]), list(rows) if needed else None, group=pg, group_dst=root)
+    if needed and object_gather_list is not None:
         object_gather_list[: pg.size()] = _load_all("gather_object", pg, rows, sizes, weights_only)
 
 
@@ -251,7 +278,7 @@ def broadcast_object_list(
             _check_places(f"{what}: object_list", object_list, 0)
     dumped = _dump(what, pg, object_list) if pg.rank() == root else _EMPTY
     size = np.full(len(object_list), _size(dumped), np.int64)  # so long that ranks compare the lists' lengths
-    with pg.whole(what, dumped):
+    with _whole(what, pg, dumped):
         try:
             _tell_sizes(what, size, root, pg)
         except CollectiveMismatch as error:
@@ -261,7 +288,7 @@ def broadcast_object_list(
         if not len(size):
             return
         data = _sent(what, pg, dumped, {root: int(size[0])})
-        data = data.copy() if pg.rank() == root else np.empty(int(size[0]), np.uint8)
+        data = data.copy() if pg.rank() == root else _room(1, [(root, int(size[0]))])[0]
         api.broadcast(data, group=pg, group_src=root)
     if pg.rank() != root:
         object_list[:] = _load(what, pg, root, data, weights_only)
@@ -297,13 +324,12 @@ def scatter_object_list(
     sizes = np.zeros(pg.size(), np.int64)
     sizes[: len(blobs)] = [_size(blob) for blob in blobs]
     refused = next((blob for blob in blobs if isinstance(blob, BaseException)), None)
-    with pg.whole(what, refused):
+    with _whole(what, pg, refused):
         _tell_sizes(what, sizes, root, pg)
         ready = [_sent(what, pg, blob, {}) for blob in blobs]
         _sent(what, pg, _EMPTY, {root: int(sizes.min())})
-        largest = int(sizes.max())
-        mine = np.empty(largest, np.uint8)
-        api.scatter(mine, [_padded(blob, largest) for blob in ready] or None, group=pg, group_src=root)
+        mine = _room(1, [(root, int(size)) for size in sizes])[0]
+        api.scatter(mine, [_padded(blob, mine.size) for blob in ready] or None, group=pg, group_src=root)
     scatter_object_output_list[0] = _load(what, pg, root, mine[: int(sizes[pg.rank()])], weights_only)
 
 
@@ -355,10 +381,10 @@ def recv_object_list(
     _check_places("recv_object_list: object_list", object_list, 0)
     source = source_of(pg, src, group_src, "recv_object_list")
     size = np.full(1, _UNHEARD, np.int64)
-    with pg.whole("recv_object_list", begun=lambda: bool(size[0] != _UNHEARD)):
+    with _whole("recv_object_list", pg, None, begun=lambda: bool(size[0] != _UNHEARD)):
         sender = pg.recv(size, source, OBJECTS)
         _sent("recv_object_list", pg, _EMPTY, {sender: int(size[0])})
-        data = np.empty(int(size[0]), np.uint8)
+        data = _room(1, [(sender, int(size[0]))])[0]
         pg.recv(data, sender, OBJECTS)
     objects = _load("recv_object_list", pg, sender, data, weights_only)
     if len(objects) != len(object_list):

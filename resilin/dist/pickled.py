@@ -1,41 +1,95 @@
-"""Objects as bytes: pickle, and for `weights_only` an unpickler that makes only plain values and tensors."""
+"""Objects as bytes: pickle, and for `weights_only` a machine that makes only plain values, arrays and tensors."""
 
 from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from resilin.errors import DistError
+import numpy as np
 
+from resilin._base.pickle_costs import Costs
+from resilin._base.plain_names import CONTAINERS, VALUE_KEYS, VALUES, listed
+from resilin._base.text import shown
+from resilin._base.unpickling import Allowed, Unpickler
+from resilin.core import dtype as dtypes
+from resilin.core.device import device
+from resilin.core.public import methods
+from resilin.core.state.size import Size
+from resilin.core.tensor import Parameter, Tensor
+from resilin.dist.pickled_arrays import ARRAY_KEYS, ARRAY_STATES, ARRAYS
+from resilin.errors import CorruptFile, DistError, UnsafePickle
+
+_WHERE = "weights_only=True: the object that arrived"
+
+
+def _size(lengths: Any) -> Size:
+    if not all(type(length) is int for length in listed(lengths)):
+        raise TypeError(f"a Size is made of {shown(lengths)}")
+    return Size(lengths)
+
+
+def _device(name: Any) -> device:
+    if type(name) is not str:
+        raise TypeError(f"a device is called {shown(name)}")
+    return device(name)
+
+
+def _dtype(name: Any) -> Any:
+    if type(name) is not str:
+        raise TypeError(f"a dtype is called {shown(name)}")
+    return dtypes.by_name(name)
+
+
+def _tensor(costs: Costs, kind: Any, array: Any, where: Any, grad: Any) -> Any:
+    """As `methods._reduce_ex` takes it apart."""
+    if (kind is not _TENSOR and kind is not _PARAMETER) or type(array) is not np.ndarray:
+        raise TypeError(f"a tensor is made of {shown(kind)}, {shown(array)}")
+    if type(where) is not str or type(grad) is not bool:
+        raise TypeError(f"a tensor is on {shown(where)}, its requires_grad is {shown(grad)}")
+    if not array.dtype.isnative:
+        costs.spend(array.nbytes)
+        array = array.astype(array.dtype.newbyteorder("="))
+    if where != "cpu":
+        costs.spend(array.nbytes)
+    return methods._rebuild(Tensor if kind is _TENSOR else Parameter, array, where, grad)
+
+
+def _set_attributes(costs: Costs, target: Any, state: Any) -> Any:
+    """What a program has set at a parameter; nothing that parameters have of themselves."""
+    if type(state) is not dict or not hasattr(target, "__dict__"):
+        return None
+    if any(type(name) is not str or hasattr(type(target), name) or name.startswith("__") for name in state):
+        return None
+    target.__dict__.update(state)
+    return target
+
+
+def _no_call(*arguments: Any) -> Any:
+    raise TypeError("a class of tensors is called, which pickles only name")
+
+
+_TENSOR = Allowed("resilin.core.tensor.Tensor", _no_call)
+_PARAMETER = Allowed("resilin.core.tensor.Parameter", _no_call)
 # What a `weights_only` stream may name. None of them runs code that the stream chooses.
-_PLAIN = {
-    "builtins": {"complex", "set", "frozenset", "bytearray", "slice", "range"},
-    "collections": {"OrderedDict", "defaultdict", "deque", "Counter"},
-    "datetime": {"timedelta", "datetime", "date", "time"},
-    "fractions": {"Fraction"},
-    "decimal": {"Decimal"},
-    "numpy": {"ndarray", "dtype"},
-    "numpy._core.multiarray": {"_reconstruct", "scalar"},
-    "numpy._core.numeric": {"_frombuffer"},
-    "ml_dtypes": {"bfloat16"},
-    "_codecs": {"encode"},
-    "resilin": {"Size"},
-    "resilin.core.device": {"device"},
-    "resilin.core.dtype": {"by_name"},
-    "resilin.core.public.methods": {"_rebuild"},
-    "resilin.core.tensor": {"Tensor", "Parameter"},
+_NAMES: Mapping[tuple[str, str], Any] = {
+    **CONTAINERS,
+    **VALUES,
+    **ARRAYS,
+    ("resilin", "Size"): Allowed("resilin.Size", _size),
+    ("resilin.core.device", "device"): Allowed("resilin.core.device.device", _device),
+    ("resilin.core.dtype", "by_name"): Allowed("resilin.core.dtype.by_name", _dtype),
+    ("resilin.core.public.methods", "_rebuild"): Allowed("resilin.core.public.methods._rebuild", _tensor, counts=True),
+    ("resilin.core.tensor", "Tensor"): _TENSOR,
+    ("resilin.core.tensor", "Parameter"): _PARAMETER,
 }
-
-
-class _PlainUnpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if name not in _PLAIN.get(module, ()):
-            raise DistError(
-                f"weights_only=True: the object that arrived holds {module}.{name}: expected plain values, containers, "
-                "numpy arrays and tensors; receive others with weights_only=False"
-            )
-        return super().find_class(module, name)
+_STATES: Mapping[type, Callable[[Costs, Any, Any], Any]] = {
+    **ARRAY_STATES,
+    Tensor: _set_attributes,
+    Parameter: _set_attributes,
+}
+_KEYS = VALUE_KEYS | ARRAY_KEYS | {dtypes.dtype, device}
 
 
 def dump(thing: Any) -> bytes:
@@ -45,4 +99,20 @@ def dump(thing: Any) -> bytes:
 
 def load(data: bytes, weights_only: bool = False) -> Any:
     """The object that `dump` wrote. DistError with `weights_only` when it is of another kind than named above."""
-    return _PlainUnpickler(io.BytesIO(data)).load() if weights_only else pickle.loads(data)
+    return _plain(data) if weights_only else pickle.loads(data)
+
+
+def _plain(data: bytes) -> Any:
+    size = len(data)
+    machine = Unpickler(io.BytesIO(data), _NAMES, None, _WHERE, size, steps=size, states=_STATES, keys=_KEYS)
+    try:
+        return machine.load()
+    except UnsafePickle as error:
+        raise DistError(
+            f"{_WHERE} holds {error.refused}: expected plain values, containers, numpy arrays and tensors; receive "
+            "others with weights_only=False, if you trust the sender to run anything here"
+        ) from None
+    except CorruptFile as error:
+        raise DistError(
+            f"{error}; nothing of it was run. Send it again, by a rank of this version of resilin"
+        ) from None

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
+from resilin._base import json_text
 from resilin.errors import CollectiveTimeout, GroupAborted, PeerLost
 
 _ABORTED = re.compile(r"rank -?\d+ aborted the group: ")
@@ -46,7 +47,7 @@ def _seen(said: str, where: str) -> str:
 def decode_reason(text: str, rank: int) -> BaseException:
     """The error that `rank` sent as `text`; GroupAborted for what is no reason of this library."""
     try:
-        reason = json.loads(text)
+        reason = json_text.parse(text, finite=True)
         kind, ranks, said = str(reason["kind"]), [int(r) for r in reason["ranks"]], str(reason["text"])
     except (ValueError, KeyError, TypeError):
         kind, ranks, said = "", [], text

@@ -11,10 +11,10 @@ import zipfile
 
 import pytest
 
-from resilin.checkpoint import unpickling
+from resilin._base import unpickling
+from resilin._base.unpickling import Unpickler
 from resilin.checkpoint.torch_files import import_torch
 from resilin.checkpoint.torch_names import NAMES
-from resilin.checkpoint.unpickling import Unpickler
 from resilin.errors import CorruptFile, UnsafePickle
 
 RUN = []
@@ -127,13 +127,17 @@ def test_names_are_found_in_the_table_alone(tmp_path, name):
         (b"\x80\x02}K\x01cbuiltins\nset\ns.", "the function or class builtins.set as a value"),
         (b"\x80\x02ctorch\nFloatStorage\n.", "raw storage as a value"),
         (b"\x80\x02}]K\x01s.", "a key that is a list"),
-        (b"\x80\x02})\x85K\x01s.", "a key that is a tuple"),
+        (b"\x80\x02}]\x85\x85K\x01s.", "a key that is a list"),
+        (b"\x80\x02})" + b"\x85" * 200 + b"K\x01s.", "a key of more than 65536 parts or 100 levels"),
         (b"\x80\x04\x8f(]\x90.", "a key that is a list"),
         (b"\x80\x02})aK\x01.", "appending to a dict"),
         (b"\x80\x02]K\x01K\x02s.", "setting items of a list"),
         (b"\x80\x04](K\x01\x90.", "adding to a list"),
         (b"\x80\x02\x8b" + struct.pack("<i", 1 << 30) + b"\x00.", f"an integer of {1 << 30} bytes"),
-        (b"\x80\x02}\x8a\x09" + bytes(8) + b"\x01K\x01s.", "a key that is an integer of more than 64 bits"),
+        (
+            b"\x80\x02}\x8b\x01\x02\x00\x00" + bytes(512) + b"\x01K\x01s.",
+            "a key that is an integer of more than 4096 bits",
+        ),
     ],
 )
 def test_other_opcodes_and_targets_are_refused_by_name(tmp_path, data, what):
@@ -254,6 +258,23 @@ def test_a_tensor_that_was_expanded_is_read_as_it_is(tmp_path):
     assert found[-1].tolist() == [1, 2]
 
 
+def test_a_tensor_that_is_conjugated_again_and_again_pays_for_each_copy(tmp_path):
+    body = tensor(shape=(1 << 18,), numel=1 << 18, tail=b"\x89N}X\x04\x00\x00\x00conj\x88s")[2:-1]
+    storage = {"0": bytes(1 << 20)}
+    assert len(import_torch(archive(tmp_path, b"\x80\x02](" + body * 3 + b"e.", storage))) == 3
+    said = damaged(tmp_path, b"\x80\x02](" + body * 50 + b"e.", storage)
+    assert "the same ones are copied again and again" in said
+
+
+def test_what_a_message_shows_of_a_hostile_value_is_little(tmp_path):
+    """Its whole text would have a quintillion of letters."""
+    doublings = b")q\x000" + b"h\x00h\x00\x86q\x000" * 60 + b"h\x00"
+    for data in (b"ctorch\nSize\n" + doublings + b"\x85R", doublings + b"Q"):
+        assert len(damaged(tmp_path, b"\x80\x02" + data + b".")) < 1000
+    large = b"\x8b" + struct.pack("<i", 60_000) + bytes(59_999) + b"\x01"
+    assert "an integer of 479993 bits" in damaged(tmp_path, b"\x80\x02ctorch\nSize\n(" + large + b"l" * 0 + b"t\x85R.")
+
+
 # -- costs
 
 
@@ -275,7 +296,7 @@ def test_an_object_that_is_named_often_is_one_object():
 
 def test_such_an_object_is_no_key():
     doublings = b"\x80\x02)q\x000" + b"h\x00h\x00\x86q\x000" * 60 + b"}h\x00K\x01s."
-    with pytest.raises(UnsafePickle, match="a key that is a tuple"):
+    with pytest.raises(UnsafePickle, match="a key of more than 65536 parts"):
         load(doublings)
 
 

@@ -205,3 +205,30 @@ def test_ranks_of_a_test_meet_whatever_secret_the_environment_has(monkeypatch):
     monkeypatch.setenv("RESILIN_SECRET", "x" * 32)
     for _ in range(60):
         run_ranks(3, lambda rank: None, timeout_s=5).results()
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"x", b"\xff", b"[]", b"{}", b"3", b"[" * 100_000, b'{"rank": 0, "size": 1e999}', b'{"size": "2"}']
+)
+@pytest.mark.parametrize("key", ["first", "verdict", "card/0", "card/1"])
+def test_garbage_under_a_key_is_an_error_that_names_it(key, garbage):
+    store = dist.HashStore(timeout=0.2)
+    place = meeting.place_of(store, "group")
+    with Listener() as listener:
+        if key == "verdict":  # else the meeting would be elsewhere
+            place.set("card/1", b'{"who": "", "endpoint": ""}')
+            place.check = lambda keys: True
+        place.set(key, garbage)
+        expected = CollectiveTimeout if (key, garbage) == ("card/0", b"{}") else DistStoreError
+        with pytest.raises(expected) as caught:
+            meeting.exchange(place, listener.describe(), 0, 2, Deadline(0.2))
+    assert repr(key) in str(caught.value) or expected is CollectiveTimeout
+    assert len(str(caught.value)) < 1000
+
+
+def test_a_world_size_that_no_group_has_is_none():
+    store = dist.HashStore(timeout=0.2)
+    place = meeting.place_of(store, "group")
+    place.set("first", json.dumps({"rank": 1, "size": 1 << 62}))
+    with Listener() as listener, pytest.raises(DistStoreError, match="'first' in the store holds"):
+        meeting.exchange(place, listener.describe(), 0, 2, Deadline(0.2))

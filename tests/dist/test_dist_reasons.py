@@ -28,3 +28,18 @@ def test_an_abort_that_is_passed_on_names_the_rank_that_began_it_and_once():
 def test_an_abort_with_an_error_of_another_group_names_the_rank_that_passed_it_in():
     other = GroupAborted("all_reduce #1, group 'other', rank 0 of 2: rank 1 aborted the group: ValueError: why")
     assert str(decode_reason(encode_reason(other, 2), 2)) == f"rank 2 aborted the group: GroupAborted: {other}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "x", "[]", "{}", "null", "[" * 100_000, '{"kind":' * 100_000),
+        *('{"kind": "PeerLost", "ranks": [1e999], "text": ""}', '{"kind": "PeerLost", "ranks": [[]], "text": ""}'),
+        *('{"kind": "PeerLost", "ranks": 3, "text": ""}', '{"kind": [], "ranks": [Infinity], "text": {}}'),
+    ],
+    ids=lambda text: text[:20],
+)
+def test_what_is_no_reason_ends_the_group_all_the_same(text):
+    heard = decode_reason(text, 4)
+    assert type(heard) is GroupAborted
+    assert str(heard).startswith("rank 4 aborted the group: ")

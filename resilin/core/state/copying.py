@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+_MOST_REPEATED_BYTES = 1 << 30  # of an expanded tensor: masks for a batch have some megabytes
 
 
 def array_over(memory: Any, dtype: Any, shape: Any, strides: Any, offset: int) -> Any:
@@ -16,6 +20,22 @@ def array_over(memory: Any, dtype: Any, shape: Any, strides: Any, offset: int) -
     if any(step == 0 and length > 1 for step, length in zip(strides, shape, strict=True)):
         made.flags.writeable = False
     return made
+
+
+def check_repeats(lengths: Sequence[int], itemsize: int, held: int) -> None:
+    """ValueError when a view shows far more bytes than its storage holds: who writes or compares it looks at each."""
+    shown = math.prod(lengths) * itemsize
+    if shown > held + _MOST_REPEATED_BYTES:
+        raise ValueError(
+            f"a tensor of shape {list(lengths)} repeats its elements: {shown} bytes from a storage of {held}; at most "
+            f"{_MOST_REPEATED_BYTES} more are read: save a smaller view of it"
+        )
+
+
+def are_booleans(array: Any) -> bool:
+    """Whether all bytes of an array of booleans are 0 or 1: what is computed with others is anything."""
+    once = array[(*(slice(1) if step == 0 else slice(None) for step in array.strides), ...)]
+    return not once.size or int(once.view(np.uint8).max()) <= 1
 
 
 def copy_shared(array: Any, memo: dict[int, Any]) -> Any:

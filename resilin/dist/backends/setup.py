@@ -10,11 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilin._base.clock import Deadline
+from resilin._base.framing import MAX_FRAME_BYTES
 from resilin.dist.backends.base import Aborted, Backend
 from resilin.dist.kv.base import Store
 from resilin.dist.reduce_op import Array
 from resilin.dist.tags import SETUP
-from resilin.errors import CollectiveTimeout, GroupAborted
+from resilin.errors import CollectiveTimeout, DistNetworkError, GroupAborted
 
 
 class Messages(Protocol):
@@ -79,7 +80,12 @@ class Peers:
     def _get(self, source: int, deadline: Deadline) -> bytes:
         size = bytearray(8)
         self.exchange(None, None, source, memoryview(size), deadline)
-        data = bytearray(int.from_bytes(size, "little"))
+        announced = int.from_bytes(size, "little")
+        if announced > MAX_FRAME_BYTES:
+            raise DistNetworkError(
+                f"rank {source} announced {announced} bytes of addresses, the limit is {MAX_FRAME_BYTES}"
+            )
+        data = bytearray(announced)
         self.exchange(None, None, source, memoryview(data), deadline)
         return bytes(data)
 

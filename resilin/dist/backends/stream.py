@@ -187,7 +187,9 @@ class StreamBackend(ScheduledBackend):
                 judge_sizes(table)
         except CollectiveMismatch:
             for source, size in coming.items():
-                self.exchange(None, None, source, memoryview(bytearray(size)), deadline)
+                waste = memoryview(bytearray(max(0, min(size, _PIECE_BYTES))))
+                for start in range(0, size, _PIECE_BYTES):
+                    self.exchange(None, None, source, waste[: size - start], deadline)
             raise
 
     def exchange(

@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
+from resilin._base import json_text
 from resilin._base.clock import SYSTEM, Deadline, spell
 from resilin.dist.kv.base import DEFAULT_TIMEOUT_S, Store, Value, added, encode, take_first, text
 from resilin.errors import DistStoreError
@@ -142,7 +143,7 @@ class FileStore(Store):
         with open(_open_locked(self.path), "rb") as file, _unlocked_after(file.fileno()):
             raw = file.read()
             try:
-                content = json.loads(raw) if raw else {}
+                content = json_text.parse(raw) if raw else {}
                 values = {key: base64.b85decode(text) for key, text in content.items()}
             except (ValueError, TypeError, AttributeError):
                 raise DistStoreError(f"{self.path} exists and is not a resilin file store: remove it") from None

@@ -1,38 +1,50 @@
 """A machine for pickles that runs nothing: what a pickle names is looked up in a table, and nothing else is there.
 
 Pickle is a program for a small stack machine. Python's own `pickle` lets it import any name and call anything; here
-GLOBAL finds the names of a table given by the caller, REDUCE calls what that table marks as callable, BUILD sets
-nothing but a module's version numbers, and every other name, call or opcode ends the reading with what was refused.
-Opcodes are those of protocols 2 to 5 that pickles of plain data consist of
+GLOBAL finds the names of a table given by the caller, REDUCE calls what that table marks as callable, BUILD hands the
+state to the setter that the caller gives for that type of instance, and every other name, call or opcode ends the
+reading with what was refused. Opcodes are those of protocols 2 to 5 that pickles of plain data consist of
 (https://docs.python.org/3/library/pickletools.html describes them).
-Costs are bounded, too: bytes are there before memory for them is taken, keys are such that hashing them is cheap, and
-the number of steps has a limit. An object that is named a million times is one object.
+Costs are bounded, too: bytes are there before memory for them is taken, what calls copy of their arguments is no more
+than a multiple of the bytes that were read (an object that is named a million times is one object, and is paid for a
+million times where it is copied), keys are such that hashing them is cheap, the number of steps has a limit, and what
+was made can be freed without recursion: see `_check_links`.
 """
 
 from __future__ import annotations
 
-import io
 import struct
-from collections import OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, NoReturn
 
-from resilin.errors import CorruptFile, UnsafePickle
+from resilin._base import gradual
+from resilin._base.pickle_costs import Costs
+from resilin.errors import CheckpointError, CorruptFile, UnsafePickle
 
 MAX_STEPS: Final = 20_000_000  # opcodes; a state dict needs about 60 for each of its tensors
 MAX_PICKLE_BYTES: Final = 256 << 20
-_MAX_INTEGER_BYTES = 512
+_MAX_INTEGER_BYTES = 1 << 16
+_MOST_LINKS = 1000
+_MOST_NAME, _MOST_TOLD = 200, 500  # letters of a name, and of an error, in a message
 _NOT_THERE: Final = object()
-_PLAIN_KEYS = (str, float, bool, type(None), bytes)
+_DICTS, _LISTS = (dict, OrderedDict, Counter, defaultdict), (list, deque)
+_DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, struct.error, EOFError)
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """A name that pickles may call. `call` makes the object from the pickled arguments, and checks them."""
+    """A name that pickles may call. `call` makes the object from the pickled arguments, and checks them.
+
+    counts: `call` gets the machine's `Costs` before the arguments.
+    kind:   the class of that name, for calls that take classes as arguments.
+    """
 
     name: str
     call: Callable[..., Any]
+    counts: bool = False
+    kind: type | None = None
 
 
 @dataclass(frozen=True)
@@ -43,31 +55,59 @@ class Lacking:
     instead: str = "state dicts of tensors, numbers and text"
 
 
+class Unbuilt:
+    """What a call makes of which only a state that follows makes an object. Nothing but BUILD takes it."""
+
+    def __init__(self) -> None:
+        self.places: list[int] = []  # where the memo has it
+
+
 class Unpickler:
     """Reads one pickle from `file`, which stands behind it afterwards.
 
     names:      what GLOBAL finds, by module and name: `Allowed`, or a plain value. Errors call it the table. `Lacking`
                 is refused as what is not there, with its reason.
-    persistent: makes an object of a persistent id, as PyTorch uses them for the memory of tensors.
+    persistent: makes an object of a persistent id, as PyTorch uses them for the memory of tensors; None: there is none.
     where:      the file's name, for messages.
+    limit:      of the bytes of the pickle.
+    steps:      of the opcodes.
+    states:     of instances of just these types, what BUILD calls with `Costs`, the instance and the state; what comes
+                back takes the instance's place.
+    keys:       types of keys and members of sets beside Python's plain values: their hash costs little.
     """
 
     def __init__(
         self,
         file: BinaryIO,
         names: Mapping[tuple[str, str], Any],
-        persistent: Callable[[Any], Any],
+        persistent: Callable[[Any], Any] | None,
         where: str,
         limit: int = MAX_PICKLE_BYTES,
+        *,
+        steps: int | None = None,
+        states: Mapping[type, Callable[[Costs, Any, Any], Any]] | None = None,
+        keys: frozenset[type] = frozenset(),
     ) -> None:
         self._file, self._names, self._persistent, self._where = file, names, persistent, where
         self._left = limit  # bytes that this pickle may still have
+        self._steps = MAX_STEPS if steps is None else steps
+        self._states = {OrderedDict: _set_versions, **(states or {})}
+        self._costs = Costs(keys, self._refuse)
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []  # stacks below the marks
         self._memo: dict[int, Any] = {}
+        self._fragile: list[Any] = []
 
     def load(self) -> Any:
         """The pickled object. UnsafePickle names what is refused; CorruptFile says where the pickle is damaged."""
+        try:
+            return self._run()
+        except BaseException:
+            for one in self._fragile:  # all are held here: none frees another
+                _empty(one)
+            raise
+
+    def _run(self) -> Any:
         steps = 0
         try:
             while True:
@@ -79,10 +119,12 @@ class Unpickler:
                     self._refuse(f"pickle opcode {code:#04x}")
                 step(self)
                 steps += 1
-                if steps > MAX_STEPS:
-                    self._refuse(f"more than {MAX_STEPS} pickle opcodes")
-        except (IndexError, KeyError, TypeError, ValueError, OverflowError, struct.error, EOFError) as error:
-            what = f"{type(error).__name__}: {error}"
+                if steps > self._steps:
+                    self._refuse(f"more than {self._steps} pickle opcodes")
+        except CheckpointError:
+            raise
+        except _DAMAGE as error:
+            what = f"{type(error).__name__}: {error}"[:_MOST_TOLD]
             raise CorruptFile(
                 f"{self._where}: the pickle in it is damaged near its step {steps}: {what}", self._where
             ) from None
@@ -92,6 +134,7 @@ class Unpickler:
         if self._marks:
             raise ValueError("a mark is left over")
         _check_plain(result, self._refuse)
+        _check_links(self._fragile, self._refuse)
         return result
 
     def _refuse(self, what: str, why: Lacking = Lacking()) -> NoReturn:
@@ -104,17 +147,21 @@ class Unpickler:
 
     def _take(self, count: int) -> bytes:
         """The next `count` bytes, for which memory is taken only as they come."""
-        if count > self._left:
+        if not 0 <= count <= self._left:
             raise EOFError(f"{count} more bytes are announced, at most {self._left} can follow")
-        data = self._file.read(count) if count <= io.DEFAULT_BUFFER_SIZE else _read_gradually(self._file, count)
+        data = gradual.read(self._file, count)
         if len(data) != count:
             raise EOFError("it is cut short")
-        self._left -= count
+        self._read(count)
         return data
 
+    def _read(self, count: int) -> None:
+        self._left -= count
+        self._costs.earn(count)
+
     def _line(self) -> str:
-        line = self._file.readline(1024)
-        self._left -= len(line)
+        line = self._file.readline(min(1024, max(0, self._left)))
+        self._read(len(line))
         if not line.endswith(b"\n"):
             raise EOFError("a name does not end")
         return line[:-1].decode("utf-8")
@@ -168,28 +215,28 @@ class Unpickler:
 
     def _append(self, items: list[Any]) -> None:
         target = self._stack[-1]
-        if type(target) is not list:
+        if type(target) not in _LISTS:
             self._refuse(f"appending to {_named(target)}")
         target.extend(items)
 
     def _set_items(self, items: list[Any]) -> None:
         target = self._stack[-1]
-        if type(target) is not dict and type(target) is not OrderedDict:
+        if type(target) not in _DICTS:
             self._refuse(f"setting items of {_named(target)}")
         if len(items) % 2:
             raise ValueError("a key has no value")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            target[checked_key(key, self._refuse)] = value
+            target[self._costs.key(key)] = value
 
     def _add_items(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if type(target) is not set:
             self._refuse(f"adding to {_named(target)}")
-        target.update([checked_key(item, self._refuse) for item in items])
+        target.update([self._costs.key(item) for item in items])
 
     def _frozen(self) -> None:
         items = self._since_mark()
-        self._stack.append(frozenset([checked_key(item, self._refuse) for item in items]))
+        self._stack.append(frozenset([self._costs.key(item) for item in items]))
 
     # -- opcodes: names, calls, states
 
@@ -198,7 +245,7 @@ class Unpickler:
             raise TypeError("a name is no text")
         found = self._names.get((module, name), _NOT_THERE)
         if found is _NOT_THERE:
-            self._refuse(f"{module}.{name}")
+            self._refuse(f"{module}.{name}"[:_MOST_NAME])
         if isinstance(found, Lacking):
             self._refuse(f"{module}.{name}", found)
         self._stack.append(found)
@@ -207,47 +254,58 @@ class Unpickler:
         arguments, target = self._stack.pop(), self._stack.pop()
         if not isinstance(target, Allowed) or type(arguments) is not tuple:
             self._refuse(f"a call of {_named(target)} with {_named(arguments)}")
-        self._stack.append(target.call(*arguments))
+        self._costs.spend_for(arguments)
+        made = target.call(self._costs, *arguments) if target.counts else target.call(*arguments)
+        self._note(made)
+        self._stack.append(made)
 
     def _build(self) -> None:
-        """The one state that is set: the versions that `Module.state_dict` keeps at its dictionary."""
+        """Set a state: of an instance whose type has a setter."""
         state, target = self._stack.pop(), self._stack[-1]
-        if type(target) is not OrderedDict or type(state) is not dict or not state.keys() <= {"_metadata"}:
+        setter = self._states.get(type(target))
+        if setter is None:
             self._refuse(f"setting attributes of {_named(target)}")
-        if "_metadata" in state:
-            target._metadata = state["_metadata"]  # type: ignore[attr-defined]
+        self._costs.spend_for(state if type(state) is tuple else (state,))
+        made = setter(self._costs, target, state)
+        if made is None:
+            self._refuse(f"setting attributes of {_named(target)}")
+        self._note(made)
+        self._stack[-1] = made
+        if isinstance(target, Unbuilt):
+            self._memo.update(dict.fromkeys(target.places, made))
+
+    def _note(self, made: Any) -> None:
+        if _is_fragile(made):
+            self._fragile.append(made)
+
+    def _object_of(self, identity: Any) -> Any:
+        if self._persistent is None:
+            self._refuse("a persistent id")
+        made = self._persistent(identity)
+        self._costs.earn(getattr(made, "earned", 0))
+        return made
 
     def _remember(self, place: int) -> None:
-        self._memo[place] = self._stack[-1]
+        value = self._memo[place] = self._stack[-1]
+        if isinstance(value, Unbuilt):
+            value.places.append(place)
 
 
-def checked_key(key: Any, refuse: Callable[[str], NoReturn]) -> Any:
-    """`key`, if its hash costs little: plain values, and tuples of such."""
-    for part in key if type(key) is tuple else (key,):
-        if type(part) is int:
-            if part.bit_length() > 64:
-                refuse("a key that is an integer of more than 64 bits")
-        elif type(part) not in _PLAIN_KEYS:
-            refuse(f"a key that is a {type(part).__name__}")
-    return key
+def _set_versions(costs: Costs, target: Any, state: Any) -> Any:
+    """The one state of an OrderedDict that is set: the versions that `Module.state_dict` keeps at its dictionary."""
+    if type(state) is not dict or not state.keys() <= {"_metadata"}:
+        return None
+    if "_metadata" in state:
+        target._metadata = state["_metadata"]
+    return target
 
 
 def _named(value: Any) -> str:
     return value.name if isinstance(value, Allowed) else f"a {type(value).__name__}"
 
 
-def _read_gradually(file: BinaryIO, count: int) -> bytes:
-    made = bytearray()
-    while len(made) < count:
-        part = file.read(min(count - len(made), 1 << 20))
-        if not part:
-            break
-        made += part
-    return bytes(made)
-
-
 def _check_plain(root: Any, refuse: Callable[[str], NoReturn]) -> None:
-    """Refuse functions and raw storage in the result; while tensors are made these are on the stack."""
+    """Refuse functions, raw storage and what has no state yet in the result; on the stack these may be."""
     waiting, seen = [root], set()
     while waiting:
         value = waiting.pop()
@@ -255,11 +313,44 @@ def _check_plain(root: Any, refuse: Callable[[str], NoReturn]) -> None:
             refuse(f"the function or class {value.name} as a value")
         if getattr(value, "is_raw_storage", False):
             refuse("raw storage as a value")
-        if not isinstance(value, dict | list | tuple) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        waiting.extend(value.values() if isinstance(value, dict) else value)
-        waiting.extend([value._metadata] if hasattr(value, "_metadata") else [])
+        if isinstance(value, Unbuilt):
+            refuse("an object without its state")
+        if id(value) not in seen and (holds := _held(value)):
+            seen.add(id(value))
+            waiting.extend(holds)
+
+
+def _held(value: Any) -> list[Any]:
+    """What lies in `value`, but for members of sets and keys, which were checked before."""
+    attributes = list(vars(value).values()) if hasattr(value, "__dict__") else []
+    if isinstance(value, dict):
+        return [*value.values(), *attributes]
+    if isinstance(value, list | tuple | deque):
+        return [*value, *attributes]
+    return [*(value.flat if _has_objects(value) else ()), *attributes]
+
+
+def _has_objects(value: Any) -> bool:
+    return bool(getattr(getattr(value, "dtype", None), "hasobject", False))
+
+
+def _is_fragile(value: Any) -> bool:
+    """Whether it can hold anything, and freeing it frees that by recursion, without the care that lists take."""
+    return isinstance(value, defaultdict | deque) or _has_objects(value)
+
+
+def _check_links(fragile: list[Any], refuse: Callable[[str], NoReturn]) -> None:
+    """Refuse long chains of containers whose end would take the whole stack of the thread that frees the first one."""
+    links = sum([any([_is_fragile(inner) for inner in _held(one)]) for one in fragile])
+    if links > _MOST_LINKS:
+        refuse(f"{links} deques, default dictionaries or arrays of objects that directly hold others of them")
+
+
+def _empty(fragile: Any) -> None:
+    if _has_objects(fragile):
+        fragile.fill(None)
+    else:
+        fragile.clear()
 
 
 _STOP = ord(".")
@@ -314,7 +405,7 @@ _BY_OPCODE: dict[bytes, Callable[[Unpickler], Any]] = {
     b"R": Unpickler._call,
     b"\x81": Unpickler._call,  # NEWOBJ: what may be called knows no difference
     b"b": Unpickler._build,
-    b"Q": lambda m: m._stack.append(m._persistent(m._stack.pop())),
+    b"Q": lambda m: m._stack.append(m._object_of(m._stack.pop())),
     b"q": lambda m: m._remember(m._take(1)[0]),
     b"r": lambda m: m._remember(m._number("<I")),
     b"\x94": lambda m: m._remember(len(m._memo)),
