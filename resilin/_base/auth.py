@@ -15,12 +15,14 @@ user at the other end, or root (`require_same_user`).
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import os
 import secrets
 import socket
 import struct
 from collections.abc import Iterable
+from typing import Any
 
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
@@ -31,6 +33,7 @@ WORD_BYTES = 32  # of a nonce and of a proof
 _REFUSAL = bytes(WORD_BYTES)
 _CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
 _MAPPED = bytes(10) + b"\xff\xff"  # ::ffff:a.b.c.d, an IPv4 address on an IPv6 socket
+_LISTENS = "0A"  # a state in these tables
 _LOOKS = 50  # at tables of the kernel's that may skip rows while connections come and go
 _MOMENT_S = 0.1  # the peer's socket may lose its owner before this end hears of it
 
@@ -154,14 +157,43 @@ def peer_user(sock: socket.socket) -> int | None:
         for _ in range(_LOOKS):
             if hung_up(sock):
                 return None
-            for table, mapped in (("tcp", False), ("tcp6", True)):
-                ends = (_table_address(theirs, mapped), _table_address(ours, mapped))
-                user = None if None in ends else _owner(table, ends)
-                if user is not None:
-                    return user
+            user = owner_of(theirs, ours)
+            if user is not None:
+                return user
     except OSError:
         return None
     return None
+
+
+def owner_of(end: tuple[Any, ...], other: tuple[Any, ...]) -> int | None:
+    """User id of the process that holds `end` of a TCP connection, as one look at /proc/net shows.
+
+    None: nobody, or it was not seen; the tables may skip rows while connections come and go.
+    """
+    try:
+        for table, mapped in (("tcp", False), ("tcp6", True)):
+            ends = (_table_address(end, mapped), _table_address(other, mapped))
+            user = None if None in ends else _owner(table, ends)
+            if user is not None:
+                return user
+    except OSError:
+        return None
+    return None
+
+
+def listening_users(host: str, port: int) -> set[int]:
+    """User ids of the processes of this host that listen at `port` of an address of `host`, or of all addresses.
+
+    OSError: the kernel does not say; or there is no such name.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    places = [name[:2] for *_, name in found] + [("0.0.0.0", port), ("::", port)]
+    users: set[int] = set()
+    for table, mapped in (("tcp", False), ("tcp6", True)):
+        wanted = {_table_address(name, mapped) for name in places} - {None}
+        with contextlib.suppress(FileNotFoundError), open(f"/proc/net/{table}", encoding="ascii") as rows:
+            users.update(int(words[7]) for words in map(str.split, rows) if words[3] == _LISTENS and words[1] in wanted)
+    return users
 
 
 def _owner(table: str, ends: tuple[str | None, str | None]) -> int | None:
@@ -173,7 +205,7 @@ def _owner(table: str, ends: tuple[str | None, str | None]) -> int | None:
     return None
 
 
-def _table_address(name: tuple[str, int], ipv6: bool) -> str | None:
+def _table_address(name: tuple[Any, ...], ipv6: bool) -> str | None:
     """`name` as /proc/net shows it: native words in hexadecimal; None when it cannot be in that table."""
     host = name[0].partition("%")[0]
     packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)

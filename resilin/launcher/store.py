@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from resilin._base import env
+from resilin._base import descriptors, env
 from resilin._base.secret import read_file
 from resilin.store.memory import MemoryStore
 
@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from resilin.store.server import StoreServer  # loads grpc (60 to 100 ms), which no other subcommand needs
 
+    descriptors.raise_limit()
     secret = env.get("RESILIN_SECRET") if args.secret_file is None else read_file(args.secret_file, "--secret-file")
     with _stop_signals() as wait, MemoryStore() as state, StoreServer(state, args.host, args.port, secret) as server:
         user = "--user resilin:SECRET " if secret else ""

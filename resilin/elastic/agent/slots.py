@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resilin._base import descriptors, log
 from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, failure
 from resilin.elastic.agent.streams import Plan, WorkerStreams
@@ -25,6 +27,9 @@ from resilin.elastic.hangs import looking
 from resilin.elastic.records import Slot, SlotState
 from resilin.elastic.spawn.program import Program
 from resilin.elastic.spawn.spawning import Command
+
+_log = log.logger("elastic.slots")
+_RETRY_S = 0.5  # of a start for which there was no descriptor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,19 +153,46 @@ class LocalSlot:
     # --------------------------------------------------------------------------------------- starting
 
     def start(self, incarnation: int, rank: int, generation: int, variables: Callable[[str], dict[str, str]]) -> None:
-        """Start a fresh process. `variables` makes its environment from the path of its error file."""
+        """Start a fresh process. `variables` makes its environment from the path of its error file.
+
+        Where no descriptor is left for it, that is said, and tried again until there is one.
+        """
         self._prepare(incarnation, rank, generation)
-        assert self.streams is not None
-        program = self._owner.program
+        self._try(incarnation, variables, told=False)
+
+    def _try(self, incarnation: int, variables: Callable[[str], dict[str, str]], *, told: bool) -> None:
+        if incarnation != self.incarnation or self.running:
+            return  # another one has been wanted meanwhile
+        try:
+            self._launch(variables)
+        except OSError as error:
+            if not descriptors.are_gone(error):
+                raise
+            if self.streams is not None:
+                self.streams.close()
+            if not told:
+                what = "no file descriptor is left to start a worker: tried until there is"
+                log.event(_log, 40, what, slot=self.index, error=error.strerror, advice=descriptors.ADVICE)
+            self.state = "running"  # as good as: others wait for it as for one that has been started
+            loop = asyncio.get_running_loop()
+            loop.call_later(_RETRY_S, lambda: self._try(incarnation, variables, told=True))
+
+    def _launch(self, variables: Callable[[str], dict[str, str]]) -> None:
+        owner = self._owner
+        self.streams = None
+        self.streams = owner.plan.open(
+            self.incarnation - 1, self.index, owner.role, owner.host, lambda: (self.index, self.known_as[0])
+        )
+        program = owner.program
         command = Command(
             argv=program.command,
             program=program.argv if program.warm else (),
             module=program.module,
-            env={**self._owner.inherited, **variables(str(self.streams.error_file))},
+            env={**owner.inherited, **variables(str(self.streams.error_file))},
             stdout=self.streams.fd("stdout"),
             stderr=self.streams.fd("stderr"),
         )
-        worker = self._owner.supervisor.start(command, lambda message: self._said(worker, message))
+        worker = owner.supervisor.start(command, lambda message: self._said(worker, message))
         self.streams.started()
         self._adopt(worker)
 
@@ -168,11 +200,7 @@ class LocalSlot:
         if self.streams is not None:
             self.streams.close()
         self._reset(rank, generation)
-        owner = self._owner
-        self.incarnation, self.started_at = incarnation, owner.clock.monotonic()
-        self.streams = owner.plan.open(
-            incarnation - 1, self.index, owner.role, owner.host, lambda: (self.index, self.known_as[0])
-        )
+        self.incarnation, self.started_at = incarnation, self._owner.clock.monotonic()
 
     def _adopt(self, worker: Worker) -> None:
         self.state = "running"

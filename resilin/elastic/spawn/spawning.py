@@ -87,7 +87,9 @@ class SpawnerProcess:
         self.socket.close()
         descriptor = os.pidfd_open(self._pid)
         try:
-            if not select.select([descriptor], [], [], CLOSE_TIMEOUT_S)[0]:
+            ending = select.poll()  # not `select`: the number may be beyond 1023
+            ending.register(descriptor, select.POLLIN)
+            if not ending.poll(CLOSE_TIMEOUT_S * 1000):
                 os.kill(self._pid, signal.SIGKILL)
         finally:
             os.close(descriptor)
