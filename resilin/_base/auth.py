@@ -15,15 +15,14 @@ user at the other end, or root (`require_same_user`).
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import os
 import secrets
 import socket
 import struct
 from collections.abc import Iterable
-from typing import Any
 
+from resilin._base import owners
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
 from resilin._base.hangup import hung_up
@@ -32,8 +31,6 @@ from resilin.errors import DistNetworkError, HandshakeError, SecretRequired
 WORD_BYTES = 32  # of a nonce and of a proof
 _REFUSAL = bytes(WORD_BYTES)
 _CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
-_MAPPED = bytes(10) + b"\xff\xff"  # ::ffff:a.b.c.d, an IPv4 address on an IPv6 socket
-_LISTENS = "0A"  # a state in these tables
 _LOOKS = 50  # at tables of the kernel's that may skip rows while connections come and go
 _MOMENT_S = 0.1  # the peer's socket may lose its owner before this end hears of it
 
@@ -145,8 +142,8 @@ def peer_process(sock: socket.socket) -> int:
 def peer_user(sock: socket.socket) -> int | None:
     """User id of the process at the other end, as this host's kernel knows it; None when it does not.
 
-    Unix sockets have it as SO_PEERCRED. For TCP the peer's own socket is looked up in /proc/net (Linux, same network
-    namespace); a socket that nobody holds (closed, or not accepted yet) has no user.
+    Unix sockets have it as SO_PEERCRED. For TCP the kernel is asked for the peer's own socket (`owners`); one that
+    nobody holds (closed, or not accepted yet) has no user.
     """
     if sock.family == getattr(socket, "AF_UNIX", None):
         if not hasattr(socket, "SO_PEERCRED"):
@@ -157,65 +154,12 @@ def peer_user(sock: socket.socket) -> int | None:
         for _ in range(_LOOKS):
             if hung_up(sock):
                 return None
-            user = owner_of(theirs, ours)
+            user = owners.owner_of(theirs, ours)
             if user is not None:
                 return user
     except OSError:
         return None
     return None
-
-
-def owner_of(end: tuple[Any, ...], other: tuple[Any, ...]) -> int | None:
-    """User id of the process that holds `end` of a TCP connection, as one look at /proc/net shows.
-
-    None: nobody, or it was not seen; the tables may skip rows while connections come and go.
-    """
-    try:
-        for table, mapped in (("tcp", False), ("tcp6", True)):
-            ends = (_table_address(end, mapped), _table_address(other, mapped))
-            user = None if None in ends else _owner(table, ends)
-            if user is not None:
-                return user
-    except OSError:
-        return None
-    return None
-
-
-def listening_users(host: str, port: int) -> set[int]:
-    """User ids of the processes of this host that listen at `port` of an address of `host`, or of all addresses.
-
-    OSError: the kernel does not say; or there is no such name.
-    """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    places = [name[:2] for *_, name in found] + [("0.0.0.0", port), ("::", port)]
-    users: set[int] = set()
-    for table, mapped in (("tcp", False), ("tcp6", True)):
-        wanted = {_table_address(name, mapped) for name in places} - {None}
-        with contextlib.suppress(FileNotFoundError), open(f"/proc/net/{table}", encoding="ascii") as rows:
-            users.update(int(words[7]) for words in map(str.split, rows) if words[3] == _LISTENS and words[1] in wanted)
-    return users
-
-
-def _owner(table: str, ends: tuple[str | None, str | None]) -> int | None:
-    with open(f"/proc/net/{table}", encoding="ascii") as rows:
-        for row in rows:
-            words = row.split()
-            if (words[1], words[2]) == ends:
-                return None if words[9] == "0" else int(words[7])  # inode 0: the user shown is not one
-    return None
-
-
-def _table_address(name: tuple[Any, ...], ipv6: bool) -> str | None:
-    """`name` as /proc/net shows it: native words in hexadecimal; None when it cannot be in that table."""
-    host = name[0].partition("%")[0]
-    packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
-    if ipv6 and len(packed) == 4:
-        packed = _MAPPED + packed
-    elif not ipv6 and packed.startswith(_MAPPED):
-        packed = packed[len(_MAPPED) :]
-    if len(packed) != (16 if ipv6 else 4):
-        return None
-    return "".join(f"{word:08X}" for (word,) in struct.iter_unpack("=I", packed)) + f":{name[1]:04X}"
 
 
 def _peer(sock: socket.socket) -> str:

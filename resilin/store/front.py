@@ -7,8 +7,8 @@ socket without a name, and what listens for the world is this:
 
 A connection is a *stranger* until a call of it was let in. Strangers are few and do not stay. One that has not sent
 HTTP/2's first 24 bytes costs one descriptor, and nothing of it reaches grpc; one that stays a stranger is dropped.
-Where there are too many, the oldest goes as soon as it has had its moment, until which newcomers wait in the kernel's
-queue.
+Where there are too many, the oldest goes, first of those that have not begun, as soon as it has had its moment; until
+then newcomers wait in the kernel's queue.
 Descriptors of the process beyond a reserve are not for connections at all: what brings workers back finds some.
 """
 
@@ -24,7 +24,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from resilin._base import auth, descriptors, log
+from resilin._base import descriptors, log, owners
 from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
 
@@ -32,14 +32,16 @@ _log = log.logger("store.server")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # what every connection of HTTP/2 begins with (RFC 9113, 3.4)
 MAX_STRANGERS = 512  # a job's nodes may all come at once
 STRANGER_S = 10.0  # as at the other listeners; a client makes its first call as soon as it is connected
-YOUNG_S = 0.5  # a stranger may have so much time even when there are too many
-MAX_STRANGE_BYTES = 5 << 20  # of one stranger: its first call may be as large as calls may be, see `server`
+# a stranger may have so much time even when there are too many: to begin, and then to make its first call
+SILENT_S, YOUNG_S = 0.05, 0.25
+MAX_STRANGE_BYTES = 8 << 20  # of one stranger: calls may be half as large, and larger ones are answered
 MAX_STRANGE_BYTES_OF_ALL = 64 << 20
 CHUNK_BYTES = 256 << 10
 LAST_WORDS_S, QUIET_S = 0.5, 0.02  # at the end: what grpc still had to say is passed on
 _RELIEF_S = 0.05  # without accepting, after there was no descriptor
 _TELL_S = 10.0  # between two lines of the log about those that were dropped
 _ACCEPTS = 64  # in a row, before the others are served
+_GIVE_UP = 4  # descriptors of strangers for one of a newcomer: those of one that has begun are three
 _LOOKS = 50  # at the kernel's tables, which may skip rows while connections come and go
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
@@ -77,7 +79,8 @@ class Visitor:
         for _ in range(_LOOKS):
             if self._user is not None or self.closed:
                 break
-            self._user = auth.owner_of(*self._ends)
+            with contextlib.suppress(OSError):
+                self._user = owners.owner_of(*self._ends)
         return self._user
 
 
@@ -93,7 +96,7 @@ class Front:
         self._prefix = f"resilin-store-{secrets.token_hex(8)}-"
         self._count = 0
         self._limit, self._highest = descriptors.room()
-        self._most = max(8, min(MAX_STRANGERS, self._limit // 8))
+        self._most = max(8, min(MAX_STRANGERS, self._limit // 6))  # one that has begun takes three descriptors
         self._lock = threading.Lock()
         self._strangers: dict[Visitor, None] = {}  # guarded by _lock: oldest first
         self._strange_bytes = 0  # guarded by _lock
@@ -246,20 +249,43 @@ class Front:
                     self._relieve(f"{error.strerror}: {descriptors.ADVICE}")
                     return
                 continue
-            if sock.fileno() >= self._highest:
-                sock.close()
-                self._relieve(f"of {self._limit} file descriptors only the reserve is left: {descriptors.ADVICE}")
+            fitting = self._fit(sock, None)
+            if fitting is None:
+                self._relieve(self._reserve_left)
                 return
-            self._welcome(sock)
+            self._welcome(fitting)
+
+    @property
+    def _reserve_left(self) -> str:
+        return f"of {self._limit} file descriptors only the reserve is left: {descriptors.ADVICE}"
+
+    def _fit(self, sock: socket.socket, owner: Visitor | None) -> socket.socket | None:
+        """`sock` with a number below the reserve, for which the oldest strangers go; None: it was closed."""
+        for _ in range(_GIVE_UP):
+            if sock.fileno() < self._highest:
+                return sock
+            with self._lock:
+                oldest = next((visitor for visitor in self._strangers if visitor is not owner), None)
+            if oldest is None:
+                break
+            self._drop(oldest, self._reserve_left)
+            with sock:
+                sock = sock.dup()
+        sock.close()
+        return None
 
     def _has_room(self) -> bool:
         """Whether another stranger may come in, for which the oldest goes if it must."""
         with self._lock:
-            oldest = next(iter(self._strangers), None) if len(self._strangers) >= self._most else None
-        if oldest is None:
-            return True
-        if SYSTEM.monotonic() < oldest.since + YOUNG_S:
-            self._pause(oldest.since + YOUNG_S)
+            if len(self._strangers) < self._most:
+                return True
+            oldest = next(iter(self._strangers))
+            silent = next((visitor for visitor in self._strangers if not visitor.name), None)
+        due = oldest.since + YOUNG_S
+        if silent is not None and silent.since + SILENT_S < due:
+            oldest, due = silent, silent.since + SILENT_S
+        if SYSTEM.monotonic() < due:
+            self._pause(due)
             return False
         self._drop(oldest, f"more than {self._most} had proved nothing")
         return True
@@ -284,14 +310,18 @@ class Front:
             if not PREFACE.startswith(visitor.head):
                 self._drop(visitor, "what they sent is no HTTP/2")
             return
-        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock = self._fit(socket.socket(socket.AF_UNIX), visitor)
+        except OSError:
+            sock = None
+        if sock is None:
+            self._drop(visitor, self._reserve_left)
+            return
         try:
             self._count += 1
             name = f"{self._prefix}{self._count}"
             sock.bind(b"\0" + name.encode())  # so grpc can say whose call it is
             sock.setblocking(False)
-            if sock.fileno() >= self._highest:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             sock.connect(f"/proc/self/fd/{self._target}")
             sock.send(visitor.head)  # a new socket takes it: it is small, but for what came with the preface
         except OSError as error:

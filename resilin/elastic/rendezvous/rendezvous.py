@@ -26,8 +26,17 @@ from resilin.elastic.rendezvous.crew import Crew
 from resilin.elastic.rendezvous.errands import RETRY_S, Errands, Outage, Work, passes
 from resilin.elastic.rendezvous.following import Followed
 from resilin.elastic.rendezvous.leading import Leading
+from resilin.elastic.rendezvous.mending import Mending, Needed
 from resilin.elastic.rendezvous.remains import Remains
-from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreRefused, UsageError
+from resilin.errors import (
+    LeaseLost,
+    RendezvousError,
+    ResilinError,
+    StoreAmbiguous,
+    StoreError,
+    StoreRefused,
+    UsageError,
+)
 from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
 
 _log = log.logger("elastic.rendezvous")
@@ -60,10 +69,11 @@ class Rendezvous:
         self._keys = keys = records.Keys(options.job)
         self._own_key = f"{keys.nodes}{options.node_id}"
         self._live_key = f"{records.live_prefix(options.job)}{options.node_id}"
-        self._followed = Followed(keys)
+        self._followed = Followed(keys, self._fits)
         self._showing = False  # a `show` is under way
         self._crew = Crew(keys.nodes, clock)
         self._known = False  # whether the leader has seen this node: what is older than that is not its business
+        self._needed = Needed()
         self._view: View | None = None  # made of the above; None: not since the last change
         self._own: Node | None = None
         self._written: Node | None = None  # the last own record that the store took
@@ -75,6 +85,7 @@ class Rendezvous:
         self._call: calls.Caller = calls.Inline() if options.direct else options.caller or calls.Threaded()
         self._remains = Remains(store, keys, self._own_key, self._call)
         self._leading = Leading(store, keys, self._crew, self._call, self, clock)
+        self._mending = Mending(store, keys, self._followed, self._leading, self._call)
         self._inbox: deque[Sequence[Event]] = deque()  # filled by the store's threads
         self._task: asyncio.Task[None] | None = None
         self._errands = Errands(
@@ -181,18 +192,21 @@ class Rendezvous:
         return self._view
 
     def _look(self) -> View:
-        own, named = self._own, self._followed.entry(self._keys.leader)
+        own, current = self._own, self._followed.generation
         seen = [replace(one, node=own) if own and one.node.id == own.id else one for one in self._crew.seen()]
         self._known = self._known or any(own and one.node.id == own.id for one in seen)
         self._check_own()
         if not self._known:
             return View(closed=self._followed.closed, wanted=self._followed.wanted)
-        leader = named.value.decode() if named is not None else ""
+        if current is not None:  # a record with fewer slots than its node has is none: as if it were not there
+            needed = self._needed.of(current)
+            seen = [one for one in seen if len(one.node.slots) >= needed.get(one.node.id, 0)]
+        leader = self._followed.leader
         if leader == self._options.node_id and not self._leading.active:
             leader = ""  # it has been elected, and has not looked around yet
         return View(
             nodes=tuple(seen),
-            generation=self._followed.generation,
+            generation=current,
             closed=self._followed.closed,
             wanted=self._followed.wanted,
             elected=leader,
@@ -310,12 +324,23 @@ class Rendezvous:
         wanted = self._elected(entry) and not self._leading.active and not self._errands.closing
         if wanted and entry is not None and lease is not None:
             await self._leading.begin(entry, lease)
+            self._mend_if_due()
             self._leading.tell(gathering=self._followed.generation is None)
             self._view = None
             self._on_view()
 
     def _elected(self, leader: KeyValue | None) -> bool:
-        return leader is not None and self._lease is not None and leader.lease == self._lease.id
+        return (
+            leader is not None
+            and self._lease is not None
+            and leader.lease == self._lease.id
+            and not self._followed.misled
+        )
+
+    def _fits(self, generation: Generation) -> bool:
+        """Whether this node has the slots that a generation names."""
+        own = self._own
+        return own is None or all(m.slot < len(own.slots) for m in generation.members if m.node == own.id)
 
     async def _read(self) -> None:
         """Read what all follow, and follow it from there."""
@@ -341,7 +366,10 @@ class Rendezvous:
             await self._stand()
 
     async def _probe(self) -> None:
-        await self._call(lambda: self._store.get(self._own_key))
+        entry = await self._call(lambda: self._store.get(self._own_key))
+        if self._written is not None and (entry is None or entry.value != records.to_bytes(self._written)):
+            self._written = None  # somebody else has been there
+            await self._write_own()
 
     def own(self) -> Node:
         """This node's record, the newest."""
@@ -408,6 +436,8 @@ class Rendezvous:
         fresh, dead = self._followed.merge(changed, gone)
         self._heed_world(fresh)
         self._settle_leadership()
+        self._heed_own(changed)
+        self._mend_if_due()
         news = self._leading.active and self._crew.heed(*(_under(self._keys.nodes, kvs) for kvs in (changed, gone)))
         if news:
             self._leading.tell(gathering=self._followed.generation is None)
@@ -421,6 +451,18 @@ class Rendezvous:
                 self._leading.tell(gathering=False)
             elif entry.key == self._keys.roster and not self._leading.active:
                 self._crew.tell(entry)
+            elif entry.key == self._keys.roster and not self._crew.is_roster(entry):
+                self._leading.tell_again()
+
+    def _heed_own(self, changed: Sequence[KeyValue]) -> None:
+        """As a node that is told of its own record: write it again where somebody has written something else."""
+        for entry in changed:
+            if entry.key == self._own_key and self._written is not None and entry.mod_revision > self._written_at:
+                try:
+                    records.node(entry.key, entry.value)
+                except RendezvousError:
+                    self._written = None
+                    self._submit_unless_closing(self._write_own)
 
     def _settle_leadership(self) -> None:
         """Stand when nobody leads, look around when this node shall, end what is over."""
@@ -433,8 +475,14 @@ class Rendezvous:
                 self._crew.tell(roster)
         if leader is None:
             self._submit_unless_closing(self._stand)
+        elif self._followed.misled:
+            self._mend_if_due()
         elif elected and not self._leading.active:
             self._submit_unless_closing(self._look_around)
+
+    def _mend_if_due(self) -> None:
+        if self._mending.due:
+            self._submit_unless_closing(self._mending.mend)
 
     def _check_own(self) -> None:
         """Write this node's record again if a repetition of an earlier write came late: what others see is old."""
