@@ -91,7 +91,7 @@ class Front:
     """
 
     def __init__(self, sockets: Sequence[socket.socket], inner: str) -> None:
-        self._sockets = list(sockets)
+        self._sockets = self._listening = tuple(sockets)  # the latter: those that are in _epoll
         self._target = os.open(inner, os.O_PATH)
         self._prefix = f"resilin-store-{secrets.token_hex(8)}-"
         self._count = 0
@@ -371,14 +371,14 @@ class Front:
     def _pause(self, until: float) -> None:
         with self._lock:
             self._paused_until = until
-        for sock in self._sockets:
+        for sock in self._listening:
             self._epoll.modify(sock, 0)
 
     def _resume(self) -> None:
         if self._paused_until is not None:
             with self._lock:
                 self._paused_until = None
-            for sock in self._sockets:
+            for sock in self._listening:
                 self._epoll.modify(sock, _READ)
 
     def _drop(self, visitor: Visitor, why: str = "") -> None:
@@ -397,8 +397,9 @@ class Front:
             self._dropped, self._why = self._dropped + 1, why
 
     def _last_words(self) -> None:
-        for sock in self._sockets:
+        for sock in self._listening:
             self._epoll.unregister(sock)
+        self._listening = ()
         until = SYSTEM.monotonic() + LAST_WORDS_S
         while SYSTEM.monotonic() < until and (ready := self._epoll.poll(QUIET_S)):
             for fd, mask in ready:

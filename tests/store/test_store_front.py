@@ -123,7 +123,7 @@ def test_strangers_that_send_much_are_cut_off(state, strangers, monkeypatch):
 
 def test_large_answers_pass_a_reader_that_is_slow(state, strangers):
     with StoreServer(state) as server, store.connect(server.url) as client:
-        for number in range(30):
+        for number in range(8):
             client.put(f"k{number}", bytes(1 << 20))
         seen, gate = [], threading.Event()
 
@@ -132,9 +132,9 @@ def test_large_answers_pass_a_reader_that_is_slow(state, strangers):
             seen.extend(events)
 
         with client.watch("k", slow, start_revision=1):
-            assert len(client.range("k")[0]) == 30
+            assert len(client.range("k")[0]) == 8
             gate.set()
-            until(lambda: len(seen) == 30)
+            until(lambda: len(seen) == 8)
 
 
 FEW_DESCRIPTORS = """
