@@ -95,7 +95,7 @@ class Crew:
     def is_roster(self, entry: KeyValue) -> bool:
         """Whether an entry that should be a roster is one."""
         try:
-            _lines(entry)
+            self._read_roster(entry)
         except RendezvousError as error:
             self._complain(error)
             return False

@@ -451,7 +451,7 @@ class Rendezvous:
                 self._leading.tell(gathering=False)
             elif entry.key == self._keys.roster and not self._leading.active:
                 self._crew.tell(entry)
-            elif entry.key == self._keys.roster and not self._crew.is_roster(entry):
+            elif entry.key == self._keys.roster and not self._leading.told(entry) and not self._crew.is_roster(entry):
                 self._leading.tell_again()
 
     def _heed_own(self, changed: Sequence[KeyValue]) -> None:
