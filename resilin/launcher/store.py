@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "serve",
         help="serve the embedded store until SIGTERM",
         description="Serve the embedded store: etcd v3's API over memory. elastic-run joins it with "
-        "--rdzv-backend embedded --rdzv-endpoint HOST:PORT; etcdctl can look in with --user resilin:SECRET.",
+        "--rdzv-backend embedded --rdzv-endpoint HOST:PORT; etcdctl can look in with --user resilin:SECRET. "
+        "Without a secret it listens on loopback alone, and serves processes of its own user and of root.",
     )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=int, default=DEFAULT_PORT, help="port, 0: any free one (default: %(default)s)")
