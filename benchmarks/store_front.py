@@ -20,8 +20,9 @@ from resilin.store.pool import DaemonPool
 BLOCK = 50  # calls of one kind before the other has its turn
 SIZES = (100, 100_000)
 METHOD = """put of a value by one client in a process of its own, back to back, on loopback. One process serves the same
-data through the front, and on a TCP port of gRPC's own ("bare", which accepts whoever comes). {blocks} blocks of {block} calls alternate between both; a sample is one call, and "adds" are the differences of
-neighbouring blocks' medians. Connecting is a new client's first answer."""
+data through the front, and on a TCP port of gRPC's own ("bare", which accepts whoever comes). {blocks} blocks of
+{block} calls alternate between both; a sample is one call, and "adds" are the differences of neighbouring blocks'
+medians. Connecting is a new client's first answer."""
 
 # the client: alternates between two servers
 CLIENT = """

@@ -203,7 +203,7 @@ def test_a_nodes_record_stands_until_it_is_written_again(monkeypatch):
         for value in (*ANY, records.to_bytes(node("a"))):  # also one of another node
             store.put(f"{KEYS.nodes}b", value)
         await until(lambda: len(a.view.nodes) == 2)
-        await b._probe()
+        await b._own.probe()
         again = store.get(f"{KEYS.nodes}b")
         assert (again.value, again.lease) == (own.value, own.lease)
         store.put(f"{KEYS.nodes}a", b"garbage")  # it leads: it sees it
