@@ -78,6 +78,8 @@ class LocalSlot:
         self.failure: Failure | None = None
         self.stopping = False  # asked to end for a restart: its end is no failure
         self.replace = False  # its last process failed and may be replaced
+        self._variables: Callable[[str], dict[str, str]] = lambda error_file: {}
+        self._told_of_lack = False  # of descriptors, for the present incarnation
         self.dismissed = False  # asked to end because the node is to take no part: the slot can be used again
         self._reset(rank=0, generation=0)
 
@@ -158,24 +160,28 @@ class LocalSlot:
         Where no descriptor is left for it, that is said, and tried again until there is one.
         """
         self._prepare(incarnation, rank, generation)
-        self._try(incarnation, variables, told=False)
+        self._variables, self._told_of_lack = variables, False
+        self._try(incarnation)
 
-    def _try(self, incarnation: int, variables: Callable[[str], dict[str, str]], *, told: bool) -> None:
+    def _try(self, incarnation: int) -> None:
         if incarnation != self.incarnation or self.running:
             return  # another one has been wanted meanwhile
         try:
-            self._launch(variables)
+            self._launch(self._variables)
         except OSError as error:
             if not descriptors.are_gone(error):
                 raise
-            if self.streams is not None:
-                self.streams.close()
-            if not told:
-                what = "no file descriptor is left to start a worker: tried until there is"
-                log.event(_log, 40, what, slot=self.index, error=error.strerror, advice=descriptors.ADVICE)
-            self.state = "running"  # as good as: others wait for it as for one that has been started
-            loop = asyncio.get_running_loop()
-            loop.call_later(_RETRY_S, lambda: self._try(incarnation, variables, told=True))
+            self._try_later(error)
+
+    def _try_later(self, error: OSError) -> None:
+        if self.streams is not None:
+            self.streams.close()
+        if not self._told_of_lack:
+            self._told_of_lack = True
+            what = "no file descriptor is left to start a worker: tried until there is"
+            log.event(_log, 40, what, slot=self.index, error=error.strerror, advice=descriptors.ADVICE)
+        self.state = "running"  # as good as: others wait for it as for one that has been started
+        asyncio.get_running_loop().call_later(_RETRY_S, self._try, self.incarnation)
 
     def _launch(self, variables: Callable[[str], dict[str, str]]) -> None:
         owner = self._owner
@@ -259,6 +265,9 @@ class LocalSlot:
 
     def _ended(self, worker: Worker) -> None:
         if worker is not self.worker or worker.code is None:
+            return
+        if worker.refused is not None and descriptors.are_gone(worker.refused) and not self.stopping:
+            self._try_later(worker.refused)
             return
         if self.streams is not None:
             self.streams.close()

@@ -78,7 +78,7 @@ class SpawnerProcess:
     def request(self, fds: Sequence[int] = (), **message: Any) -> None:
         """Send one request to the spawner. OSError: it is gone; BlockingIOError: it reads nothing."""
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        self.socket.sendmsg([json.dumps(message).encode()], ancillary)
+        self.socket.sendmsg([json.dumps({**message, "fds": len(fds)}).encode()], ancillary)
 
     def close(self) -> None:
         """Let it kill what is left and wait for its end. A second call does nothing."""
