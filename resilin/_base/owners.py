@@ -56,7 +56,8 @@ def _answers() -> bool:
     with contextlib.suppress(OSError, AttributeError), socket.socket(socket.AF_INET) as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(1)
-        return _ask(sock.getsockname(), ("0.0.0.0", 0)) == (_LISTENS, os.geteuid())
+        if _ask(sock.getsockname(), ("0.0.0.0", 0)) == (_LISTENS, os.geteuid()):
+            return True
     return False
 
 

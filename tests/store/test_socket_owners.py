@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from resilin._base import owners
+from resilin.testing import ports
 
 WAYS = [  # where is listened, and where is connected to
     ("127.0.0.1", "127.0.0.1"),
@@ -39,7 +40,11 @@ def test_an_end_has_the_user_of_the_process_that_holds_it(way, at, to):
                 assert owners.owner_of(accepted.getpeername(), accepted.getsockname()) == os.geteuid()
                 client.close()
                 assert owners.owner_of(accepted.getpeername(), accepted.getsockname()) is None
-    assert owners.listening_users(to, port) == set()
+
+
+def test_where_nobody_listens_there_is_no_user(way):
+    with ports.held() as (port,):
+        assert owners.listening_users("127.0.0.1", port) == owners.listening_users("localhost", port) == set()
 
 
 def test_a_process_that_is_another_users_is_named(way):
