@@ -23,6 +23,7 @@ from benchmarks import (
     shard_mode,
     simulated_agents,
     startup,
+    store_front,
     train_step,
     zero,
     zero_shards,
@@ -49,6 +50,7 @@ ALL = [
     node_changes,
     simulated_agents,
     rendezvous_agents,
+    store_front,
 ]
 
 

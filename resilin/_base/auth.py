@@ -22,6 +22,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
+from resilin._base import owners
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
 from resilin._base.hangup import hung_up
@@ -30,7 +31,6 @@ from resilin.errors import DistNetworkError, HandshakeError, SecretRequired
 WORD_BYTES = 32  # of a nonce and of a proof
 _REFUSAL = bytes(WORD_BYTES)
 _CREDENTIALS = struct.Struct("3i")  # of the peer: process, user, group
-_MAPPED = bytes(10) + b"\xff\xff"  # ::ffff:a.b.c.d, an IPv4 address on an IPv6 socket
 _LOOKS = 50  # at tables of the kernel's that may skip rows while connections come and go
 _MOMENT_S = 0.1  # the peer's socket may lose its owner before this end hears of it
 
@@ -142,8 +142,8 @@ def peer_process(sock: socket.socket) -> int:
 def peer_user(sock: socket.socket) -> int | None:
     """User id of the process at the other end, as this host's kernel knows it; None when it does not.
 
-    Unix sockets have it as SO_PEERCRED. For TCP the peer's own socket is looked up in /proc/net (Linux, same network
-    namespace); a socket that nobody holds (closed, or not accepted yet) has no user.
+    Unix sockets have it as SO_PEERCRED. For TCP the kernel is asked for the peer's own socket (`owners`); one that
+    nobody holds (closed, or not accepted yet) has no user.
     """
     if sock.family == getattr(socket, "AF_UNIX", None):
         if not hasattr(socket, "SO_PEERCRED"):
@@ -154,36 +154,12 @@ def peer_user(sock: socket.socket) -> int | None:
         for _ in range(_LOOKS):
             if hung_up(sock):
                 return None
-            for table, mapped in (("tcp", False), ("tcp6", True)):
-                ends = (_table_address(theirs, mapped), _table_address(ours, mapped))
-                user = None if None in ends else _owner(table, ends)
-                if user is not None:
-                    return user
+            user = owners.owner_of(theirs, ours)
+            if user is not None:
+                return user
     except OSError:
         return None
     return None
-
-
-def _owner(table: str, ends: tuple[str | None, str | None]) -> int | None:
-    with open(f"/proc/net/{table}", encoding="ascii") as rows:
-        for row in rows:
-            words = row.split()
-            if (words[1], words[2]) == ends:
-                return None if words[9] == "0" else int(words[7])  # inode 0: the user shown is not one
-    return None
-
-
-def _table_address(name: tuple[str, int], ipv6: bool) -> str | None:
-    """`name` as /proc/net shows it: native words in hexadecimal; None when it cannot be in that table."""
-    host = name[0].partition("%")[0]
-    packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
-    if ipv6 and len(packed) == 4:
-        packed = _MAPPED + packed
-    elif not ipv6 and packed.startswith(_MAPPED):
-        packed = packed[len(_MAPPED) :]
-    if len(packed) != (16 if ipv6 else 4):
-        return None
-    return "".join(f"{word:08X}" for (word,) in struct.iter_unpack("=I", packed)) + f":{name[1]:04X}"
 
 
 def _peer(sock: socket.socket) -> str:

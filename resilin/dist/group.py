@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from resilin._base import env
+from resilin._base import descriptors, env
 from resilin._base.clock import Deadline
-from resilin.dist import descriptors, living, phases
+from resilin.dist import living, phases
 from resilin.dist.backends.registry import BackendConfig
 from resilin.dist.backends.select import shared_memory_of
 from resilin.dist.endpoint import Endpoint, Listener

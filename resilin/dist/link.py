@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from resilin.dist import descriptors, sockets
+from resilin._base import descriptors
+from resilin.dist import sockets
 from resilin.dist.endpoint import Endpoint
 from resilin.dist.forked import track
 from resilin.dist.hello import Renewal

@@ -26,9 +26,10 @@ from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any
 
+from resilin._base import descriptors
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.core.machine import memory
-from resilin.dist import descriptors, loader
+from resilin.dist import loader
 from resilin.dist.backends.shm_memory import Place, SharedMemory
 from resilin.dist.letter import WITHDRAWN, Letter, Sent
 from resilin.dist.mailbox import Mailbox, Receive, deliver, lost

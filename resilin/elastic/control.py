@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from functools import cache
-from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
 
 from resilin._base import framing
+from resilin.elastic import typed
 from resilin.elastic.spawn.spawner import ENV_FD as ENV_FD
 from resilin.errors import HandshakeError
 
@@ -220,19 +220,6 @@ MESSAGES: dict[str, type[Message]] = {
 
 # ----------------------------------------------------------------------------------------------- codec
 
-_T = TypeVar("_T")
-
-
-@cache
-def _hints(cls: Any) -> dict[str, Any]:
-    """Field name -> type; worked out when a message of this class first arrives (it costs half a millisecond)."""
-    return {name: hint for name, hint in get_type_hints(cls).items() if get_origin(hint) is not ClassVar}
-
-
-@cache
-def _required(cls: Any) -> frozenset[str]:
-    return frozenset(f.name for f in fields(cls) if f.default is f.default_factory)  # both MISSING
-
 
 def encode(message: Message) -> bytes:
     """`message` as one frame, ready to be written to the descriptor."""
@@ -244,12 +231,15 @@ def decode(payload: bytes) -> Message:
     """The message in one frame's payload. ControlError says what is wrong with it."""
     try:
         body = json.loads(payload)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ControlError(f"control message is not JSON: {payload[:80]!r}") from error
-    if not isinstance(body, dict) or body.get("kind") not in MESSAGES:
+    if not isinstance(body, dict) or not isinstance(body.get("kind"), str) or body["kind"] not in MESSAGES:
         kind = body.get("kind") if isinstance(body, dict) else body
         raise ControlError(f"control message of unknown kind {kind!r}, expected one of {', '.join(MESSAGES)}")
-    return _build(MESSAGES[body.pop("kind")], body)
+    try:
+        return typed.build(MESSAGES[body.pop("kind")], body)
+    except typed.Misfit as error:
+        raise ControlError(str(error)) from None
 
 
 class Decoder:
@@ -262,29 +252,3 @@ class Decoder:
         """Add `data`; yield each message that is now complete."""
         for payload in self._frames.feed(data):
             yield decode(payload)
-
-
-def _build(cls: type[_T], body: Mapping[str, Any]) -> _T:
-    key: Any = cls
-    hints = _hints(key)
-    missing = _required(key) - body.keys()
-    if missing or body.keys() - hints.keys():
-        raise ControlError(f"{cls.__name__}: expected the fields {', '.join(hints)}, got {', '.join(body) or 'none'}")
-    return cls(**{name: _convert(cls, name, hints[name], value) for name, value in body.items()})
-
-
-def _convert(cls: type, name: str, hint: Any, value: Any) -> Any:
-    if get_origin(hint) is tuple:
-        item = get_args(hint)[0]
-        if not isinstance(value, list):
-            raise ControlError(f"{cls.__name__}.{name}: expected a list, got {value!r}")
-        return tuple(_convert(cls, name, item, element) for element in value)
-    if hint is Member:
-        if not isinstance(value, dict):
-            raise ControlError(f"{cls.__name__}.{name}: expected an object, got {value!r}")
-        return _build(Member, value)
-    expected = get_origin(hint) or hint
-    accepted = (float, int) if expected is float else expected
-    if not isinstance(value, accepted) or (isinstance(value, bool) and expected is not bool):
-        raise ControlError(f"{cls.__name__}.{name}: expected {getattr(hint, '__name__', hint)}, got {value!r}")
-    return value

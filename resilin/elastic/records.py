@@ -12,16 +12,23 @@ members by numbers), but for `leader`, which is an id, and `roster` (`crew`).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from resilin.elastic import typed
+from resilin.elastic.failure import Failure
 from resilin.elastic.hangs import stalls
 from resilin.elastic.hangs.stalls import Stall
+from resilin.elastic.typed import Misfit
 from resilin.errors import RendezvousError
 
 INTERRUPTED = 7  # the exit code of a job whose workers were all asked to leave before training had finished
+
+MAX_BYTES = 4 << 20  # of a record: no store takes more in one call
+MAX_ID_CHARS = 512  # of a node's id: a host's name and two numbers
 
 SlotState = Literal["idle", "running", "ready", "done", "failed", "left"]
 
@@ -222,70 +229,100 @@ def _body(record: Any) -> dict[str, Any]:
 def node(key: str, value: bytes) -> Node:
     """The inverse of `to_bytes`; RendezvousError names `key` when the value is no such record."""
     body = _load(key, value)
-    try:
-        body["slots"] = tuple(Slot(**{**slot, "missed": tuple(slot.get("missed", ()))}) for slot in body["slots"])
-        body["terms"] = tuple(map(str, body.get("terms", ())))
-        body["stall"] = stalls.from_json(body["stall"]) if body.get("stall") else None
-        return Node(**body)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise _bad(key, value) from error
+    with _expected(key, value):
+        found = typed.build(Node, body)
+        _check_failure(found.failure)
+        if [slot.index for slot in found.slots] != list(range(len(found.slots))):
+            raise Misfit("Node.slots: expected the slots 0, 1 and so on")
+        if found.stall is None:
+            return found
+        stall = stalls.from_json(body["stall"])
+        for worker in stall.workers:
+            for call in worker.flight().calls:
+                typed.check(call)
+        return replace(found, stall=stall)
 
 
 @lru_cache(maxsize=2)  # the many agents of a simulation read the same one; it cannot be changed
 def generation(key: str, value: bytes) -> Generation:
     """The inverse of `to_bytes`."""
     body = _load(key, value)
-    try:
-        nodes = body["nodes"] = tuple(body["nodes"])
-        body["members"] = tuple(
-            GenerationMember(nodes[place], slot, incarnation, rank)
-            for rank, (place, slot, incarnation) in enumerate(body["members"])
+    with _expected(key, value):
+        places = typed.convert("Generation.members", tuple[tuple[int, int, int], ...], body.get("members"))
+        found = typed.build(Generation, {**body, "members": ()})
+        if not all(0 <= place < len(found.nodes) and slot >= 0 for place, slot, _ in places):
+            raise Misfit("Generation.members: expected numbers of its nodes and of their slots")
+        members = (
+            GenerationMember(found.nodes[place], slot, incarnation, rank)
+            for rank, (place, slot, incarnation) in enumerate(places)
         )
-        body["failed_on"] = tuple(body.get("failed_on", ()))
-        body["unjoined"] = tuple((name, count) for name, count in body.get("unjoined", ()))
-        return Generation(**body)
-    except (TypeError, KeyError, ValueError, IndexError) as error:
-        raise _bad(key, value) from error
+        return replace(found, members=tuple(members))
 
 
 def closed(key: str, value: bytes) -> Closed:
     """The inverse of `to_bytes`."""
-    try:
-        return Closed(**_load(key, value))
-    except TypeError as error:
-        raise _bad(key, value) from error
+    body = _load(key, value)
+    with _expected(key, value):
+        found = typed.build(Closed, body)
+        _check_failure(found.failure)
+        return found
 
 
 def wanted(key: str, value: bytes) -> Wanted:
     """The inverse of `to_bytes`."""
     body = _load(key, value)
-    try:
-        return Wanted(**{**body, "drained": tuple(map(str, body.get("drained", ())))})
-    except TypeError as error:
-        raise _bad(key, value) from error
+    with _expected(key, value):
+        found = typed.build(Wanted, body)
+        if min(found.min_nodes, found.max_nodes) < 0:
+            raise Misfit("Wanted: expected numbers of nodes")
+        return found
 
 
 def live(key: str, value: bytes) -> Live:
     """The inverse of `to_bytes`."""
     body = _load(key, value)
-    try:
-        return Live(**{**body, "steps": tuple((slot, step, at) for slot, step, at in body["steps"])})
-    except (TypeError, KeyError, ValueError) as error:
-        raise _bad(key, value) from error
+    with _expected(key, value):
+        return typed.build(Live, body)
+
+
+def leader(key: str, value: bytes) -> str:
+    """The id in the record of who leads."""
+    with _expected(key, value):
+        name = value.decode()
+        if not name.isprintable() or not 0 < len(name) <= MAX_ID_CHARS:
+            raise Misfit("expected the id of a node")
+        return name
 
 
 def _load(key: str, value: bytes) -> dict[str, Any]:
-    try:
+    with _expected(key, value):
+        if len(value) > MAX_BYTES:
+            raise Misfit(f"it has {len(value)} bytes")
         body = json.loads(value)
-    except ValueError as error:
-        raise _bad(key, value) from error
-    if not isinstance(body, dict):
-        raise _bad(key, value)
-    return body
+        if not isinstance(body, dict):
+            raise Misfit("expected an object")
+        return body
 
 
-def _bad(key: str, value: bytes) -> RendezvousError:
+def _check_failure(failure: Mapping[str, Any] | None) -> None:
+    if failure is not None:
+        typed.check_some(Failure, failure)
+
+
+@contextmanager
+def _expected(key: str, value: bytes) -> Iterator[None]:
+    """Around the reading of a record: whatever is wrong with it is an error that names its key."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise misplaced(key, value, "a record of this version of resilin", error) from error
+
+
+def misplaced(key: str, value: bytes, expected: str, error: Exception | None = None) -> RendezvousError:
+    """The error for a key that holds something else than it should."""
+    name = key.encode("utf-8", "backslashreplace").decode()
+    why = f" ({error})" if isinstance(error, Misfit) else ""
     return RendezvousError(
-        f"{key} in the store holds {value[:80]!r}, expected a record of this version of resilin; "
-        "do all nodes run the same version, and does nothing else use this job's name?"
+        f"{name} in the store holds {value[:80]!r}, expected {expected}{why}; do all nodes run the same version, and "
+        "does nothing else use this job's name?"
     )

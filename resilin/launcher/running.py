@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from resilin._base import env, log
+from resilin._base import descriptors, env, log
 from resilin.elastic.agent.agent import Agent
 from resilin.elastic.agent.config import AgentConfig, Outcome
 from resilin.elastic.agent.console import Console
@@ -33,6 +33,7 @@ def launch(args: argparse.Namespace, program: Program, process: SpawnerProcess) 
     """Carry out a command line; returns the exit code of `elastic-run`. process: starts its workers, the caller's."""
     level = arguments.log_level(args.verbose)
     log.configure(level)
+    descriptors.raise_limit()  # after the process that starts workers has been started: theirs is as it was
     what = plan.make(args, program)
     base = _folder(what)
     if not what.log_dir:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from resilin._base import env
+from resilin._base import descriptors, env
 from resilin._base.secret import read_file
 from resilin.store.memory import MemoryStore
 
@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "serve",
         help="serve the embedded store until SIGTERM",
         description="Serve the embedded store: etcd v3's API over memory. elastic-run joins it with "
-        "--rdzv-backend embedded --rdzv-endpoint HOST:PORT; etcdctl can look in with --user resilin:SECRET.",
+        "--rdzv-backend embedded --rdzv-endpoint HOST:PORT; etcdctl can look in with --user resilin:SECRET. "
+        "Without a secret it listens on loopback alone, and serves processes of its own user and of root.",
     )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     serve.add_argument("--port", type=int, default=DEFAULT_PORT, help="port, 0: any free one (default: %(default)s)")
@@ -42,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from resilin.store.server import StoreServer  # loads grpc (60 to 100 ms), which no other subcommand needs
 
+    descriptors.raise_limit()
     secret = env.get("RESILIN_SECRET") if args.secret_file is None else read_file(args.secret_file, "--secret-file")
     with _stop_signals() as wait, MemoryStore() as state, StoreServer(state, args.host, args.port, secret) as server:
         user = "--user resilin:SECRET " if secret else ""

@@ -73,5 +73,5 @@ def _client(url: str, scheme: str, secret: str | None, timeout_s: float) -> Clie
     tls = Tls(**query) if query else None
     login: dict[str, Any] = {"user": unquote(name), "password": unquote(password)} if user else {}
     if scheme == "embedded" and not user:
-        login = {"secret": secret}
+        login = {"secret": secret, "own_only": secret is None and tls is None}
     return ClientStore(endpoints, timeout_s=timeout_s, tls=tls, **login)

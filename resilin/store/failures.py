@@ -59,6 +59,8 @@ def to_error(method: str, endpoint: str, code: str, details: str) -> ResilinErro
         return FutureRevision(where)
     if "lease not found" in text:
         return LeaseLost(f"{where}: it expired or was revoked, its keys are gone")
+    if code == "PERMISSION_DENIED" and "has no secret" in text:
+        return StoreRefused(where)  # it says what to do
     if (
         code in ("UNAUTHENTICATED", "PERMISSION_DENIED")
         or "authentication failed" in text

@@ -1,22 +1,29 @@
 """The embedded server: etcd v3's gRPC API over a `MemoryStore`, so one client serves both and `etcdctl` can look in.
 
 With a secret, Authenticate (see `store.token`) is the only call a stranger gets an answer to, and nothing else of a
-request is decoded before its token was checked. Without one the server refuses to listen beyond loopback.
+request is decoded before its token was checked. Without one the server refuses to listen beyond loopback, and a call
+is let in when the kernel says that the connection's other end is a process of this one's user, or root's. Who waits in
+front of both: `store.front`.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
+import tempfile
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import quote
 
 from google.protobuf.message import DecodeError
 
 from resilin._base.host import is_loopback
 from resilin._base.threads import OwnedThread
 from resilin.errors import Compacted, LeaseLost, SecretRequired, StoreError, UsageError
+from resilin.store.front import Front, Visitor
 from resilin.store.grpc_quiet import grpc
 from resilin.store.memory import MemoryStore
 from resilin.store.messages import METHODS, cls, path
@@ -29,6 +36,7 @@ MAX_MESSAGE_BYTES = 4 << 20  # control data; etcd itself takes 1.5 MiB
 GRACE_S = 0.2  # for calls under way; they take microseconds, only streams of foreign clients are cut after it
 STOP_S = 5.0
 _TOKENS_KEPT = 1024
+_SOCKET_PATH_CHARS = 60  # the path of a Unix socket has 107, and some are the folder's own
 _ADVICE = {
     errno.EADDRINUSE: "stop what uses the port (another node with --node-rank 0 on this host?), or choose another one",
     errno.EADDRNOTAVAIL: "this host does not have the address: serve the store on the host that has it",
@@ -37,7 +45,7 @@ _ADVICE = {
 }
 
 _OPTIONS = (
-    ("grpc.so_reuseport", 0),  # else a second server on a taken port would silently share its connections
+    ("grpc.max_concurrent_streams", 100),  # of a connection: a call takes a thread, also one that was not let in
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_metadata_size", 16 << 10),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),  # clients ping idle watches every few seconds
@@ -64,18 +72,25 @@ class StoreServer:
         self._server: Any = grpc.server(self._pool, options=_OPTIONS)
         self._router = _Router(state, secret)
         self._server.add_generic_rpc_handlers((self._router,))
-        self.port = self._bind(host, port)
+        sockets = _listen(host, port)
+        self.port = int(sockets[0].getsockname()[1])
         self._closed = False
-        self._server.start()
+        self._front = self._open(sockets)
 
-    def _bind(self, host: str, port: int) -> int:
-        for own in _check_free(host, port):
-            address = f"[{own}]:{port}" if ":" in own else f"{own}:{port}"
-            try:
-                port = int(self._server.add_insecure_port(address))
-            except RuntimeError as error:  # lost a race for the port since the check
-                raise UsageError(f"the store cannot listen on {address}: {error}; choose another port") from None
-        return port
+    def _open(self, sockets: list[socket.socket]) -> Front:
+        """Start to serve. grpc listens in a folder of this user's alone, which is not needed once it is found."""
+        roomy = len(tempfile.gettempdir()) < _SOCKET_PATH_CHARS
+        try:
+            with tempfile.TemporaryDirectory(prefix="resilin-store-", dir=None if roomy else "/tmp") as folder:
+                path = str(Path(folder, "grpc"))
+                self._server.add_insecure_port(f"unix:{quote(path)}")
+                self._router.front = front = Front(sockets, path)
+            self._server.start()
+        except BaseException:
+            for sock in sockets:
+                sock.close()
+            raise
+        return front
 
     @property
     def url(self) -> str:
@@ -88,7 +103,9 @@ class StoreServer:
             return
         self._closed = True
         self._router.finish_watches()  # they end in order, so that their clients are not told of an error
-        if not self._server.stop(GRACE_S).wait(STOP_S):
+        stopped = self._server.stop(GRACE_S).wait(STOP_S)
+        self._front.close()
+        if not stopped:
             raise TimeoutError(f"the store server on port {self.port} did not stop within {STOP_S} s")
         self._pool.shutdown()
 
@@ -102,12 +119,33 @@ class StoreServer:
         return f"<StoreServer {self.host}:{self.port} revision={self._hub.revision}>"
 
 
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets that listen on one port of all addresses that `host` stands for and that are this host's."""
+    sockets: list[socket.socket] = []
+    address = host
+    try:
+        for address in _check_free(host, port):
+            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+            sockets.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if address == "::":  # whatever the host's default: all of its addresses
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            sock.bind((address, port))
+            sock.listen(socket.SOMAXCONN)
+            port = sock.getsockname()[1]
+    except OSError as error:  # lost a race for the port since the check
+        for sock in sockets:
+            sock.close()
+        why = f"the store cannot listen on {address}:{port}: {error.strerror}; choose another port"
+        raise UsageError(why) from None
+    return sockets
+
+
 def _check_free(host: str, port: int) -> list[str]:
     """Those of the addresses that `host` stands for that are this host's: at least one, and the port is free at all.
 
-    grpc prints a stack of its own when it cannot bind: find out before it, and say it in one line. It also looks names
-    up in ways of its own, which took 12 s on a host without a name server. Nothing listens here: of several servers
-    that look at once, each would be in the way of the others, and none might have the port.
+    Nothing listens here: of several servers that look at once, each would be in the way of the others, and none might
+    have the port.
     """
     usable: list[str] = []
     problem: Exception | None = None
@@ -140,6 +178,8 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
     def __init__(self, state: MemoryStore, secret: str | None) -> None:
         self._hub = state.hub
         self._service = Service(state.hub, secret)
+        self._open = secret is None
+        self.front: Front | None = None  # set before the first call can come
         self._admitted: set[str | None] = set()  # tokens checked before; bounded
         self._streams: set[WatchStream] = set()  # guarded by _streams_lock
         self._streams_lock = threading.Lock()
@@ -178,6 +218,20 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _authorize(self, context: Any) -> None:
+        """Let the call in, and its connection be no stranger's any more; or raise Rejected."""
+        assert self.front is not None
+        visitor = self.front.visitor(context.peer())
+        if visitor is None:
+            raise Rejected("UNAVAILABLE", "the connection is closed")
+        if self._open:
+            if not visitor.admitted:
+                _require_same_user(visitor)
+        else:
+            self._check_token(context)
+        if not visitor.admitted:
+            self.front.admit(visitor)
+
+    def _check_token(self, context: Any) -> None:
         presented = next((value for key, value in context.invocation_metadata() if key == "token"), None)
         if presented in self._admitted:
             return
@@ -216,6 +270,19 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
             stream.release()
             with self._streams_lock:
                 self._streams.discard(stream)
+
+
+def _require_same_user(visitor: Visitor) -> None:
+    """Rejected, unless the kernel says that the other end is a process of this one's user, or root's."""
+    user, own = visitor.user(), os.geteuid()
+    if user in (0, own):
+        return
+    whose = f"of user {user}" if user is not None else "of a user whom the kernel does not name here"
+    raise Rejected(
+        "PERMISSION_DENIED",
+        f"this store has no secret, so it serves processes of its own user ({own}) and of root alone, and this one is "
+        f"{whose}; give the store and all that use it one secret (RESILIN_SECRET or --secret-file)",
+    )
 
 
 def _read(requests: Iterator[bytes], stream: WatchStream) -> None:

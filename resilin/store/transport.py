@@ -6,13 +6,16 @@ Unary calls and streams use separate connections, so a burst of events never del
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from resilin._base import owners
 from resilin._base.clock import Deadline
+from resilin._base.host import is_loopback
 from resilin.errors import ResilinError, StoreAmbiguous, StoreError, StoreRefused, StoreTimeout, UsageError
 from resilin.store import token
 from resilin.store.failures import Verdict, judge, to_error
@@ -94,6 +97,29 @@ def login_with_password(user: str, password: str) -> Login:
     return lambda: (new("AuthenticateRequest", name=user, password=password), lambda answer: answer)
 
 
+def require_own_server(address: str, *, answered: bool) -> None:
+    """StoreRefused when the store at `address`, of loopback, is served by another user than this process's or root.
+
+    answered: somebody has answered there, who has to be found.
+    """
+    host, _, port = address.rpartition(":")
+    own, advice = os.geteuid(), "give the store and all that use it one secret (RESILIN_SECRET or --secret-file)"
+    try:
+        users = owners.listening_users(host.strip("[]"), int(port))
+    except OSError as error:
+        if answered:
+            raise StoreRefused(f"{address}: whose store it is cannot be known here ({error}): {advice}") from None
+        return
+    if answered and not users:
+        raise StoreRefused(f"{address}: whose store it is cannot be known here: {advice}")
+    if users - {0, own}:
+        other = min(users - {0, own})
+        raise StoreRefused(
+            f"{address}: a process of user {other} listens there; this one, of user {own}, joins a store without a "
+            f"secret only where its own user or root serves it: choose another port, or {advice}"
+        )
+
+
 class BrokenStream(StoreError):
     """A stream broke; open it again."""
 
@@ -161,14 +187,21 @@ class Transport:
     """Sends calls to whichever endpoint answers, starting with a random one. Thread-safe; owns its connections."""
 
     def __init__(
-        self, endpoints: Sequence[str], timeout_s: float, login: Login | None = None, tls: Tls | None = None
+        self,
+        endpoints: Sequence[str],
+        timeout_s: float,
+        login: Login | None = None,
+        tls: Tls | None = None,
+        own_only: bool = False,
     ) -> None:
+        """own_only: a store of loopback has to be this user's, or root's."""
         if not endpoints:
             raise UsageError("store: expected at least one endpoint host:port")
         self.timeout_s = timeout_s
         credentials, server_name = (None, None) if tls is None else (tls.credentials(), tls.server_name)
         self._endpoints = [_Endpoint(address, credentials, server_name) for address in endpoints]
         self._current = random.randrange(len(endpoints))  # spreads clients over the endpoints
+        self._own_only = own_only
         self._login = login
         self._token: str | None = None
         self._login_lock = threading.Lock()  # one login at a time
@@ -206,6 +239,7 @@ class Transport:
         metadata = [*self._metadata(Deadline(self.timeout_s)), ("hasleader", "true")]
         self._check_open()
         endpoint = self._endpoints[self._current]
+        self._check_whose(endpoint)
         try:
             call = endpoint.stub(method, True)(requests, timeout=timeout_s, metadata=metadata)
         except ValueError as failure:  # the channel was closed under us
@@ -240,6 +274,7 @@ class Transport:
             self._check_open()
             metadata = self._metadata(deadline) if authenticated else None
             endpoint = self._endpoints[self._current]
+            self._check_whose(endpoint)
             try:
                 stub = endpoint.stub(method, False)
                 answer = stub(request, timeout=self._try_s(deadline, repeatable), metadata=metadata)
@@ -247,6 +282,7 @@ class Transport:
                 self._check_open()
                 code, details = _status(failure)
             else:
+                self._check_whose(endpoint, answered=True)
                 endpoint.answered, self.cluster = True, answer.header.cluster_id
                 return answer
             verdict = judge(code, details)
@@ -268,6 +304,11 @@ class Transport:
                 self.pause(attempt // len(self._endpoints), deadline)
             if deadline.passed():
                 raise StoreTimeout(self._describe_timeout(method, deadline))
+
+    def _check_whose(self, endpoint: _Endpoint, *, answered: bool = False) -> None:
+        """Before the first call to an endpoint, and after it; both again after each that got no answer."""
+        if self._own_only and not endpoint.answered and is_loopback(endpoint.address.rpartition(":")[0].strip("[]")):
+            require_own_server(endpoint.address, answered=answered)
 
     def _stream_error(self, method: str, endpoint: _Endpoint, code: str, details: str) -> ResilinError:
         verdict = judge(code, details)

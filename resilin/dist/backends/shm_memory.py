@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from resilin._base import host
+from resilin._base import descriptors, host
 from resilin._base.clock import Deadline, spell
 from resilin.core.machine import memory
-from resilin.dist import descriptors, loader, phases
+from resilin.dist import loader, phases
 from resilin.dist.backends.base import Aborted
 from resilin.dist.message import Frame
 from resilin.dist.reduce_op import Array

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from resilin._base import descriptors, log
 from resilin.elastic.agent.config import AgentConfig
 from resilin.elastic.agent.slots import LocalSlot
 from resilin.elastic.agent.supervise import Starting
@@ -13,6 +14,8 @@ from resilin.elastic.deciding.backoff import Backoff
 from resilin.elastic.deciding.view import Config, View
 from resilin.elastic.records import Generation
 from resilin.elastic.spawn import environment
+
+_log = log.logger("elastic.filling")
 
 
 class Filler:
@@ -66,7 +69,13 @@ class Filler:
             return
         if current.restarts_used < self._config.membership.max_restarts:
             self._prepared = True
-            self._supervisor.prepare(self._config.program.template(self._config.inherited))
+            try:
+                self._supervisor.prepare(self._config.program.template(self._config.inherited))
+            except OSError as error:  # without it they are executed, which takes longer
+                if not descriptors.are_gone(error):
+                    raise
+                what = "no file descriptor is left to prepare the start of replacements"
+                log.event(_log, 30, what, error=error.strerror, advice=descriptors.ADVICE)
 
     def retire(self) -> None:
         """Nothing is started here for now: keep no process for it."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from resilin._base import descriptors, log
 from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, failure
 from resilin.elastic.agent.streams import Plan, WorkerStreams
@@ -25,6 +27,9 @@ from resilin.elastic.hangs import looking
 from resilin.elastic.records import Slot, SlotState
 from resilin.elastic.spawn.program import Program
 from resilin.elastic.spawn.spawning import Command
+
+_log = log.logger("elastic.slots")
+_RETRY_S = 0.5  # of a start for which there was no descriptor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +78,8 @@ class LocalSlot:
         self.failure: Failure | None = None
         self.stopping = False  # asked to end for a restart: its end is no failure
         self.replace = False  # its last process failed and may be replaced
+        self._variables: Callable[[str], dict[str, str]] = lambda error_file: {}
+        self._told_of_lack = False  # of descriptors, for the present incarnation
         self.dismissed = False  # asked to end because the node is to take no part: the slot can be used again
         self._reset(rank=0, generation=0)
 
@@ -148,19 +155,50 @@ class LocalSlot:
     # --------------------------------------------------------------------------------------- starting
 
     def start(self, incarnation: int, rank: int, generation: int, variables: Callable[[str], dict[str, str]]) -> None:
-        """Start a fresh process. `variables` makes its environment from the path of its error file."""
+        """Start a fresh process. `variables` makes its environment from the path of its error file.
+
+        Where no descriptor is left for it, that is said, and tried again until there is one.
+        """
         self._prepare(incarnation, rank, generation)
-        assert self.streams is not None
-        program = self._owner.program
+        self._variables, self._told_of_lack = variables, False
+        self._try(incarnation)
+
+    def _try(self, incarnation: int) -> None:
+        if incarnation != self.incarnation or self.running:
+            return  # another one has been wanted meanwhile
+        try:
+            self._launch(self._variables)
+        except OSError as error:
+            if not descriptors.are_gone(error):
+                raise
+            self._try_later(error)
+
+    def _try_later(self, error: OSError) -> None:
+        if self.streams is not None:
+            self.streams.close()
+        if not self._told_of_lack:
+            self._told_of_lack = True
+            what = "no file descriptor is left to start a worker: tried until there is"
+            log.event(_log, 40, what, slot=self.index, error=error.strerror, advice=descriptors.ADVICE)
+        self.state = "running"  # as good as: others wait for it as for one that has been started
+        asyncio.get_running_loop().call_later(_RETRY_S, self._try, self.incarnation)
+
+    def _launch(self, variables: Callable[[str], dict[str, str]]) -> None:
+        owner = self._owner
+        self.streams = None
+        self.streams = owner.plan.open(
+            self.incarnation - 1, self.index, owner.role, owner.host, lambda: (self.index, self.known_as[0])
+        )
+        program = owner.program
         command = Command(
             argv=program.command,
             program=program.argv if program.warm else (),
             module=program.module,
-            env={**self._owner.inherited, **variables(str(self.streams.error_file))},
+            env={**owner.inherited, **variables(str(self.streams.error_file))},
             stdout=self.streams.fd("stdout"),
             stderr=self.streams.fd("stderr"),
         )
-        worker = self._owner.supervisor.start(command, lambda message: self._said(worker, message))
+        worker = owner.supervisor.start(command, lambda message: self._said(worker, message))
         self.streams.started()
         self._adopt(worker)
 
@@ -168,11 +206,7 @@ class LocalSlot:
         if self.streams is not None:
             self.streams.close()
         self._reset(rank, generation)
-        owner = self._owner
-        self.incarnation, self.started_at = incarnation, owner.clock.monotonic()
-        self.streams = owner.plan.open(
-            incarnation - 1, self.index, owner.role, owner.host, lambda: (self.index, self.known_as[0])
-        )
+        self.incarnation, self.started_at = incarnation, self._owner.clock.monotonic()
 
     def _adopt(self, worker: Worker) -> None:
         self.state = "running"
@@ -231,6 +265,9 @@ class LocalSlot:
 
     def _ended(self, worker: Worker) -> None:
         if worker is not self.worker or worker.code is None:
+            return
+        if worker.refused is not None and descriptors.are_gone(worker.refused) and not self.stopping:
+            self._try_later(worker.refused)
             return
         if self.streams is not None:
             self.streams.close()

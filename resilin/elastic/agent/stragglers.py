@@ -15,13 +15,17 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from resilin._base import log
 from resilin._base.clock import Clock
 from resilin._base.flight import JOIN, Call, State
+from resilin.elastic import records, typed
 from resilin.elastic.hangs import looking
 from resilin.elastic.hangs.flights import MESSAGES
 from resilin.elastic.rendezvous.rendezvous import Rendezvous
 from resilin.errors import RendezvousError, StoreError
+from resilin.store.base import KeyValue
 
+_log = log.logger("elastic.stragglers")
 LOOK_S = 20.0  # reading a recorder takes some 10 ms of the agent
 LOOKS = 3  # in a row: a minute; what is shorter is no habit
 FEW = 20  # fewer collectives say nothing
@@ -81,12 +85,20 @@ def from_json(key: str, value: bytes, generation: int) -> tuple[Slow, ...]:
     """What stands there, if it is of this generation; RendezvousError names `key` when it is something else."""
     try:
         body = json.loads(value)
-        return tuple(Slow(**each) for each in body["slow"]) if body["generation"] == generation else ()
-    except (ValueError, TypeError, KeyError) as error:
-        raise RendezvousError(
-            f"{key} in the store holds {value[:80]!r}, expected slow ranks as this version of resilin writes them; "
-            "do all nodes run the same version?"
-        ) from error
+        found = typed.convert("slow", tuple[Slow, ...], body["slow"])
+        return found if body["generation"] == generation else ()
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise records.misplaced(key, value, "slow ranks as this version of resilin writes them", error) from error
+
+
+def tempos_from_json(key: str, value: bytes, generation: int) -> dict[int, Tempo]:
+    """What a node says of its ranks, by rank, if it is of this generation; RendezvousError as in `from_json`."""
+    try:
+        body = json.loads(value)
+        found = {int(rank): typed.build(Tempo, mark) for rank, mark in body["ranks"].items()}
+        return found if body["generation"] == generation else {}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise records.misplaced(key, value, "tempos as this version of resilin writes them", error) from error
 
 
 def tempo(calls: Sequence[Call], host: str = "", pid: int = 0) -> Tempo | None:
@@ -170,11 +182,11 @@ class Stragglers:
                 found[str(rank)] = asdict(replace(mark, own_step_s=step_s * mark.own_s / max(mark.whole_s, 1e-9)))
             await asyncio.sleep(0)  # whatever else the agent has to do comes between
         body = json.dumps({"generation": generation, "ranks": found}).encode()
-        with contextlib.suppress(StoreError, ValueError):
+        with contextlib.suppress(StoreError):
             await self._rendezvous.aside(lambda store, lease: store.put(self._prefix + self._node_id, body, lease))
             if leads:
                 entries, _ = await self._rendezvous.aside(lambda store, _: store.range(self._prefix))
-                now = self._compare(generation, [json.loads(entry.value) for entry in entries])
+                now = self._compare(self._read(generation, entries))
                 told = json.dumps({"generation": generation, "slow": [asdict(each) for each in now]}).encode()
                 await self._rendezvous.aside(lambda store, lease: store.put(self._found_key, told, lease))
 
@@ -186,13 +198,16 @@ class Stragglers:
         self._steps[who.pid] = who.step, now
         return (now - before[1]) / (who.step - before[0]) if before is not None and who.step > before[0] else 0.0
 
-    def _compare(self, generation: int, said: Sequence[Mapping[str, Any]]) -> tuple[Slow, ...]:
-        tempos = {
-            int(rank): Tempo(**mark)
-            for each in said
-            if each["generation"] == generation
-            for rank, mark in each["ranks"].items()
-        }
+    def _read(self, generation: int, entries: Sequence[KeyValue]) -> dict[int, Tempo]:
+        tempos: dict[int, Tempo] = {}
+        for entry in entries:
+            try:
+                tempos |= tempos_from_json(entry.key, entry.value, generation)
+            except RendezvousError as error:  # the others can be compared without it
+                log.event(_log, 40, "a record of this job is none", error=str(error))
+        return tempos
+
+    def _compare(self, tempos: Mapping[int, Tempo]) -> tuple[Slow, ...]:
         found, now = slow(tempos), self._clock.monotonic()
         rows = {who: self._rows.get(who, (0, now)) for who in ((each.rank, each.pid) for each in found.values())}
         self._rows = {who: (looks + 1, since) for who, (looks, since) in rows.items()}

@@ -12,6 +12,7 @@ that hold one of `Plan.filters` go, prefixed, to `<base>/attempt_<n>/filtered_{s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -194,16 +195,22 @@ class WorkerStreams:
         self._who = Who(local_rank, identity()[1])
         self._pumps: dict[Name, Pump] = {}
         self._files: dict[Name, BinaryIO] = {}
-        for name in ("stdout", "stderr"):
-            if not plan.in_file(self._who, name):
-                continue
-            if plan.on_terminal(self._who, name):
-                prefix = lambda: plan.prefix_for(*identity(), role, host)  # noqa: E731 - two lines for one use
-                self._pumps[name] = Pump(
-                    Copy(folder / f"{name}.log", self._say), plan.console.sink(name), prefix, self._selected(name)
-                )
-            else:
-                self._files[name] = (folder / f"{name}.log").open("ab", buffering=0)
+        with contextlib.ExitStack() as opened:  # closed again when there is no descriptor for one more
+            for name in ("stdout", "stderr"):
+                if not plan.in_file(self._who, name):
+                    continue
+                if plan.on_terminal(self._who, name):
+                    prefix = lambda: plan.prefix_for(*identity(), role, host)  # noqa: E731 - two lines for one use
+                    file = opened.enter_context(contextlib.closing(Copy(folder / f"{name}.log", self._say)))
+                    selected = self._selected(name)
+                    if selected is not None:
+                        opened.callback(selected.close)
+                    self._pumps[name] = Pump(file, plan.console.sink(name), prefix, selected)
+                    opened.callback(self._pumps[name].close)
+                else:
+                    plain = (folder / f"{name}.log").open("ab", buffering=0)
+                    self._files[name] = opened.enter_context(plain)
+            opened.pop_all()
 
     def _selected(self, name: Name) -> Copy | None:
         """What the stream shares with that of the other ranks of its attempt, if lines are to be selected."""

@@ -183,16 +183,17 @@ class Supervisor:
 
         Its messages go to `on_message`; await `worker.ended` for its end.
         """
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        self._count += 1
-        worker = Worker(self, self._count, ours, on_message)
-        self._workers[self._count] = worker
         streams = [(n, fd) for n, fd in (("o", command.stdout), ("e", command.stderr)) if fd is not None]
-        with theirs, request_file(command) as file:
+        with request_file(command) as file:
+            ours, theirs = socket.socketpair()  # the last that can fail: for want of descriptors, say
+            ours.setblocking(False)
+            self._count += 1
+            worker = Worker(self, self._count, ours, on_message)
+            self._workers[self._count] = worker
             fds = [file.fileno(), theirs.fileno(), *(fd for _, fd in streams)]
             names = "".join(n for n, _ in streams)
-            self.request(fds, op="spawn", id=self._count, streams=names, warm=bool(command.program))
+            with theirs:
+                self.request(fds, op="spawn", id=self._count, streams=names, warm=bool(command.program))
         return worker
 
     def prepare(self, template: Command) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from resilin._base import log, stacks
 from resilin._base.clock import Clock
-from resilin.elastic import control
+from resilin.elastic import control, records
 from resilin.elastic.agent.config import AgentConfig
 from resilin.elastic.agent.reports import Reporter
 from resilin.elastic.agent.slots import Hang, LocalSlot
@@ -361,10 +361,14 @@ class Watchdog:
     async def _set_aside_by_all(self) -> dict[int, str]:
         """By rank, the stacks of all nodes; those of this one at least."""
         known: dict[int, str] = {}
-        with contextlib.suppress(StoreError, ValueError):
+        with contextlib.suppress(StoreError):
             entries, _ = await self._rendezvous.aside(lambda store, _: store.range(self._prefix))
             for entry in entries:
-                known |= {int(rank): str(text) for rank, text in json.loads(entry.value).items()}
+                try:
+                    known |= {int(rank): str(text) for rank, text in json.loads(entry.value).items()}
+                except (ValueError, AttributeError, RecursionError) as error:  # the others' are as good without it
+                    told = records.misplaced(entry.key, entry.value, "stacks by rank")
+                    log.event(_log, 40, "a record of this job is none", error=str(told), because=str(error))
         return known | self._stacks
 
 

@@ -12,12 +12,17 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from resilin._base import log
 from resilin._base.clock import Clock
 from resilin.elastic import records
 from resilin.elastic.deciding.view import Seen
 from resilin.elastic.records import Node
 from resilin.errors import RendezvousError
 from resilin.store.base import KeyValue
+
+_log = log.logger("elastic.rendezvous")
+MAX_ROSTER_BYTES = 64 << 20  # unpacked: thousands of nodes that all tell of a failure
+_MOST_TOLD = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +41,7 @@ class Crew:
         self._prefix = prefix
         self._clock = clock
         self._records: dict[str, _Record] = {}  # by key
+        self._told: set[str] = set()  # errors
         self._roster: KeyValue | None = None  # not looked into yet: the next one may come before anybody asks
 
     def __len__(self) -> int:
@@ -66,7 +72,9 @@ class Crew:
         """Every node's own record."""
         before, self._records = self._known(), {}
         for entry in entries:
-            self._records[entry.key] = self._record(before.get(entry.key), entry)
+            record = self._record_or_last(before.get(entry.key), entry)
+            if record is not None:
+                self._records[entry.key] = record
 
     def heed(self, changed: Iterable[KeyValue], gone: Iterable[KeyValue]) -> bool:
         """What has changed since. Whether any of it was news."""
@@ -78,29 +86,64 @@ class Crew:
         for entry in changed:
             before = known.get(entry.key)
             if before is None or entry.mod_revision > before.mod_revision:
-                known[entry.key] = self._record(before, entry)
-                news = True
+                record = self._record_or_last(before, entry)
+                if record is not None and record is not before:
+                    known[entry.key] = record
+                    news = True
         return news
+
+    def is_roster(self, entry: KeyValue) -> bool:
+        """Whether an entry that should be a roster is one."""
+        try:
+            self._read_roster(entry)
+        except RendezvousError as error:
+            self._complain(error)
+            return False
+        return True
 
     def _known(self) -> dict[str, _Record]:
         roster, self._roster = self._roster, None
         if roster is not None:
-            before, self._records = self._records, {}
-            same = {record.line: key for key, record in before.items()}
-            for line in _lines(roster):
-                key = same.get(line)
-                if key is not None:
-                    self._records[key] = before[key]
-                else:
-                    create, mod, value = _parts(roster.key, line)
-                    key = self._prefix + records.node(roster.key, value).id
-                    self._records[key] = self._record(before.get(key), KeyValue(key, value, create, mod, 1))
+            try:
+                self._records = self._read_roster(roster)
+            except RendezvousError as error:  # the last one stands
+                self._complain(error)
         return self._records
+
+    def _read_roster(self, roster: KeyValue) -> dict[str, _Record]:
+        before, found = self._records, {}
+        same = {record.line: key for key, record in before.items()}
+        for line in _lines(roster):
+            key = same.get(line)
+            if key is not None:
+                found[key] = before[key]
+            else:
+                create, mod, value = _parts(roster.key, line)
+                key = self._prefix + records.node(roster.key, value).id
+                found[key] = self._record(before.get(key), KeyValue(key, value, create, mod, 1))
+        return found
+
+    def _record_or_last(self, before: _Record | None, entry: KeyValue) -> _Record | None:
+        """A node's record; where the entry is none, the last one stands until the node has written it again."""
+        try:
+            return self._record(before, entry)
+        except RendezvousError as error:
+            self._complain(error)
+            return before
+
+    def _complain(self, error: RendezvousError) -> None:
+        if str(error) not in self._told:
+            if len(self._told) >= _MOST_TOLD:
+                self._told.clear()
+            self._told.add(str(error))
+            log.event(_log, 40, "a record of this job is none", error=str(error))
 
     def _record(self, before: _Record | None, entry: KeyValue) -> _Record:
         again = before is not None and before.seen.create_revision == entry.create_revision
         first = before.seen.first_seen if before is not None and again else self._clock.monotonic()
         node = records.node(entry.key, entry.value)
+        if entry.key != self._prefix + node.id:
+            raise records.misplaced(entry.key, entry.value, "the record of the node that the key names")
         seen = Seen(node=node, create_revision=entry.create_revision, first_seen=first)
         line = _line(entry.create_revision, entry.mod_revision, entry.value)
         return _Record(seen=seen, mod_revision=entry.mod_revision, line=line)
@@ -112,9 +155,13 @@ def _line(create: int, mod: int, value: bytes) -> bytes:
 
 def _lines(roster: KeyValue) -> list[bytes]:
     try:
-        return zlib.decompress(roster.value).splitlines()
+        unpacker = zlib.decompressobj()
+        text = unpacker.decompress(roster.value, MAX_ROSTER_BYTES)
     except zlib.error as error:
-        raise _bad(roster.key, roster.value, "a compressed roster") from error
+        raise records.misplaced(roster.key, roster.value, "a compressed roster") from error
+    if not unpacker.eof:
+        raise records.misplaced(roster.key, roster.value, f"a roster of at most {MAX_ROSTER_BYTES} bytes")
+    return text.splitlines()
 
 
 def _parts(key: str, line: bytes) -> tuple[int, int, bytes]:
@@ -122,11 +169,4 @@ def _parts(key: str, line: bytes) -> tuple[int, int, bytes]:
         create, mod, value = line.split(b" ", 2)
         return int(create), int(mod), value
     except ValueError as error:
-        raise _bad(key, line, "two revisions and a record") from error
-
-
-def _bad(key: str, got: bytes, expected: str) -> RendezvousError:
-    return RendezvousError(
-        f"{key} in the store holds {got[:80]!r}, expected {expected}; do all nodes run the same version, and does "
-        "nothing else use this job's name?"
-    )
+        raise records.misplaced(key, line, "two revisions and a record") from error

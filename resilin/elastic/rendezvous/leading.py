@@ -130,6 +130,15 @@ class Leading:
         wait_s = max(0.0, self._told_at + pause_s - self._clock.monotonic())
         self._timer = self._loop.call_later(wait_s, self._due)
 
+    def told(self, entry: KeyValue) -> bool:
+        """Whether it is the last roster that this node wrote."""
+        return entry.value == self._told
+
+    def tell_again(self) -> None:
+        """Something else stands where all nodes look for what the leader sees."""
+        self._told = b""
+        self.tell(self._gathering)
+
     def _due(self) -> None:
         self._timer = None
         self._member.submit(self._write_roster)

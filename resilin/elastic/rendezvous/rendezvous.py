@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar
 
 from resilin._base import log
@@ -26,26 +26,24 @@ from resilin.elastic.rendezvous.crew import Crew
 from resilin.elastic.rendezvous.errands import RETRY_S, Errands, Outage, Work, passes
 from resilin.elastic.rendezvous.following import Followed
 from resilin.elastic.rendezvous.leading import Leading
+from resilin.elastic.rendezvous.mending import Mending, Needed
+from resilin.elastic.rendezvous.options import Options as Options
+from resilin.elastic.rendezvous.own import Own
 from resilin.elastic.rendezvous.remains import Remains
-from resilin.errors import LeaseLost, ResilinError, StoreAmbiguous, StoreError, StoreRefused, UsageError
+from resilin.errors import (
+    LeaseLost,
+    ResilinError,
+    StoreAmbiguous,
+    StoreError,
+    StoreRefused,
+    UsageError,
+)
 from resilin.store.base import Compare, Event, KeyValue, Lease, Op, Store, Watch
 
 _log = log.logger("elastic.rendezvous")
 OVER_S = 0.5  # a new generation makes what is held back for so long needless: n nodes would tell n others
 LEAVE_S = 5.0  # how long the calls under way may hold up a node that leaves
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """How a node takes part. `direct`: the store is memory of this process, calls never block."""
-
-    job: str
-    node_id: str
-    lease_ttl_s: float = 5.0
-    direct: bool = False
-    caller: calls.Caller | None = None
-    """How calls reach a store that is elsewhere; None: by a thread of its own."""
 
 
 class Rendezvous:
@@ -58,29 +56,28 @@ class Rendezvous:
         self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._keys = keys = records.Keys(options.job)
-        self._own_key = f"{keys.nodes}{options.node_id}"
         self._live_key = f"{records.live_prefix(options.job)}{options.node_id}"
-        self._followed = Followed(keys)
+        self._followed = Followed(keys, self._fits)
         self._showing = False  # a `show` is under way
         self._crew = Crew(keys.nodes, clock)
         self._known = False  # whether the leader has seen this node: what is older than that is not its business
+        self._needed = Needed()
         self._view: View | None = None  # made of the above; None: not since the last change
-        self._own: Node | None = None
-        self._written: Node | None = None  # the last own record that the store took
-        self._written_at = 0  # its revision
         self._proposing: int | None = None  # the mod_revision a proposal under way is based on
         self._lease: Lease | None = None
         self._old_leases: list[Lease] = []  # may be alive after all, and hold what says that this node leads
         self._watch: Watch | None = None
         self._call: calls.Caller = calls.Inline() if options.direct else options.caller or calls.Threaded()
-        self._remains = Remains(store, keys, self._own_key, self._call)
+        self._own = Own(store, f"{keys.nodes}{options.node_id}", self._call, lambda: self._lease)
+        self._remains = Remains(store, keys, self._own.key, self._call)
         self._leading = Leading(store, keys, self._crew, self._call, self, clock)
+        self._mending = Mending(store, keys, self._followed, self._leading, self._call)
         self._inbox: deque[Sequence[Event]] = deque()  # filled by the store's threads
         self._task: asyncio.Task[None] | None = None
         self._errands = Errands(
             direct=options.direct,
             rejoin=self._rejoin,
-            probe=self._probe,
+            probe=self._own.probe,
             idle_s=options.lease_ttl_s,
             on_change=on_view,
             clock=clock,
@@ -109,7 +106,7 @@ class Rendezvous:
             self._task = self._loop.create_task(self._errands.run())
 
     async def _enter(self, node: Node) -> None:
-        self._own = node
+        self._own.node = node
         entries, revision = await self._register_for_sure(node)
         while await self._remains.remove_of_earlier(entries):
             entries, revision = await self._register_for_sure(node)
@@ -140,7 +137,7 @@ class Rendezvous:
             await self._remains.remove_as_last()
         if self._lease is not None:
             with contextlib.suppress(LeaseLost):
-                await self._write_own()  # that it was asked to go, say: others would take it for lost
+                await self._own.write()  # that it was asked to go, say: others would take it for lost
             await self._call(self._lease.revoke)  # last: whoever serves the store may end as soon as we are gone
 
     async def _register_for_sure(self, node: Node) -> tuple[Sequence[KeyValue], int]:
@@ -159,11 +156,11 @@ class Rendezvous:
             self._old_leases.append(self._lease)
         lease = await self._call(lambda: self._store.lease(self._options.lease_ttl_s, self._on_lease_lost))
         self._lease, value = lease, records.to_bytes(node)
-        always = (Op.put(self._own_key, value, lease), Op.range(keys.world))
+        always = (Op.put(self._own.key, value, lease), Op.range(keys.world))
         lead = Op.put(keys.leader, node.id.encode(), lease)
         nobody_leads = (Compare(keys.leader, "mod", "=", 0),)
         result = await self._call(lambda: self._store.txn(nobody_leads, (lead, *always), always))
-        self._written, self._written_at = node, result.revision
+        self._own.took(node, result.revision)
         return result.results[-1].kvs, result.revision
 
     async def _end_old_leases(self) -> None:
@@ -181,18 +178,22 @@ class Rendezvous:
         return self._view
 
     def _look(self) -> View:
-        own, named = self._own, self._followed.entry(self._keys.leader)
+        own, current = self._own.node, self._followed.generation
         seen = [replace(one, node=own) if own and one.node.id == own.id else one for one in self._crew.seen()]
         self._known = self._known or any(own and one.node.id == own.id for one in seen)
-        self._check_own()
+        if self._own.lost_to(self._crew.node(self._options.node_id)):
+            self._submit_unless_closing(self._own.write)
         if not self._known:
             return View(closed=self._followed.closed, wanted=self._followed.wanted)
-        leader = named.value.decode() if named is not None else ""
+        if current is not None:  # a record with fewer slots than its node has is none: as if it were not there
+            needed = self._needed.of(current)
+            seen = [one for one in seen if len(one.node.slots) >= needed.get(one.node.id, 0)]
+        leader = self._followed.leader
         if leader == self._options.node_id and not self._leading.active:
             leader = ""  # it has been elected, and has not looked around yet
         return View(
             nodes=tuple(seen),
-            generation=self._followed.generation,
+            generation=current,
             closed=self._followed.closed,
             wanted=self._followed.wanted,
             elected=leader,
@@ -225,14 +226,14 @@ class Rendezvous:
 
     def publish(self, node: Node) -> None:
         """Make `node` this node's record."""
-        if node == self._own:
+        if node == self._own.node:
             return
-        before, self._own, self._view = self._own, node, None
+        before, self._own.node, self._view = self._own.node, node, None
         self._leading.tell(gathering=self._followed.generation is None)
         if before is not None and not self._options.direct and _but_over(node) == _but_over(before):
-            self._loop.call_later(OVER_S, self._submit_unless_closing, self._write_own)
+            self._loop.call_later(OVER_S, self._submit_unless_closing, self._own.write)
         else:
-            self.submit(self._write_own)
+            self.submit(self._own.write)
 
     def propose(self, generation: Generation) -> None:
         """As the leader, write `generation` if the one it follows is still current.
@@ -278,15 +279,6 @@ class Rendezvous:
             raise
         self._showing = False
 
-    async def _write_own(self) -> None:
-        node, lease = self._own, self._lease
-        if node is None or node == self._written or lease is None:
-            return
-        value = records.to_bytes(node)
-        revision = await self._call(lambda: self._store.put(self._own_key, value, lease))
-        self._written, self._written_at = node, revision
-        log.event(_log, 10, "node record written", revision=revision)
-
     async def _write_generation(self, revision: int, generation: Generation) -> None:
         try:
             await self._leading.write(revision, generation)
@@ -310,12 +302,23 @@ class Rendezvous:
         wanted = self._elected(entry) and not self._leading.active and not self._errands.closing
         if wanted and entry is not None and lease is not None:
             await self._leading.begin(entry, lease)
+            self._mend_if_due()
             self._leading.tell(gathering=self._followed.generation is None)
             self._view = None
             self._on_view()
 
     def _elected(self, leader: KeyValue | None) -> bool:
-        return leader is not None and self._lease is not None and leader.lease == self._lease.id
+        return (
+            leader is not None
+            and self._lease is not None
+            and leader.lease == self._lease.id
+            and not self._followed.misled
+        )
+
+    def _fits(self, generation: Generation) -> bool:
+        """Whether this node has the slots that a generation names."""
+        own = self._own.node
+        return own is None or all(m.slot < len(own.slots) for m in generation.members if m.node == own.id)
 
     async def _read(self) -> None:
         """Read what all follow, and follow it from there."""
@@ -334,19 +337,16 @@ class Rendezvous:
         self._on_view()
 
     async def _rejoin(self) -> None:
-        if self._own is not None and not self._errands.closing:
-            entries, _ = await self._register(self._own)
+        if self._own.node is not None and not self._errands.closing:
+            entries, _ = await self._register(self._own.node)
             self.merge(entries)  # first: what goes with an old lease was there when they were read
             await self._end_old_leases()
             await self._stand()
 
-    async def _probe(self) -> None:
-        await self._call(lambda: self._store.get(self._own_key))
-
     def own(self) -> Node:
         """This node's record, the newest."""
-        assert self._own is not None, "a node that leads has joined"
-        return self._own
+        assert self._own.node is not None, "a node that leads has joined"
+        return self._own.node
 
     def submit(self, work: Work) -> None:
         """Do `work` after what is under way."""
@@ -408,6 +408,9 @@ class Rendezvous:
         fresh, dead = self._followed.merge(changed, gone)
         self._heed_world(fresh)
         self._settle_leadership()
+        if self._own.spoiled_by(changed):
+            self._submit_unless_closing(self._own.write)
+        self._mend_if_due()
         news = self._leading.active and self._crew.heed(*(_under(self._keys.nodes, kvs) for kvs in (changed, gone)))
         if news:
             self._leading.tell(gathering=self._followed.generation is None)
@@ -421,6 +424,8 @@ class Rendezvous:
                 self._leading.tell(gathering=False)
             elif entry.key == self._keys.roster and not self._leading.active:
                 self._crew.tell(entry)
+            elif entry.key == self._keys.roster and not self._leading.told(entry) and not self._crew.is_roster(entry):
+                self._leading.tell_again()
 
     def _settle_leadership(self) -> None:
         """Stand when nobody leads, look around when this node shall, end what is over."""
@@ -433,15 +438,14 @@ class Rendezvous:
                 self._crew.tell(roster)
         if leader is None:
             self._submit_unless_closing(self._stand)
+        elif self._followed.misled:
+            self._mend_if_due()
         elif elected and not self._leading.active:
             self._submit_unless_closing(self._look_around)
 
-    def _check_own(self) -> None:
-        """Write this node's record again if a repetition of an earlier write came late: what others see is old."""
-        found = self._crew.node(self._options.node_id)
-        if found is not None and found[1] > self._written_at and found[0] != self._written:
-            self._written = None
-            self._submit_unless_closing(self._write_own)
+    def _mend_if_due(self) -> None:
+        if self._mending.due:
+            self._submit_unless_closing(self._mending.mend)
 
 
 def _under(prefix: str, entries: Sequence[KeyValue]) -> list[KeyValue]:

@@ -14,7 +14,7 @@ Rules:
   - Should this process be killed, the launcher, a subreaper too, inherits what workers left behind and kills it.
   - Signals of the terminal that were ignored when this process started (nohup) are ignored in the workers, too.
 
-The socket is SOCK_SEQPACKET, one JSON object per packet:
+The socket is SOCK_SEQPACKET, one JSON object per packet, with the number of its descriptors as "fds":
     agent -> here  {"op": "spawn", "id": n, "streams": "oe", "warm": bool}
                        + descriptors [request file, control, stdout?, stderr?]
                    {"op": "prepare"} + [request file]       start the template, unless there is one
@@ -34,6 +34,7 @@ A request file (a memfd, so its size is free) holds {"argv": [...], "env": {...}
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -99,7 +100,10 @@ class Template:
 
     def ask(self, message: dict[str, Any], fds: list[int]) -> bool:
         """Whether it could be asked; it then owns the descriptors."""
-        waits, go = os.pipe2(os.O_CLOEXEC)
+        try:
+            waits, go = os.pipe2(os.O_CLOEXEC)
+        except OSError:  # no descriptor is left: it is executed, which takes fewer
+            return False
         try:
             socket.send_fds(self.socket, [json.dumps(message).encode()], [waits, *fds], socket.MSG_DONTWAIT)
         except OSError:  # it is gone, or reads nothing
@@ -170,7 +174,9 @@ class Spawner:
         if not packet:
             return False
         message = json.loads(packet)
-        if message["op"] == "spawn":
+        if len(fds) < message.get("fds", 0):  # the kernel keeps those for which this process has no room
+            self._lack(message, fds)
+        elif message["op"] == "spawn":
             if not (message["warm"] and self._template is not None and self._template.ask(message, fds)):
                 self._spawn(message, fds)
         elif message["op"] == "prepare":
@@ -184,6 +190,13 @@ class Spawner:
         elif message["op"] == "purge" and not self._ids and (self._template is None or not self._template.asked):
             processes.sweep(self._rest, [self._template.pid] if self._template is not None else [])
         return True
+
+    def _lack(self, message: dict[str, Any], fds: list[int]) -> None:
+        """Without a descriptor left, a worker is refused; a template is not prepared, and workers are executed."""
+        for fd in fds:
+            os.close(fd)
+        if message["op"] == "spawn":
+            self._tell(op="refused", id=message["id"], errno=errno.EMFILE, text=os.strerror(errno.EMFILE))
 
     def _tell(self, **message: object) -> None:
         with contextlib.suppress(OSError):  # the agent is gone: the next poll ends the loop

@@ -78,7 +78,7 @@ class SpawnerProcess:
     def request(self, fds: Sequence[int] = (), **message: Any) -> None:
         """Send one request to the spawner. OSError: it is gone; BlockingIOError: it reads nothing."""
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        self.socket.sendmsg([json.dumps(message).encode()], ancillary)
+        self.socket.sendmsg([json.dumps({**message, "fds": len(fds)}).encode()], ancillary)
 
     def close(self) -> None:
         """Let it kill what is left and wait for its end. A second call does nothing."""
@@ -87,7 +87,9 @@ class SpawnerProcess:
         self.socket.close()
         descriptor = os.pidfd_open(self._pid)
         try:
-            if not select.select([descriptor], [], [], CLOSE_TIMEOUT_S)[0]:
+            ending = select.poll()  # not `select`: the number may be beyond 1023
+            ending.register(descriptor, select.POLLIN)
+            if not ending.poll(CLOSE_TIMEOUT_S * 1000):
                 os.kill(self._pid, signal.SIGKILL)
         finally:
             os.close(descriptor)

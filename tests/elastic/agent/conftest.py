@@ -1,6 +1,7 @@
 """Real `elastic-run` processes on this machine, ended with the test that started them."""
 
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,13 @@ from resilin.testing import ports
 
 @pytest.fixture
 def launch(tmp_path):
-    """`launch(*args, **env)` starts an elastic-run in its own folder."""
+    """`launch(*args, **env)` starts an elastic-run in its own folder. within: the command that runs it."""
     started: list[Launch] = []
 
-    def start(*args: object, **env: str) -> Launch:
+    def start(*args: object, within: Sequence[str] = (), **env: str) -> Launch:
         folder = tmp_path / f"launch{len(started)}"
         folder.mkdir()
-        started.append(Launch(folder, [str(arg) for arg in args], env))
+        started.append(Launch(folder, [str(arg) for arg in args], env, within))
         return started[-1]
 
     yield start

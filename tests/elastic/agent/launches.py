@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,10 @@ INPLACE = Path(__file__).parent / "inplace_worker.py"
 class Launch:
     """One running `elastic-run`; its output goes to files, so it never blocks."""
 
-    def __init__(self, folder: Path, args: list[str], env: dict[str, str]) -> None:
+    def __init__(self, folder: Path, args: list[str], env: dict[str, str], within: Sequence[str] = ()) -> None:
         self.out_path, self.err_path = folder / "launcher.out", folder / "launcher.err"
         with self.out_path.open("wb") as out, self.err_path.open("wb") as err:
-            command = [sys.executable, "-m", "resilin.launcher.elastic_run", *args]
+            command = [*within, sys.executable, "-m", "resilin.launcher.elastic_run", *args]
             env = {**os.environ, "PYTHONUNBUFFERED": "", **env}  # unbuffered a print is two writes: lines would mix
             self.process = subprocess.Popen(command, stdout=out, stderr=err, env=env, cwd=folder)
 

@@ -120,7 +120,7 @@ def test_a_leader_that_does_not_know_yet_that_it_is_none_writes_nothing():
         a = await open_("a")
         await until(lambda: a.view.leader() == "a")
         store.delete(KEYS.leader)
-        store.put(KEYS.leader, b"b")
+        store.put(KEYS.leader, b"b", store.lease(60.0))
         a.propose(generation(1))  # before it hears of that
         await until(lambda: a.view.leader() == "b")
         a.propose(generation(1))

@@ -1,13 +1,15 @@
 """One place for a worker: what its end is told as."""
 
 import asyncio
+import errno
 import os
 import signal
 
 import pytest
 
 from resilin.elastic import control
-from resilin.elastic.agent import placing
+from resilin.elastic.agent import placing, slots
+from resilin.elastic.agent.choice import Choice
 from resilin.elastic.agent.slots import LocalSlot, Owner
 from resilin.elastic.agent.streams import Plan
 from resilin.elastic.records import Generation, GenerationMember
@@ -135,3 +137,48 @@ def test_lines_have_the_rank_that_people_know_before_them(play):
     shown = []
     play(story)
     assert shown == [(0, 2), (0, 1)]
+
+
+@pytest.mark.parametrize("gone_at", ["streams", "process"])
+def test_a_worker_for_which_no_descriptor_is_left_starts_when_there_is_one(tmp_path, monkeypatch, caplog, gone_at):
+    monkeypatch.setattr(slots, "_RETRY_S", 0.01)
+    left = iter([False, False, True])
+
+    def taken(what):
+        if what == gone_at and not next(left):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    class Scarce(Starts):
+        def start(self, command, on_message):
+            taken("process")
+            return super().start(command, on_message)
+
+    class ScarceToo(Asked):
+        def open(self, *arguments):
+            taken("streams")
+            return super().open(*arguments)
+
+    async def whole():
+        starts = Scarce()
+        owner = Owner(
+            node_id="n",
+            host="box",
+            role="default",
+            program=Program(command=("x",), argv=("x",)),
+            plan=ScarceToo(base=tmp_path, keep=False, redirects=Choice(default=3)),
+            supervisor=starts,
+            inherited={},
+            on_message=lambda slot, message: None,
+            on_end=lambda slot: None,
+        )
+        slot = LocalSlot(0, owner)
+        slot.start(1, 2, 1, lambda error_file: {})
+        assert (slot.state, slot.running) == ("running", False)
+        while not slot.running:
+            await asyncio.sleep(0.005)
+        slot.streams.close()
+
+    asyncio.run(whole())
+    told = [record for record in caplog.records if "no file descriptor is left to start a worker" in record.message]
+    assert len(told) == 1
+    assert "ulimit -n" in told[0].fields["advice"]

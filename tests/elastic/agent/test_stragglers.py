@@ -91,10 +91,10 @@ class Aside:
 
     def range(self, prefix):
         class Entry:
-            def __init__(self, value):
-                self.value = value
+            def __init__(self, key, value):
+                self.key, self.value = key, value
 
-        return [Entry(value) for key, value in self.keys.items() if key.startswith(prefix)], 1
+        return [Entry(key, value) for key, value in self.keys.items() if key.startswith(prefix)], 1
 
 
 @pytest.fixture
