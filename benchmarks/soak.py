@@ -281,10 +281,11 @@ def _percent(found: Sequence[bool]) -> float:
 
 
 def _table(table: Mapping[str, judge.Tally]) -> str:
-    head = "| fault | runs | recovered | same bits | ledger | to be named | rank | cause |"
+    head = "| fault | runs | recovered | same bits | ledger | to be named | rank | cause | ended by a timeout |"
     lines = [head, "|---" * (head.count("|") - 1) + "|"]
     for name, one in table.items():
-        counts = (one.runs, one.recovered, one.same, one.counted, one.reports, one.rank_named, one.cause_named)
+        counts = (one.runs, one.recovered, one.same, one.counted, one.reports, one.rank_named)
+        counts = (*counts, one.cause_named, one.timed_out)
         lines.append(f"| {name} | {' | '.join(map(str, counts))} |")
     return "\n".join(lines)
 
