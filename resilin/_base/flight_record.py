@@ -84,6 +84,8 @@ class Call:
     root: int
     """The rank that it goes from or to, of a message the other end; -1: of none, or of any."""
     line: str
+    told: bool = False
+    """Of a collective that runs: whether this rank has got as far as to tell the others what it calls."""
     shards: int = 0
     """Of a sum along a tree: over how many shards. 0 for all else."""
     tag: int = 0
@@ -175,11 +177,14 @@ def start(into: Any, at: int, sequence: int, now: float) -> None:
 
 
 def describe(into: Any, at: int, dtype: bytes, shape: tuple[int, ...], op: bytes, root: int, shards: int) -> None:
-    """Write what the call carries, unless that is there. Of more than eight dimensions the first eight are kept."""
+    """Write what the call carries, unless that is there. Of more than eight dimensions the first eight are kept.
+
+    Without a dtype it says no more than that the others are told of the call; what it carries may come later.
+    """
     kept = shape[:MAX_DIMS]
     (size,) = struct.unpack_from("<i", into, at + _ROOT_AT - 4)
     _refuse(amiss_of_contents(size, kept, root, shards))
-    if into[at + _DESCRIBED_AT]:
+    if into[at + _DESCRIBED_AT] and (into[at + _DTYPE_AT] or not dtype):
         return
     struct.pack_into("<i", into, at + _ROOT_AT, root)
     struct.pack_into("<i", into, at + _SHARDS_AT, shards)
@@ -216,7 +221,8 @@ def decode(data: bytes, at: int, offset: float) -> tuple[int, Call | None]:
     return count, Call(
         state=State(state), group=text_of(group), key=key & _KEY, generation=generation, rank=rank, size=size,
         sequence=sequence, what=text_of(what), dtype=text_of(dtype) if described else "", shape=shape,
-        op=text_of(op) if described else "", root=root, shards=shards, line=text_of(line), tag=tag, by=text_of(by),
+        op=text_of(op) if described else "", told=bool(described), root=root, shards=shards, line=text_of(line),
+        tag=tag, by=text_of(by),
         made=made + offset, started=started + offset if started else 0.0, ended=ended + offset if ended else 0.0,
     )  # fmt: skip
 

@@ -50,9 +50,17 @@ class Entry(Protocol):
         """It runs, as number `sequence` of its group."""
 
     def describe(
-        self, dtype: np.dtype[np.generic], shape: tuple[int, ...], op: ReduceOp | None, root: int, shards: int = 0
+        self,
+        dtype: np.dtype[np.generic] | None,
+        shape: tuple[int, ...],
+        op: ReduceOp | None,
+        root: int,
+        shards: int = 0,
     ) -> None:
-        """What it carries; of a call made of others the first to say counts. Refuses what no reader would believe."""
+        """What it carries (None: nothing that has a dtype), of which the others are told now.
+
+        Of a call made of others the first to say counts. UsageError for what no reader would believe.
+        """
 
     def end(self, failed: bool) -> None:
         """It is over."""
@@ -108,9 +116,15 @@ class _PythonEntry:
         self._recorder.start(self._slot, sequence)
 
     def describe(
-        self, dtype: np.dtype[np.generic], shape: tuple[int, ...], op: ReduceOp | None, root: int, shards: int = 0
+        self,
+        dtype: np.dtype[np.generic] | None,
+        shape: tuple[int, ...],
+        op: ReduceOp | None,
+        root: int,
+        shards: int = 0,
     ) -> None:
-        self._recorder.describe(self._slot, _DTYPES[dtype], shape, b"" if op is None else _OPS[op], root, shards)
+        name = b"" if dtype is None else _DTYPES[dtype]
+        self._recorder.describe(self._slot, name, shape, b"" if op is None else _OPS[op], root, shards)
 
     def end(self, failed: bool) -> None:
         self._recorder.end(self._slot, failed)

@@ -91,6 +91,7 @@ def is_what_was_written(call: Call, one: dict[str, Any], place: Place) -> bool:
     else:
         begun = one["state"] > State.QUEUED
         wanted |= {"state": one["state"], "sequence": one["sequence"] if begun else -1, "tag": 0}
+        wanted["told"] = one["described"]
         if one["described"]:
             wanted |= {"root": one["root"], "shards": one["shards"], "shape": one["shape"][:MAX_DIMS]}
             wanted |= {"dtype": str(one["dtype"]), "op": one["op"].name if one["op"] is not None else ""}
@@ -162,6 +163,7 @@ def test_what_agents_tell_one_another_of_a_call_is_that_call_but_for_times_and_l
         state=data.draw(st.sampled_from([State.QUEUED, State.RUNNING])), group=place.group.decode(), key=place.key,
         generation=place.generation, rank=place.rank, size=place.size, sequence=one["sequence"], what=one["what"],
         dtype=str(one["dtype"]), shape=one["shape"], op="" if one["op"] is None else one["op"].name, root=one["root"],
+        told=one["described"],
         shards=one["shards"], tag=one["tag"], line="x.py:3 f", by="all_gather_object", made=1.0, started=1.0, ended=0.0,
     )  # fmt: skip
     stall = Stall(generation=1, round=1, workers=(Standing(rank=0, pid=1, doing="idle", calls=stalls.compact([call])),))

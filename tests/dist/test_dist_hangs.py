@@ -60,19 +60,34 @@ def test_at_the_limit_that_real_jobs_have_it_takes_less_than_eight_seconds(tmp_p
     assert FLOOR_S <= found.silent_s < 8.0
 
 
-def test_a_rank_that_does_not_come_out_of_a_collective_that_the_others_have_finished_is_named(tmp_path: Path) -> None:
-    """It is inside of one, as they are, but waits for nobody."""
+def _frozen(folder: Path, phase: str, then: Callable[[], Any] = lambda: None, **options: Any) -> dict[str, Named]:
+    """By collective, what is said when rank HUNG hangs inside of it, at `phase`."""
     found = {}
     for name in COLLECTIVES:
-        frozen = FaultPlan().freeze(HUNG, name, call=int(name == "barrier"), phase="end")  # one there is before it
+        frozen = FaultPlan().freeze(HUNG, name, call=int(name == "barrier"), phase=phase)  # one there is before it
 
         def call(rank: int, make: Make, name: str = name) -> None:
             COLLECTIVES[name](rank, make)
-            dist.barrier()
+            then()
 
-        (tmp_path / name).mkdir()
-        found[name] = hangs.hang(tmp_path / name, SIZE, call, comes=frozen)
+        (folder / name).mkdir()
+        found[name] = hangs.hang(folder / name, SIZE, call, comes=frozen, **options)
         assert frozen.all_fired()
+    return found
+
+
+@pytest.mark.parametrize("transport", ["shm", "hosts"])
+def test_a_rank_that_hangs_inside_a_collective_before_it_tells_the_others_is_named(
+    tmp_path: Path, transport: str
+) -> None:
+    """All are inside of it, but one has said nothing yet."""
+    found = _frozen(tmp_path, "start", transport=transport)
+    assert not {name: one for name, one in found.items() if not is_named(one, name)}
+
+
+def test_a_rank_that_does_not_come_out_of_a_collective_that_the_others_have_finished_is_named(tmp_path: Path) -> None:
+    """It is inside of one, as they are, but waits for nobody."""
+    found = _frozen(tmp_path, "end", dist.barrier)
     assert not {name: one for name, one in found.items() if not is_named(one, "barrier")}
 
 

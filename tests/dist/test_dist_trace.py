@@ -93,11 +93,13 @@ def test_a_sum_along_a_tree_has_shards_and_no_root_and_who_is_missing_from_it_is
 ) -> None:
     with _started(3, SUMS_ALONG_A_TREE, tmp_path):
         code, said = _trace(capsys, tmp_path, "--after", "0.2", first="STUCK")
-        what = r"tree_all_reduce #4 float64\[4\] SUM of 5 shards"
+        what = r"tree_all_reduce #4 float64\[4\] SUM of 5 shards in _sum_along_tree"
         assert code == 1
         assert re.match(rf"STUCK: rank 1 of 3 is missing from {what} of group 'test' generation 1, waited", said[0])
         assert re.match(rf"  ranks 0, 2: {what} waits for ", said[1])
-        assert re.match(r"  rank 1: MISSING: its last was tree_all_reduce #3 float64\[4\] SUM of 5 shards fin", said[2])
+        assert re.match(
+            r"  rank 1: MISSING: its last was tree_all_reduce #3 float64\[4\] SUM of 5 shards in _", said[2]
+        )
         _, text = _trace(capsys, tmp_path, "--json")
         found = json.loads("\n".join(text))
         assert found["notes"] == []

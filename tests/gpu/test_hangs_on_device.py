@@ -16,6 +16,7 @@ from standin_device import cuda
 
 from resilin.elastic.hangs.pace import FLOOR_S, Pace
 from resilin.testing import hangs
+from resilin.testing.faults import FaultPlan
 from resilin.testing.hangs import COLLECTIVES, HUNG, LIMIT_S, Named
 
 SIZE = 3
@@ -62,6 +63,17 @@ def test_the_rank_that_is_missing_from_a_collective_is_named(tmp_path: Path, bac
     found = hangs.hangs(tmp_path, SIZE, COLLECTIVES, make=cuda, backend=backend)
     assert not {name: one for name, one in found.items() if not is_named(one, name)}
     assert all(LIMIT_S <= one.silent_s < 8.0 for one in found.values())
+
+
+@pytest.mark.parametrize("name", ["barrier", "all_reduce", "tree_all_reduce"])
+def test_a_rank_that_hangs_inside_a_collective_before_it_tells_the_others_is_named(
+    tmp_path: Path, backend: str, name: str
+) -> None:
+    """As where its device never comes to an end, while it copies for the host."""
+    frozen = FaultPlan().freeze(HUNG, name, call=int(name == "barrier"))  # one barrier there is before it
+    found = hangs.hang(tmp_path, SIZE, COLLECTIVES[name], make=cuda, backend=backend, comes=frozen)
+    assert frozen.all_fired()
+    assert is_named(found, name), found
 
 
 def test_at_the_limit_that_real_jobs_have_it_takes_less_than_eight_seconds(tmp_path: Path, backend: str) -> None:

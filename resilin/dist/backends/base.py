@@ -78,17 +78,18 @@ class Call:
 
     def refusal(self) -> Descriptor:
         """What this rank tells the others of a call whose arguments it refuses."""
+        self.note(None, ())
         return Descriptor(self.stamp, self.kind, op=REFUSED)
 
     def note(
         self,
-        dtype: np.dtype[np.generic],
+        dtype: np.dtype[np.generic] | None,
         shape: tuple[int, ...],
         op: ReduceOp | None = None,
         root: int = -1,
         shards: int = 0,
     ) -> None:
-        """Tell the flight recorder what the call carries."""
+        """Tell the flight recorder what the call carries, just before the others are told."""
         if self.entry is not None:
             self.entry.describe(dtype, shape, op, root, shards)
 
@@ -103,6 +104,7 @@ class Call:
     ) -> Descriptor:
         """What this rank tells the others of the call. shards: of a sum along a tree, over how many."""
         if array is None:
+            self.note(None, (), None, root)
             return Descriptor(self.stamp, self.kind, root=root)
         self.note(array.dtype, array.shape, op, root, shards)
         code = DTYPE_CODES[array.dtype]

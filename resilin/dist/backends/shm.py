@@ -215,6 +215,7 @@ class ShmBackend:
     def barrier(self, call: Call) -> None:
         """See Backend."""
         self._memory.segment()
+        call.note(None, ())
         deadline, spin = self._limits(call)
         nothing: list[Array] = []
         status = self._collectives.run(

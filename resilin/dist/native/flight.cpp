@@ -103,8 +103,8 @@ void Flight::start(uint64_t number, int64_t sequence) {
 void Flight::describe(uint64_t number, nb::handle dtype, nb::handle shape, nb::handle op, int root, int shards) {
     Record *record = held(number);
     if (!record) return;
-    PyObject *name = PyDict_GetItemWithError(dtypes_.ptr(), dtype.ptr());
-    if (!name || !PyTuple_Check(shape.ptr())) throw nb::type_error("expected a dtype of dist and a tuple");
+    PyObject *name = dtype.is_none() ? nullptr : PyDict_GetItemWithError(dtypes_.ptr(), dtype.ptr());
+    if ((!name && !dtype.is_none()) || !PyTuple_Check(shape.ptr())) throw nb::type_error("expected a dtype of dist, or None, and a tuple");
     const auto dims = std::min<Py_ssize_t>(PyTuple_GET_SIZE(shape.ptr()), 8);
     if (root < -1 || root >= record->size)
         throw refused("root " + std::to_string(root) + " in a group of " + std::to_string(record->size) + ": expected 0 to " +
@@ -117,11 +117,11 @@ void Flight::describe(uint64_t number, nb::handle dtype, nb::handle shape, nb::h
         if (extents[i] < -1)
             throw refused("shape " + nb::cast<std::string>(nb::repr(shape)) + ": expected extents of 0 or more, or -1 for any");
     }
-    if (record->described) return;
+    if (record->described && (record->dtype[0] || !name)) return;
     std::memcpy(record->shape, extents, static_cast<size_t>(dims) * sizeof extents[0]);
     record->root = root;
     record->shards = shards;
-    put(record->dtype, PyBytes_AS_STRING(name), static_cast<size_t>(PyBytes_GET_SIZE(name)));
+    if (name) put(record->dtype, PyBytes_AS_STRING(name), static_cast<size_t>(PyBytes_GET_SIZE(name)));
     if (!op.is_none()) {
         const std::string &said = ops_.at(nb::cast<size_t>(op));
         put(record->op, said.data(), said.size());
@@ -223,7 +223,7 @@ void bind_flight(nb::module_ &m) {
         .def("start", [](FlightEntry &e, int64_t sequence) { e.flight->start(e.number, sequence); }, nb::arg("sequence") = -1)
         .def("describe", [](FlightEntry &e, nb::handle dtype, nb::handle shape, nb::handle op, int root, int shards) {
             e.flight->describe(e.number, dtype, shape, op, root, shards);
-        }, nb::arg("dtype"), nb::arg("shape"), nb::arg("op").none(), nb::arg("root"), nb::arg("shards") = 0)
+        }, nb::arg("dtype").none(), nb::arg("shape"), nb::arg("op").none(), nb::arg("root"), nb::arg("shards") = 0)
         .def("end", [](FlightEntry &e, bool failed) { e.flight->end(e.number, failed); }, nb::arg("failed"));
     nb::class_<FlightLog>(m, "FlightLog")
         .def(nb::init<nb::object, nb::bytes, uint64_t, int64_t, int, int>(), nb::arg("flight"), nb::arg("group"),

@@ -103,14 +103,18 @@ class Group:
         return {rank: call for rank, call in self.here.items() if call.state == State.RUNNING}
 
     def waits(self) -> list[Wait]:
-        """Who is inside a collective that others have not come to: each waits for these, however far others are."""
+        """Who is inside a collective that others have not come to: each waits for these, however far others are.
+
+        One that is inside, too, but has not got as far as to tell the others what it calls has not come either.
+        """
         reached = {rank: at for rank, member in self.members.items() if (at := member.reached()) is not None}
+        inside = self.running()
+        untold = {rank: call.sequence for rank, call in inside.items() if not call.told}
         return [
             Wait(self, rank, other, call)
-            for rank, member in self.members.items()
-            if (call := member.running()) is not None
+            for rank, call in inside.items()
             for other, at in reached.items()
-            if at < call.sequence
+            if at < call.sequence or (call.told and untold.get(other) == call.sequence)
         ]
 
     def running(self) -> dict[int, Call]:

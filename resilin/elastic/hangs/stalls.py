@@ -20,7 +20,7 @@ _ENDED_STATES = (State.DONE, State.FAILED)
 # what is told of a call: not when, for clocks of hosts differ; not from where, for the stack says it
 _FIELDS = (
     "state", "group", "key", "generation", "rank", "size", "sequence", "what", "dtype", "shape", "op", "root", "shards",
-    "tag",
+    "tag", "told",
 )  # fmt: skip
 
 

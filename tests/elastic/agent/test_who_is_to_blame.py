@@ -303,3 +303,10 @@ def test_who_receives_from_any_rank_waits_for_all_others():
         stands(1, joined(1, size=2), call(1, 0, State.DONE, size=2)),
     ]
     assert judge(standings).ranks == (1,)
+
+
+def test_who_is_inside_the_collective_of_all_and_has_told_the_others_nothing_of_it_is_to_blame():
+    inside = [replace(call(rank, 7), told=rank != 1) for rank in range(3)]
+    standings = [stands(rank, joined(rank), each) for rank, each in enumerate(inside)]
+    assert judge(standings).ranks == (1,)
+    assert "ranks 0, 2 wait in all_reduce #7" in judge(standings).reason
