@@ -33,7 +33,7 @@ STEPS = 60
 SECRET = "soak"
 LIMIT_S = 90.0
 LOG = harness.ROOT / "build" / "soak.jsonl"
-PROGRAM = ("-m", "resilin.testing.chaos_job", "{folder}", "--steps", str(STEPS), "--timeout", "3")
+PROGRAM = ("-m", "resilin.testing.chaos_job", "{folder}", "--steps", str(STEPS))
 
 METHOD = f"""`resilin.testing.chaos_job`, {STEPS} steps with dropout, batch norm, AdamW, a learning-rate schedule and a
 checkpoint every ten, under schedules of one or two faults, drawn from seeds. A run counts for a kind of fault when that

@@ -222,4 +222,4 @@ def test_what_of_a_recorder_cannot_be_read_is_said(tmp_path: Path, damage: str) 
     found = looking.calls(tmp_path, 7)
     assert re.search(told, found.unread), found.unread
     assert len(found.calls) == (1 if damage == "record" else 0)
-    assert looking.calls(tmp_path, 8) == looking.Calls()
+    assert looking.calls(tmp_path, 8) == looking.Calls((), looking.NO_RECORDER)

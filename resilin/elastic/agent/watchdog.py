@@ -264,13 +264,14 @@ class Watchdog:
         now = self._clock.monotonic()
         track = self._track(slot, now)
         found = looking.calls(slot.flights, pid)
-        if found.unread:
+        if found.unread not in ("", looking.NO_RECORDER):  # that is for who wants to know why nobody is named
             self._tell_unread(slot, found.unread)
         return Standing(
             rank=slot.rank,
             pid=pid,
             doing=doing,
             at=stacks.place(stack),
+            strays=stacks.strays(stack),
             pause=track.pause if now < track.pause_end else "",
             calls=stalls.compact(found.calls),
             unread=shorten(found.unread, _UNREAD_CHARS),
@@ -372,7 +373,7 @@ class Watchdog:
     async def _set_aside(self, standings: Sequence[Standing]) -> None:
         """Write the stacks where the agent of whoever is to blame finds them; a store that is away has none."""
         share = _MOST_STACKS_BYTES // max(1, len(standings))
-        body = json.dumps({str(who.rank): self._stacks[who.rank][:share] for who in standings}).encode()
+        body = json.dumps({str(who.rank): _fitting(self._stacks[who.rank], share) for who in standings}).encode()
         key = self._prefix + self._config.node_id
         with contextlib.suppress(StoreError):
             await self._rendezvous.aside(lambda store, lease: store.put(key, body, lease))
@@ -395,6 +396,13 @@ def _by_node(view: View, current: Generation) -> dict[str, Stall]:
         for name, node in found.items()
         if node is not None and node.stall is not None and node.stall.generation == current.number
     }
+
+
+def _fitting(text: str, most: int) -> str:
+    """As much of the beginning as takes `most` bytes of JSON, where what is not ASCII takes six or twelve."""
+    while (size := len(json.dumps(text))) > most:
+        text = text[: min(len(text) - 1, len(text) * most // size)]
+    return text
 
 
 def _lines(others: Sequence[tuple[Standing, str]]) -> tuple[str, ...]:

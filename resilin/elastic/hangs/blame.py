@@ -3,6 +3,7 @@
 stopped     one that a signal has stopped, wherever it stands
 outside     one that others wait for and that waits for nobody, in no collective and no message, or in a collective that
             those others have finished: of these the ones that use no processor first
+strays      where all are inside the same collective: one whose main thread has gone from there into other code
 ring        ranks that wait for one another: the one that most wait for, of these the highest
 nobody      all are inside the same collective, or nobody waits, or a rank has announced a pause or is debugged, or
             whoever the others may wait for is on a node that says nothing: that node's lease tells
@@ -10,7 +11,7 @@ nobody      all are inside the same collective, or nobody waits, or a rank has a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from resilin._base.flight import Flight
@@ -108,9 +109,12 @@ def _unheard(unheard: Collection[int], inside: Collection[int], found: Sequence[
     return Verdict(reason=f"nothing is heard of {_ranks(unheard)}, so nobody can be named{where}")
 
 
-def _nobody_waits(standings: Sequence[Standing], inside: Collection[int], found: Sequence[Group]) -> Verdict:
+def _nobody_waits(standings: Sequence[Standing], inside: Set[int], found: Sequence[Group]) -> Verdict:
     if len(standings) == 1 and not inside:
         return Verdict(ranks=(standings[0].rank,), reason="it is the only worker")
+    strayed = tuple(who.rank for who in standings if who.strays and who.rank in inside)
+    if 0 < len(strayed) <= len(inside) - len(strayed):
+        return Verdict(ranks=strayed, reason=_others(inside - set(strayed), found))
     if len(inside) == len(standings):
         return Verdict(
             reason=f"all ranks are in the same collective, so none waits for another: {_others(inside, found)}; look "

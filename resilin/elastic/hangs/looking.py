@@ -149,11 +149,14 @@ class Calls(NamedTuple):
     """What of it cannot be read, and why, for people; "": nothing."""
 
 
+NO_RECORDER = "it has no flight recorder: RESILIN_TRACE_CALLS=0, no room for it, or no group"
+
+
 def calls(folder: Path, pid: int) -> Calls:
-    """What the flight recorder of a worker holds; nothing when it has none."""
+    """What the flight recorder of a worker holds."""
     path = _recorder(folder, pid)
     if path is None:
-        return Calls()
+        return Calls(unread=NO_RECORDER)
     try:
         found = flight.read(path)
     except (OSError, UsageError) as error:

@@ -36,6 +36,8 @@ class Standing:
     """file:line of the program, in its main thread; empty: it could not tell."""
     pause: str = ""
     """The long pause that it announced."""
+    strays: bool = False
+    """Its main thread is inside a collective or message, and from there in other code: it waits for nobody."""
     calls: tuple[tuple[Any, ...], ...] = ()
     """Collectives and messages, the fields of `_FIELDS` of each, in the order in which they were made."""
     unread: str = ""

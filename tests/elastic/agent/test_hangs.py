@@ -19,6 +19,7 @@ WHY = {
     "lock": r"it is blocked at \S+hanging_worker.py:\d+ in lock",
     "gil": r"it is \w+ at \S+hanging_worker.py:\d+ in \S+",  # the main thread, where it waits for the lock
     "circle": r"it is busy at \S+hanging_worker.py:\d+ in circle",
+    "inside": r"it is blocked at \S+hanging_worker.py:\d+ in lock",
     "noise": r"it is busy at \S+hanging_worker.py:\d+ in lock",
     "skip": r"it is blocked at \S+hanging_worker.py:\d+ in skip",
 }

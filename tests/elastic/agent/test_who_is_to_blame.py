@@ -1,5 +1,6 @@
 """How long steps may take, and who is to blame when none comes: pure functions."""
 
+import json
 import math
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import pytest
 
 from resilin._base.flight_record import JOIN, Call, State
 from resilin.elastic import records
+from resilin.elastic.agent import watchdog
 from resilin.elastic.hangs import blame, flights, stalls
 from resilin.elastic.hangs.pace import BUSY_S, FIRST_IDLE_S, FIRST_S, FLOOR_S, KEPT, Pace
 from resilin.elastic.hangs.stalls import Stall, Standing
@@ -310,3 +312,19 @@ def test_who_is_inside_the_collective_of_all_and_has_told_the_others_nothing_of_
     standings = [stands(rank, joined(rank), each) for rank, each in enumerate(inside)]
     assert judge(standings).ranks == (1,)
     assert "ranks 0, 2 wait in all_reduce #7" in judge(standings).reason
+
+
+@pytest.mark.parametrize("text", ["x" * 999, "ü" * 999, "\U0001f600" * 999, "\n" * 999, "", "short"])
+def test_stacks_that_are_set_aside_fit_into_their_share_as_json(text):
+    kept = watchdog._fitting(text, 100)
+    assert len(json.dumps(kept)) <= 100
+    assert text.startswith(kept)
+    assert kept == text or len(json.dumps(kept)) > 80
+
+
+def test_where_all_are_inside_the_same_collective_the_one_that_has_gone_from_there_into_other_code_is_to_blame():
+    standings = [waits(0, 7), replace(waits(1, 7), strays=True), waits(2, 7)]
+    assert judge(standings).ranks == (1,)
+    assert judge(standings).reason.startswith("ranks 0, 2 wait in all_reduce #7")
+    everybody = [replace(who, strays=True) for who in standings]
+    assert judge(everybody).ranks == (), "then nobody is left that waits for it"
