@@ -61,6 +61,9 @@ def headline(group: Group, now: float, after_s: float) -> str:
         text = f"{ranks(absent)} of {group.size} {verb} missing from {call.within()} of {group}{since}"
     else:
         text = f"{ranks(group.here)} of {group.size} came to {call.within()} of {group}{since}"
+    untold = [rank for rank, c in waiting.items() if not c.told]
+    if 0 < len(untold) < len(waiting):
+        text += f"; {ranks(untold)} {'has' if len(untold) == 1 else 'have'} not told the others of it yet"
     ahead = group.ahead()
     if ahead and waiting.keys() - ahead.keys():
         text += f"; {ranks(ahead)} {'has' if len(ahead) == 1 else 'have'} finished it and wait"

@@ -14,6 +14,7 @@ import pytest
 from resilin import dist
 from resilin._base import env, flight
 from resilin._base.clock import SYSTEM, Deadline
+from resilin.dist import loader
 from resilin.dist.backends import registry
 from resilin.dist.message import Kind
 from resilin.elastic.agent import stragglers
@@ -267,5 +268,10 @@ def test_every_public_function_in_which_ranks_wait_is_tried() -> None:
 def test_the_rank_that_is_missing_from_a_public_function_is_named(tmp_path: Path) -> None:
     calls: dict[str, Hanging] = {name: (lambda rank, _, f=f: f(rank)) for name, (_, f) in FUNCTIONS.items()}
     found = hangs.hangs(tmp_path, SIZE, calls)
-    wrong = {name: found[name] for name, (what, _) in FUNCTIONS.items() if not is_named(found[name], what)}
+    sent = () if loader.shared_memory else ("send", "isend")  # over sockets the receiver's memory takes a message in,
+    wrong = {  # and who has sent it waits in what comes next
+        name: found[name]
+        for name, (what, _) in FUNCTIONS.items()
+        if not is_named(found[name], what) and not (name in sent and is_named(found[name], "barrier"))
+    }
     assert not wrong

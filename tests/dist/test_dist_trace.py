@@ -505,3 +505,41 @@ def test_the_newest_generation_of_a_group_counts() -> None:
     found = _groups(_call(0, 4, State.RUNNING), _call(0, 1, State.DONE, generation=2, key=2))
     (job,) = flights.jobs(found)
     assert [group.generation for group in flights.newest(job)] == [2]
+
+
+def _recorded(folder: Path, calls: dict[int, list[tuple[int, str]]]) -> None:
+    """By rank, the numbers of its all_reduces and how far each has come: told, untold or done."""
+    for rank, made in calls.items():
+        with contextlib.closing(Recorder(folder / f"{rank}.flight", "here", 8)) as file:
+            place = Place(b"g", 5, 1, rank, len(calls))
+            file.end(file.begin(place, b"join", b"a.py:1 f"), failed=False)
+            for sequence, state in made:
+                slot = file.begin(place, b"all_reduce", b"a.py:2 f")
+                file.start(slot, sequence)
+                if state != "untold":
+                    file.describe(slot, b"float32", (3,), b"SUM", -1)
+                if state == "done":
+                    file.end(slot, failed=False)
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        (
+            {0: [(0, "told")], 1: [(0, "untold")], 2: [(0, "told")]},
+            r"ranks 0-2 of 3 came to all_reduce #0 float32\[3\] SUM of .*; rank 1 has not told the others of it yet",
+        ),
+        (
+            {0: [(0, "done"), (1, "told")], 1: [(0, "told")], 2: [(0, "done"), (1, "told")]},
+            r"ranks 0-2 of 3 came to all_reduce #0 float32\[3\] SUM of .*"
+            r"; ranks 0, 2 have finished it and wait in all_reduce #1 float32\[3\] SUM",
+        ),
+    ],
+)
+def test_who_hangs_inside_a_collective_is_told_from_those_that_wait_in_it(
+    calls: dict[int, list[tuple[int, str]]], said: str, tmp_path: Path, capsys: Said
+) -> None:
+    _recorded(tmp_path, calls)
+    code, lines = _trace(capsys, tmp_path, "--after", "0")
+    assert code == 1
+    assert re.match(rf"STUCK: {said}", lines[0]), lines
