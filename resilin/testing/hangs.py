@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from resilin import dist
 from resilin._base import flight
 from resilin._base.clock import SYSTEM, Deadline
 from resilin._base.flight import SUFFIX, Recorder
 from resilin._base.threads import OwnedThread
-from resilin.dist import loader, recorder, tree
+from resilin.dist import api, loader, recorder, tree
 from resilin.dist.backends.base import METHODS
+from resilin.dist.world import get_world_size
 from resilin.elastic.hangs import blame, stalls
 from resilin.elastic.hangs.blame import Verdict
 from resilin.elastic.hangs.pace import Pace
@@ -48,24 +48,24 @@ Hanging = Callable[[int, Make], Any]
 
 
 def _sum_along_tree(rank: int, make: Make) -> None:
-    plan = tree.plan(SHARDS, dist.get_world_size())
-    dist.tree_all_reduce({node: make(np.ones(4)) for node in plan.subtrees(rank)}, make(np.ones(4)), plan)
+    plan = tree.plan(SHARDS, get_world_size())
+    api.tree_all_reduce({node: make(np.ones(4)) for node in plan.subtrees(rank)}, make(np.ones(4)), plan)
 
 
 def _rows(make: Make, root: bool = True) -> list[Any] | None:
-    return [make(np.ones(4)) for _ in range(dist.get_world_size())] if root else None
+    return [make(np.ones(4)) for _ in range(get_world_size())] if root else None
 
 
 COLLECTIVES: Mapping[str, Hanging] = {
-    "barrier": lambda rank, make: dist.barrier(),
-    "all_reduce": lambda rank, make: dist.all_reduce(make(np.ones(4))),
-    "reduce": lambda rank, make: dist.reduce(make(np.ones(4)), dst=0),
-    "broadcast": lambda rank, make: dist.broadcast(make(np.ones(4)), src=HUNG),
-    "all_gather": lambda rank, make: dist.all_gather(_rows(make) or [], make(np.ones(4))),
-    "reduce_scatter": lambda rank, make: dist.reduce_scatter(make(np.ones(4)), _rows(make) or []),
-    "gather": lambda rank, make: dist.gather(make(np.ones(4)), _rows(make, rank == 0), dst=0),
-    "scatter": lambda rank, make: dist.scatter(make(np.ones(4)), _rows(make, rank == HUNG), src=HUNG),
-    "all_to_all": lambda rank, make: dist.all_to_all(_rows(make) or [], _rows(make) or []),
+    "barrier": lambda rank, make: api.barrier(),
+    "all_reduce": lambda rank, make: api.all_reduce(make(np.ones(4))),
+    "reduce": lambda rank, make: api.reduce(make(np.ones(4)), dst=0),
+    "broadcast": lambda rank, make: api.broadcast(make(np.ones(4)), src=HUNG),
+    "all_gather": lambda rank, make: api.all_gather(_rows(make) or [], make(np.ones(4))),
+    "reduce_scatter": lambda rank, make: api.reduce_scatter(make(np.ones(4)), _rows(make) or []),
+    "gather": lambda rank, make: api.gather(make(np.ones(4)), _rows(make, rank == 0), dst=0),
+    "scatter": lambda rank, make: api.scatter(make(np.ones(4)), _rows(make, rank == HUNG), src=HUNG),
+    "all_to_all": lambda rank, make: api.all_to_all(_rows(make) or [], _rows(make) or []),
     "tree_all_reduce": _sum_along_tree,
 }
 """A call of each collective of a backend, in which others wait for rank HUNG."""
@@ -169,7 +169,7 @@ def hangs(
     def rank_main(rank: int) -> None:
         try:
             for name, call in calls.items():
-                dist.barrier()
+                api.barrier()
                 arrived.wait(PATIENCE_S)
                 if rank == HUNG and comes is None:
                     said[name].wait(PATIENCE_S)
