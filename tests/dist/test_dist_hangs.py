@@ -132,7 +132,7 @@ def test_the_rank_that_is_missing_from_a_collective_over_mpi_is_named(tmp_path: 
     program = [str(mpiexec), "-n", str(SIZE), sys.executable, "-c", MPI, str(tmp_path)]
     variables = env.snapshot({"RESILIN_TRACE_DIR": str(tmp_path / "trace")})
     found = {}
-    with subprocess.Popen(program, env=variables, stderr=subprocess.PIPE, text=True) as job:
+    with subprocess.Popen(program, env=variables, stderr=subprocess.PIPE, text=True, start_new_session=True) as job:
         try:
             for name in COLLECTIVES:
                 patience = Deadline(PATIENCE_S)
