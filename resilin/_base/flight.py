@@ -10,7 +10,8 @@ that it is there. A copy of the file takes bytes in any order, so a reader makes
 says that something is there, of the second what that is, and by the third whether the record's number has stayed.
 
 A reader distrusts the file. Checksums go with the header and with whose call a record is; of the rest of a record
-whatever is counted or computed with is checked in `_record`, and a record that makes no sense is left out.
+whatever is counted or computed with is checked in `flight_record`, as it was when it was written. A record that makes
+no sense is left out, and `Flight.damage` says so.
 """
 
 from __future__ import annotations
@@ -23,112 +24,23 @@ import stat
 import struct
 import threading
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
-from functools import lru_cache
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from resilin._base import flight_record
 from resilin._base.clock import SYSTEM
+from resilin._base.flight_record import DATA_AT, RECORD_BYTES, STATE_AT, Call, Place, State, text_of
 from resilin.errors import UsageError
 
 SUFFIX = ".flight"
-MAX_DIMS = 8
 MOST_CALLS = 1 << 20  # in one file
-_MOST_RANKS = 1 << 24  # that a group may say to have: reports count them
-_LAST_TIME_S = 253_402_300_799  # the end of the year 9999, the last of calendars
-_MAGIC = b"RSLNFLT4"
+_MAGIC = b"RSLNFLT5"
+_MAKE = b"RSLNFLT"  # and then a digit, the version
 # magic, process id, capacity, whether a lock tells if the process lives, wall time less monotonic time; host, job
 _HEADER = struct.Struct("<8sIII4xd64s96s")
 _SUM = struct.Struct("<I")  # after the header: its checksum
 HEADER_BYTES = 256
-# number, state, 1 + dims once described, rank, size, root, generation, sequence, key, shape, made, started, ended;
-# what, dtype, op, group, line, tag, by
-_RECORD = struct.Struct("<QBB2xiiiqqQ8q3d24s12s12s56s144sq32s")
-RECORD_BYTES = _RECORD.size
-_STATE_AT = 8
-_DESCRIBED_AT = 9
-_DATA_AT = 10  # from here on is what the bytes before say is there
-_ROOT_AT = struct.calcsize("<QBB2xii")
-_PLACE = struct.Struct("<56sIqii")  # what a place's checksum is of
-_SEQUENCE_AT = struct.calcsize("<QBB2xiiiq")
-_SHAPE_AT = struct.calcsize("<QBB2xiiiqqQ")
-_STARTED_AT = struct.calcsize("<QBB2xiiiqqQ8qd")
-_DTYPE_AT = struct.calcsize("<QBB2xiiiqqQ8q3d24s")
-LINE_BYTES = 144
-JOIN = "join"  # what a record says that begins a rank's calls in a group
-
-
-class State(IntEnum):
-    """How far a call has come."""
-
-    EMPTY = 0
-    QUEUED = 1
-    RUNNING = 2
-    DONE = 3
-    FAILED = 4
-
-
-class Place(NamedTuple):
-    """One rank of one group. `key`, of 32 bits, is the same on all its ranks and, but for chance, nowhere else."""
-
-    group: bytes
-    key: int
-    generation: int
-    rank: int
-    size: int
-
-
-_KEY = (1 << 32) - 1
-
-
-@lru_cache(maxsize=256)  # of a file a few, of which each is read thousands of times
-def sealed(place: Place) -> int:
-    """What a record has for the key: above it a checksum of the place."""
-    key = place.key & _KEY
-    said = _PLACE.pack(place.group, key, place.generation, place.rank, place.size)
-    return zlib.crc32(said) << 32 | key
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """One recorded call. Times are seconds since the epoch on its host; 0 for what has not happened."""
-
-    state: State
-    group: str
-    key: int
-    generation: int
-    rank: int
-    size: int
-    sequence: int
-    what: str
-    dtype: str
-    shape: tuple[int, ...]
-    op: str
-    root: int
-    line: str
-    tag: int = 0
-    """Of a message: below zero the library's own. 0 for collectives."""
-    by: str = ""
-    """The function of this library that was called, as "all_gather_object"; "" where that is not known."""
-    made: float
-    started: float
-    ended: float
-
-    def __str__(self) -> str:
-        text = self.what if self.sequence < 0 else f"{self.what} #{self.sequence}"
-        if self.dtype:
-            text += f" {self.dtype}[{', '.join('*' if extent < 0 else str(extent) for extent in self.shape)}]"
-        text += f" {self.op}" if self.op else ""
-        peer = {"send": "to", "recv": "from"}.get(self.what, "root")
-        text += f" {peer} {self.root}" if self.root >= 0 else ""
-        return text + (f" tag {self.tag}" if self.tag > 0 else "")
-
-    def within(self) -> str:
-        """The same, and the function that was called where it is another one."""
-        return str(self) + (f" in {self.by}" if self.by not in ("", self.what, f"i{self.what}") else "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +64,8 @@ class Flight:
 
 class Recorder:
     """Writes one new file. `begin` gives a slot for `start`, `describe` and `end`; any thread may call them.
+
+    UsageError for what no reader would believe: see `flight_record`.
 
     OSError when the file cannot be made, FileExistsError when there is one: it may be mapped. Owner: the process, until
     `close`, which leaves the file. A slot whose record was overwritten by newer calls is written no more. While the
@@ -188,41 +102,29 @@ class Recorder:
                 return 0
             self._number = slot = self._number + 1
             at = self._at(slot)
-            struct.pack_into("<Q", self.map, at, 0)
-            record = _RECORD.pack(
-                0, State.QUEUED, 0, place.rank, place.size, -1, place.generation, -1, sealed(place), *(0,) * MAX_DIMS,
-                SYSTEM.monotonic(), 0.0, 0.0, what, b"", b"", place.group, line, tag, by,
-            )  # fmt: skip
+            record = flight_record.fresh(place, what, line, by, tag, SYSTEM.monotonic())
+            flight_record.number(self.map, at, 0)
             self.map[at : at + RECORD_BYTES] = record
-            struct.pack_into("<Q", self.map, at, slot)
+            flight_record.number(self.map, at, slot)
         return slot
 
     def start(self, slot: int, sequence: int) -> None:
         """The call runs, as number `sequence` of its group."""
         with self._lock:
             if self._holds(slot):
-                at = self._at(slot)
-                struct.pack_into("<q", self.map, at + _SEQUENCE_AT, sequence)
-                struct.pack_into("<d", self.map, at + _STARTED_AT, SYSTEM.monotonic())
-                self.map[at + _STATE_AT] = State.RUNNING
+                flight_record.start(self.map, self._at(slot), sequence, SYSTEM.monotonic())
 
-    def describe(self, slot: int, dtype: bytes, shape: tuple[int, ...], op: bytes, root: int) -> None:
+    def describe(self, slot: int, dtype: bytes, shape: tuple[int, ...], op: bytes, root: int, shards: int = 0) -> None:
         """What it carries; the first to say counts. Of more than eight dimensions the first eight are kept."""
         with self._lock:
-            if self._holds(slot) and not self.map[(at := self._at(slot)) + _DESCRIBED_AT]:
-                kept = shape[:MAX_DIMS]
-                struct.pack_into("<i", self.map, at + _ROOT_AT, root)
-                struct.pack_into(f"<{len(kept)}q", self.map, at + _SHAPE_AT, *kept)
-                struct.pack_into("<12s12s", self.map, at + _DTYPE_AT, dtype, op)
-                self.map[at + _DESCRIBED_AT] = 1 + len(kept)
+            if self._holds(slot):
+                flight_record.describe(self.map, self._at(slot), dtype, shape, op, root, shards)
 
     def end(self, slot: int, failed: bool) -> None:
         """The call is over."""
         with self._lock:
             if self._holds(slot):
-                at = self._at(slot)
-                struct.pack_into("<d", self.map, at + _STARTED_AT + 8, SYSTEM.monotonic())
-                self.map[at + _STATE_AT] = State.FAILED if failed else State.DONE
+                flight_record.end(self.map, self._at(slot), failed, SYSTEM.monotonic())
 
     def close(self) -> None:
         """Write no more. The file stays. Never blocks: a forked child ends its hold on its parent's file with it."""
@@ -282,7 +184,9 @@ def read(path: Path) -> Flight:
         at = HEADER_BYTES + index * RECORD_BYTES
         if before[at : at + 8] == _NO_NUMBER or after[at : at + 8] != before[at : at + 8]:
             continue  # never written, or being overwritten by a newer call
-        number, call = _record(before[at : at + _DATA_AT] + data[at + _DATA_AT : at + RECORD_BYTES], 0, header.offset)
+        number, call = flight_record.decode(
+            before[at : at + DATA_AT] + data[at + DATA_AT : at + RECORD_BYTES], 0, header.offset
+        )
         if call is None or (number - 1) % capacity != index:
             strange += 1
             continue
@@ -308,7 +212,7 @@ def running(path: Path) -> tuple[Call, ...]:
     except UsageError:
         return ()
     places = range(HEADER_BYTES, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
-    found = [_record(data, at, header.offset) for at in places if data[at + _STATE_AT] == State.RUNNING]
+    found = [flight_record.decode(data, at, header.offset) for at in places if data[at + STATE_AT] == State.RUNNING]
     numbered = [(number, call) for number, call in found if number and call is not None]
     return tuple(call for _, call in sorted(numbered, key=lambda each: each[0]))
 
@@ -341,12 +245,17 @@ def _contents(path: Path, copies: int = 1) -> tuple[_Header, list[bytes]]:
 
 
 def _header(path: Path, data: bytes) -> _Header:
+    if data.startswith(_MAKE) and data[: len(_MAGIC)] != _MAGIC:
+        raise UsageError(
+            f"{path}: expected a flight recorder's file of this version, which begins with {_MAGIC!r}, got "
+            f"{data[: len(_MAGIC)]!r}: another version of resilin wrote it; read it with that one"
+        )
     if len(data) < HEADER_BYTES or data[: len(_MAGIC)] != _MAGIC:
         raise UsageError(f"{path}: expected a flight recorder's file of this version, which begins with {_MAGIC!r}")
     _, pid, capacity, locked, offset, host, job = _HEADER.unpack_from(data)
     if _SUM.unpack_from(data, _HEADER.size)[0] != zlib.crc32(data[: _HEADER.size]) or not 1 <= capacity <= MOST_CALLS:
         raise UsageError(f"{path}: expected a flight recorder's file, but its header is damaged")
-    return _Header(pid, capacity, bool(locked), offset, _string(host), _string(job))
+    return _Header(pid, capacity, bool(locked), offset, text_of(host), text_of(job))
 
 
 def _records(data: bytes) -> int:
@@ -361,38 +270,6 @@ def _of_one_ring(numbered: list[tuple[int, Call]], capacity: int) -> tuple[list[
     middle = numbered[(len(numbered) - 1) // 2][0]
     kept = [each for each in numbered if abs(each[0] - middle) < capacity]
     return kept, len(numbered) - len(kept)
-
-
-def _record(data: bytes, at: int, offset: float) -> tuple[int, Call | None]:
-    """The number and the call, or None: the one place that looks whether a record makes sense."""
-    number, state, described, rank, size, root, generation, sequence, key, *rest = _RECORD.unpack_from(data, at)
-    (made, started, ended), (what, dtype, op, group, line, tag, by) = rest[8:11], rest[11:]
-    if state not in _STATES or described > MAX_DIMS + 1:
-        return number, None
-    shape = tuple(rest[: max(0, described - 1)])
-    root = root if described else -1  # what was not said to be there may be half written
-    sequence, started = (sequence, started) if state > State.QUEUED else (-1, 0.0)
-    ended = ended if state > State.RUNNING else 0.0
-    if not 0 <= rank < size <= _MOST_RANKS or not -1 <= root < size or sequence < -1 or min(shape, default=0) < -1:
-        return number, None
-    if key != sealed(Place(group, key & _KEY, generation, rank, size)):
-        return number, None
-    if not _in_order([made, *filter(None, (started, ended))], offset) or (state == State.RUNNING and not started):
-        return number, None
-    return number, Call(
-        state=State(state), group=_string(group), key=key & _KEY, generation=generation, rank=rank, size=size,
-        sequence=sequence, what=_string(what), dtype=_string(dtype) if described else "", shape=shape,
-        op=_string(op) if described else "", root=root, line=_string(line), tag=tag, by=_string(by),
-        made=made + offset, started=started + offset if started else 0.0, ended=ended + offset if ended else 0.0,
-    )  # fmt: skip
-
-
-def _in_order(times: Sequence[float], offset: float) -> bool:
-    """Whether these are times, one after the other: comparisons with what is no number are false."""
-    return times[0] > 0 and all(a <= b for a, b in pairwise(times)) and times[-1] + offset < _LAST_TIME_S
-
-
-_STATES = frozenset(State) - {State.EMPTY}
 
 
 def _alive(path: Path, header: _Header) -> bool | None:
@@ -432,8 +309,3 @@ def is_held(path: Path) -> bool:
 
 def _text(text: str, size: int) -> bytes:
     return text.encode("utf-8", "replace")[:size]
-
-
-def _string(data: bytes) -> str:
-    text = data.split(b"\0", 1)[0].decode("utf-8", "replace")
-    return text if text.isprintable() else "".join(each if each.isprintable() else "\ufffd" for each in text)

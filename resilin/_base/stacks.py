@@ -20,6 +20,8 @@ FILE = "stacks.txt"
 SIGNAL = signal.SIGRTMIN + 9  # programs have their own uses for SIGUSR1 and SIGUSR2
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 _OURS = f"{os.sep}{Path(__file__).parents[1].name}{os.sep}"
+_BASE, _DIST = (f"{_OURS}{package}{os.sep}" for package in ("_base", "dist"))
+_CALLS = tuple(f"{_DIST}{file}" for file in ("calls.py", "messages.py"))  # what collectives and messages run in
 _LIBRARY = re.compile(r"[/\\]lib[/\\]python3[^/\\]*[/\\](?!(?:site|dist)-packages)|<frozen ")
 _file = -1  # open for good: a signal may come until the last moment
 
@@ -54,6 +56,16 @@ def place(text: str) -> str:
     frames = [found for line in frames_of(text) if (found := _FRAME.fullmatch(line))]
     own = [each for each in frames if not _LIBRARY.search(each["file"]) and _OURS not in each["file"]]
     return next((f"{each['file']}:{each['line']} in {each['function']}" for each in (*own, *frames)), "")
+
+
+def strays(text: str) -> bool:
+    """Whether the main thread is in the middle of a call of resilin.dist, and waits there for nobody.
+
+    It has gone from there into other code: a signal's handler, an object's end, a hook.
+    """
+    files = [found["file"] for line in frames_of(text) if (found := _FRAME.fullmatch(line))]
+    told = [file for file in files if not _LIBRARY.search(file) and _BASE not in file]
+    return bool(told) and _DIST not in told[0] and any(file.endswith(_CALLS) for file in told)
 
 
 def frames_of(text: str) -> list[str]:

@@ -91,11 +91,14 @@ class Descriptor:
     shape: tuple[int, ...] = ()
     device: int = 0
     """Of the tensors: a `device_code`."""
+    shards: int = 0
+    """Of TREE_ALL_REDUCE, which has no root: over how many. In its place among the bytes."""
 
     def pack(self) -> bytes:
         """80 bytes; dimensions from the eighth on, where there are more, become one number that tells them apart."""
         kind = self.kind | self.device << _KIND_BITS
-        return pack(self.sequence, kind, self.dtype, self.op, self.root, self.shape)
+        root = self.shards if self.kind is Kind.TREE_ALL_REDUCE else self.root
+        return pack(self.sequence, kind, self.dtype, self.op, root, self.shape)
 
     def __str__(self) -> str:
         number, more = self.sequence & (1 << _SEQUENCE_BITS) - 1, self.sequence >> _SEQUENCE_BITS
@@ -114,6 +117,8 @@ class Descriptor:
             parts.append(f"{DTYPES[self.dtype]}[{', '.join(map(_spell, self.shape))}]")
         if self.op != NO_OP:
             parts.append(ReduceOp(self.op).name)
+        if self.shards:
+            parts.append(f"of {self.shards} shard{'s'[: self.shards - 1]}")
         if self.root >= 0:
             parts.append(f"root {self.root}")
         if self.device:
@@ -126,7 +131,7 @@ def _spell(extent: int) -> str:
 
 
 def pack(sequence: int, kind: int, dtype: int, op: int, root: int, shape: Sequence[int]) -> bytes:
-    """The bytes of a descriptor."""
+    """The bytes of a descriptor; root: of TREE_ALL_REDUCE the number of shards."""
     dims = len(shape)
     if dims > MAX_DIMS:
         rest = 0
@@ -159,7 +164,8 @@ def unpack(data: bytes) -> Descriptor:
     if dtype != NO_DTYPE and dtype >= len(DTYPES):
         raise ValueError(f"unknown dtype code {dtype}")
     kind, device = Kind(kind & (1 << _KIND_BITS) - 1), kind >> _KIND_BITS
-    return Descriptor(sequence, kind, dtype, op, root, tuple(shape[: min(dims, MAX_DIMS)]), device)
+    root, shards = (-1, root) if kind is Kind.TREE_ALL_REDUCE else (root, 0)
+    return Descriptor(sequence, kind, dtype, op, root, tuple(shape[: min(dims, MAX_DIMS)]), device, shards)
 
 
 def device_code(kind: str) -> int:

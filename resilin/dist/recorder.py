@@ -20,7 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilin._base import env, flight_folder, log
-from resilin._base.flight import JOIN, LINE_BYTES, MOST_CALLS, Place, Recorder, sealed
+from resilin._base.flight import MOST_CALLS, Recorder
+from resilin._base.flight_record import GROUP_BYTES, JOIN, LINE_BYTES, Place, sealed
 from resilin.dist import loader
 from resilin.dist.message import Kind
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
@@ -48,8 +49,18 @@ class Entry(Protocol):
     def start(self, sequence: int = -1) -> None:
         """It runs, as number `sequence` of its group."""
 
-    def describe(self, dtype: np.dtype[np.generic], shape: tuple[int, ...], op: ReduceOp | None, root: int) -> None:
-        """What it carries; of a call made of others the first to say counts."""
+    def describe(
+        self,
+        dtype: np.dtype[np.generic] | None,
+        shape: tuple[int, ...],
+        op: ReduceOp | None,
+        root: int,
+        shards: int = 0,
+    ) -> None:
+        """What it carries (None: nothing that has a dtype), of which the others are told now.
+
+        Of a call made of others the first to say counts. UsageError for what no reader would believe.
+        """
 
     def end(self, failed: bool) -> None:
         """It is over."""
@@ -104,8 +115,16 @@ class _PythonEntry:
     def start(self, sequence: int = -1) -> None:
         self._recorder.start(self._slot, sequence)
 
-    def describe(self, dtype: np.dtype[np.generic], shape: tuple[int, ...], op: ReduceOp | None, root: int) -> None:
-        self._recorder.describe(self._slot, _DTYPES[dtype], shape, b"" if op is None else _OPS[op], root)
+    def describe(
+        self,
+        dtype: np.dtype[np.generic] | None,
+        shape: tuple[int, ...],
+        op: ReduceOp | None,
+        root: int,
+        shards: int = 0,
+    ) -> None:
+        name = b"" if dtype is None else _DTYPES[dtype]
+        self._recorder.describe(self._slot, name, shape, b"" if op is None else _OPS[op], root, shards)
 
     def end(self, failed: bool) -> None:
         self._recorder.end(self._slot, failed)
@@ -137,10 +156,19 @@ def log_of(name: str, generation: int, rank: int, endpoints: Sequence[str]) -> G
         return None
     recorder, flight = opened
     key = zlib.crc32("\0".join([name, str(generation), *endpoints]).encode("utf-8", "replace"))
-    place = name.encode(), key, generation, rank, len(endpoints)
+    place = _field(name), key, generation, rank, len(endpoints)
     made = PythonLog(recorder, *place) if flight is None else native_log(flight, *place)
     made.mark(JOIN.encode()).end(False)
     return made
+
+
+def _field(name: str) -> bytes:
+    """A group's name for its records: long ones that begin alike stay different, for readers go by them."""
+    text = name.encode("utf-8", "replace")
+    if len(text) <= GROUP_BYTES:
+        return text
+    mark = f"~{zlib.crc32(text):08x}".encode()
+    return text[: GROUP_BYTES - len(mark)].decode("utf-8", "ignore").encode() + mark
 
 
 def _of_process() -> tuple[Recorder, Any] | None:

@@ -273,6 +273,7 @@ def _agree(
     def task(call: Any) -> None:
         if len(parts) > 1 or description:  # by it, too, members find one another
             call.carry([*map(tuple, parts), tuple(str(description or "").encode())])
+        call.note(None, ())
         backend.agree(Descriptor(call.stamp, call.kind, shape=named), call.deadline())
 
     try:

@@ -61,7 +61,9 @@ class Failure:
     kept: bool = False
     """Whether its standard error is in a file."""
     unanswered: str = ""
-    """Others waited for it in vain until it was killed: what their error said."""
+    """Others waited for it in vain until it was killed: what their error said, or what the watchdog has found."""
+    overdue: bool = False
+    """It was killed because a wait for it, or its own, took its group's whole timeout: no watchdog has named it."""
     missed: str = ""
     """It had ended with code 0, and others waited for it: what the error of one of them said."""
     others: tuple[str, ...] = ()
@@ -83,7 +85,8 @@ class Failure:
     def how(self) -> str:
         """What happened, without who: "killed by SIGKILL", "raised ValueError: boom"."""
         if self.unanswered:
-            return f"did not answer and was killed ({self.unanswered})"
+            limit = " within its group's timeout" if self.overdue else ""
+            return f"did not answer{limit} and was killed ({self.unanswered})"
         if self.missed:
             return f"exited with code 0 while others waited for it ({visible(self.missed)})"
         if self.type:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilin.elastic.chaos.judge import Judgement, Run
+from resilin.elastic.chaos.judge import Attribution, Judgement, Run
 
 
 def lines(found: Judgement) -> list[str]:
@@ -29,9 +29,17 @@ def lines(found: Judgement) -> list[str]:
         elif one is None:
             said = "done"
         else:
-            said = "named" if one.rank_named and one.cause_named else f"NOT NAMED: {one.line or 'no line says so'}"
+            said = _named(one)
         result.append(f"  {fault}: {said}")
     return result
+
+
+def _named(one: Attribution) -> str:
+    if one.rank_named and one.cause_named:
+        return "named"
+    if one.timed_out:
+        return f"NOT NAMED, only its group's timeout has ended it: {one.line}"
+    return f"NOT NAMED: {one.line or 'no line says so'}"
 
 
 def _last_words(run: Run) -> list[str]:

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from enum import IntEnum
 
 from resilin._base.clock import spell
-from resilin._base.flight import Call, Flight, State
+from resilin._base.flight import Flight
+from resilin._base.flight_record import Call, State
 from resilin.elastic.hangs.flights import Group, Member, Wait
 
 _FEW = 4  # messages in one line
@@ -60,6 +61,13 @@ def headline(group: Group, now: float, after_s: float) -> str:
         text = f"{ranks(absent)} of {group.size} {verb} missing from {call.within()} of {group}{since}"
     else:
         text = f"{ranks(group.here)} of {group.size} came to {call.within()} of {group}{since}"
+    untold = [rank for rank, c in waiting.items() if not c.told]
+    if 0 < len(untold) < len(waiting):
+        text += f"; {ranks(untold)} {'has' if len(untold) == 1 else 'have'} not told the others of it yet"
+    ahead = group.ahead()
+    if ahead and waiting.keys() - ahead.keys():
+        text += f"; {ranks(ahead)} {'has' if len(ahead) == 1 else 'have'} finished it and wait"
+        text += f"{'s' if len(ahead) == 1 else ''} in {next(iter(ahead.values())).within()}"
     failed = [rank for rank, c in group.here.items() if c.state == State.FAILED]
     text += f"; it failed on {ranks(failed)}" if failed else ""
     for fate in ("GONE", "STOPPED"):

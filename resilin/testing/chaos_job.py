@@ -28,6 +28,7 @@ SHARDS, SAMPLES, BATCH = 4, 124, 16
 STEPS = 60
 STEPS_PER_CHECKPOINT = 10
 SLOWER = 5  # times, while workers are missing
+TIMEOUT_S = 40.0  # the watchdog takes less, 33 s on the way into a world: what only this ends it has not named
 
 
 def new_state(optimizer_of: Callable[[Any], Any], **named: Any) -> resilin.elastic.State:
@@ -87,7 +88,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=STEPS, help="steps to train (default %(default)s)")
     parser.add_argument("--pace", type=float, default=0.02, help="seconds a step takes at least (default %(default)s)")
     parser.add_argument("--workers", type=int, default=1, help="as many as there should be (default %(default)s)")
-    parser.add_argument("--timeout", type=float, default=3.0, help="seconds until a silent rank is given up")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT_S, help="of the group (default %(default)g s)")
     args = parser.parse_args()
     sampler = resilin.elastic.ElasticSampler(SAMPLES, BATCH, SHARDS, seed=2)
     state = new_state(lambda parameters: resilin.optim.AdamW(parameters, lr=0.01), sampler=sampler)

@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 from resilin._base import flight_folder
-from resilin._base.flight import HEADER_BYTES, RECORD_BYTES, Place, Recorder, State, read, running
+from resilin._base.flight import HEADER_BYTES, Recorder, read, running
+from resilin._base.flight_record import RECORD_BYTES, Place, State
 from resilin.dist import loader, recorder
 from resilin.dist.message import Kind
 from resilin.dist.recorder import GroupLog, PythonLog
@@ -118,7 +119,7 @@ def test_both_writers_write_equal_bytes_but_for_times(tmp_path: Path) -> None:
         log.message(b"recv", np.ones((2,) * 12, np.complex64), 0)
         wide = log.collective(Kind.TREE_ALL_REDUCE)
         wide.start()
-        wide.describe(np.dtype(np.float16), (1 << 40, 0), ReduceOp.BXOR, 3)
+        wide.describe(np.dtype(np.float16), (1 << 40, 0), ReduceOp.BXOR, 2, 1 << 20)
         log.collective(Kind.ALL_TO_ALL).describe(np.dtype(bool), (), None, -1)
 
     for log in made.values():

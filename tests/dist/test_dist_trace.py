@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from resilin._base.clock import Deadline
-from resilin._base.flight import HEADER_BYTES, RECORD_BYTES, Call, Flight, Place, Recorder, State, read
+from resilin._base.flight import HEADER_BYTES, Flight, Recorder, read
+from resilin._base.flight_record import RECORD_BYTES, Call, Place, State
 from resilin.elastic.hangs import flights
 from resilin.launcher import flight_report, main
 from resilin.launcher.flight_report import Verdict
@@ -75,6 +76,36 @@ def _trace(said: Said, *arguments: str | Path, first: str = "") -> tuple[int, li
         if re.match(first, lines[0]) or deadline.passed():
             return code, lines
         time.sleep(0.1)  # looks at other processes, which cannot tell us
+
+
+SUMS_ALONG_A_TREE = """
+from resilin.testing.hangs import COLLECTIVES
+COLLECTIVES["tree_all_reduce"](rank, np.asarray)
+here()
+if rank == 1:
+    time.sleep(1000)
+COLLECTIVES["tree_all_reduce"](rank, np.asarray)
+"""
+
+
+def test_a_sum_along_a_tree_has_shards_and_no_root_and_who_is_missing_from_it_is_said(
+    tmp_path: Path, capsys: Said
+) -> None:
+    with _started(3, SUMS_ALONG_A_TREE, tmp_path):
+        code, said = _trace(capsys, tmp_path, "--after", "0.2", first="STUCK")
+        what = r"tree_all_reduce #4 float64\[4\] SUM of 5 shards in _sum_along_tree"
+        assert code == 1
+        assert re.match(rf"STUCK: rank 1 of 3 is missing from {what} of group 'test' generation 1, waited", said[0])
+        assert re.match(rf"  ranks 0, 2: {what} waits for ", said[1])
+        assert re.match(
+            r"  rank 1: MISSING: its last was tree_all_reduce #3 float64\[4\] SUM of 5 shards in _", said[2]
+        )
+        _, text = _trace(capsys, tmp_path, "--json")
+        found = json.loads("\n".join(text))
+        assert found["notes"] == []
+        calls = [call for one in found["files"] for call in one["calls"] if call["what"] == "tree_all_reduce"]
+        assert {(call["root"], call["shards"]) for call in calls} == {(-1, 5)}
+        assert len(calls) == 5
 
 
 def test_a_job_that_hangs_and_is_killed_says_who_was_missing_from_what(tmp_path: Path, capsys: Said) -> None:
@@ -474,3 +505,41 @@ def test_the_newest_generation_of_a_group_counts() -> None:
     found = _groups(_call(0, 4, State.RUNNING), _call(0, 1, State.DONE, generation=2, key=2))
     (job,) = flights.jobs(found)
     assert [group.generation for group in flights.newest(job)] == [2]
+
+
+def _recorded(folder: Path, calls: dict[int, list[tuple[int, str]]]) -> None:
+    """By rank, the numbers of its all_reduces and how far each has come: told, untold or done."""
+    for rank, made in calls.items():
+        with contextlib.closing(Recorder(folder / f"{rank}.flight", "here", 8)) as file:
+            place = Place(b"g", 5, 1, rank, len(calls))
+            file.end(file.begin(place, b"join", b"a.py:1 f"), failed=False)
+            for sequence, state in made:
+                slot = file.begin(place, b"all_reduce", b"a.py:2 f")
+                file.start(slot, sequence)
+                if state != "untold":
+                    file.describe(slot, b"float32", (3,), b"SUM", -1)
+                if state == "done":
+                    file.end(slot, failed=False)
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        (
+            {0: [(0, "told")], 1: [(0, "untold")], 2: [(0, "told")]},
+            r"ranks 0-2 of 3 came to all_reduce #0 float32\[3\] SUM of .*; rank 1 has not told the others of it yet",
+        ),
+        (
+            {0: [(0, "done"), (1, "told")], 1: [(0, "told")], 2: [(0, "done"), (1, "told")]},
+            r"ranks 0-2 of 3 came to all_reduce #0 float32\[3\] SUM of .*"
+            r"; ranks 0, 2 have finished it and wait in all_reduce #1 float32\[3\] SUM",
+        ),
+    ],
+)
+def test_who_hangs_inside_a_collective_is_told_from_those_that_wait_in_it(
+    calls: dict[int, list[tuple[int, str]]], said: str, tmp_path: Path, capsys: Said
+) -> None:
+    _recorded(tmp_path, calls)
+    code, lines = _trace(capsys, tmp_path, "--after", "0")
+    assert code == 1
+    assert re.match(rf"STUCK: {said}", lines[0]), lines

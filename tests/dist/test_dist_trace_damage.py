@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from resilin._base import flight
-from resilin._base.flight import HEADER_BYTES, RECORD_BYTES, Place, Recorder
+from resilin._base.flight import HEADER_BYTES, Recorder
+from resilin._base.flight_record import RECORD_BYTES, Place
 from resilin.launcher import main
 
 Said = pytest.CaptureFixture[str]

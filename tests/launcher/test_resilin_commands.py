@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from resilin._base.flight import Place, Recorder
+from resilin._base.flight import Recorder
+from resilin._base.flight_record import Place
 from resilin.elastic import records
 from resilin.elastic.records import Generation, GenerationMember, Node, Slot
 from resilin.errors import UsageError

@@ -10,7 +10,7 @@ import numpy as np
 
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.core.kernels.common import address_of
-from resilin.dist.message import ANY_EXTENT, REFUSED, Descriptor, Frame, Kind, named, stamped, unpack
+from resilin.dist.message import ANY_EXTENT, NO_OP, REFUSED, Descriptor, Frame, Kind, named, stamped, unpack
 from resilin.dist.recorder import Entry
 from resilin.dist.reduce_op import DTYPE_CODES, Array, ReduceOp
 from resilin.dist.tree import Plan, Subtree
@@ -78,14 +78,20 @@ class Call:
 
     def refusal(self) -> Descriptor:
         """What this rank tells the others of a call whose arguments it refuses."""
+        self.note(None, ())
         return Descriptor(self.stamp, self.kind, op=REFUSED)
 
     def note(
-        self, dtype: np.dtype[np.generic], shape: tuple[int, ...], op: ReduceOp | None = None, root: int = -1
+        self,
+        dtype: np.dtype[np.generic] | None,
+        shape: tuple[int, ...],
+        op: ReduceOp | None = None,
+        root: int = -1,
+        shards: int = 0,
     ) -> None:
-        """Tell the flight recorder what the call carries."""
+        """Tell the flight recorder what the call carries, just before the others are told."""
         if self.entry is not None:
-            self.entry.describe(dtype, shape, op, root)
+            self.entry.describe(dtype, shape, op, root, shards)
 
     def describe_parts(self, parts: Sequence[Array]) -> Descriptor:
         """As describe, for parts cut along a first dimension that may differ from part to part and rank to rank."""
@@ -93,13 +99,18 @@ class Call:
         self.note(parts[0].dtype, shape)
         return Descriptor(self.stamp, self.kind, DTYPE_CODES[parts[0].dtype], shape=shape)
 
-    def describe(self, array: Array | None = None, op: ReduceOp | None = None, root: int = -1) -> Descriptor:
-        """What this rank tells the others of the call."""
+    def describe(
+        self, array: Array | None = None, op: ReduceOp | None = None, root: int = -1, shards: int = 0
+    ) -> Descriptor:
+        """What this rank tells the others of the call. shards: of a sum along a tree, over how many."""
         if array is None:
+            self.note(None, (), None, root)
             return Descriptor(self.stamp, self.kind, root=root)
-        self.note(array.dtype, array.shape, op, root)
+        self.note(array.dtype, array.shape, op, root, shards)
         code = DTYPE_CODES[array.dtype]
-        return Descriptor(self.stamp, self.kind, code, 255 if op is None else int(op), root, array.shape)
+        return Descriptor(
+            self.stamp, self.kind, code, NO_OP if op is None else int(op), root, array.shape, shards=shards
+        )
 
 
 class SaidApart(CollectiveMismatch):

@@ -353,7 +353,7 @@ class CudaIpcBackend(DeviceBackend):
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Any], output: Any, plan: Plan) -> None:
         """See Backend. Every rank reads all parts and joins them."""
-        self.agree(call.describe(output, ReduceOp.SUM, plan.shards), call.deadline())
+        self.agree(call.describe(output, ReduceOp.SUM, shards=plan.shards), call.deadline())
         self._publish(call, [part for _, part in sorted(parts.items())])
         arenas = self._exchange(call)
 

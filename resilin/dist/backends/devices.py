@@ -275,6 +275,7 @@ class DeviceBackends:
                     f"no backend for {kind!r} tensors: this group has {self.config}; name one when the group is made, "
                     f"as in backend='{self.config},{kind}:gloo', which copies them to the host and back"
                 )
+            call.note(None, ())
             self.agree(Descriptor(call.stamp, call.kind, device=device_code(kind)), call.deadline())
             found = self._route(kind, call.deadline())
         return found

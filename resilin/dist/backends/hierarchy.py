@@ -157,7 +157,7 @@ class HierarchyBackend:
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
         """See Backend. Every leader joins its host's parts as far as the tree allows, leaders join the rest."""
-        inner = self._begin(call, call.describe(output, ReduceOp.SUM, plan.shards))
+        inner = self._begin(call, call.describe(output, ReduceOp.SUM, shards=plan.shards))
         coarse = plan.grouped(self._hosts)
         if coarse is None:  # a host's shards are scattered over the tree: there is nothing to join inside it
             self._flat.sum_along(parts, output, plan, call.deadline())

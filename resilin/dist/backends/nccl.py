@@ -268,7 +268,7 @@ class NcclBackend(DeviceBackend):
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Any], output: Any, plan: Plan) -> None:
         """See Backend. Every rank sends its parts of slice s to rank s, which joins them; then slices are gathered."""
-        self.agree(call.describe(output, ReduceOp.SUM, plan.shards), call.deadline())
+        self.agree(call.describe(output, ReduceOp.SUM, shards=plan.shards), call.deadline())
         cut, me, ranks = schedules.bounds(output.size, self._size), self._rank, range(self._size)
         flats = [part.reshape(-1) for _, part in sorted(parts.items())]
         length = cut[me + 1] - cut[me]

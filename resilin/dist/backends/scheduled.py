@@ -266,7 +266,7 @@ class ScheduledBackend(ABC):
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
         """See Backend. Every rank sends its parts of slice s to rank s, which joins them; then slices are gathered."""
-        opening = Opening(call.describe(output, ReduceOp.SUM, plan.shards))
+        opening = Opening(call.describe(output, ReduceOp.SUM, shards=plan.shards))
         self.sum_along(parts, output, plan, call.deadline(), opening)
 
     def sum_along(

@@ -215,6 +215,7 @@ class ShmBackend:
     def barrier(self, call: Call) -> None:
         """See Backend."""
         self._memory.segment()
+        call.note(None, ())
         deadline, spin = self._limits(call)
         nothing: list[Array] = []
         status = self._collectives.run(
@@ -275,7 +276,7 @@ class ShmBackend:
 
     def tree_all_reduce(self, call: Call, parts: dict[Subtree, Array], output: Array, plan: Plan) -> None:
         """See Backend. Each rank joins one slice of all parts and writes it to every output."""
-        descriptor = call.describe(output, ReduceOp.SUM, plan.shards)
+        descriptor = call.describe(output, ReduceOp.SUM, shards=plan.shards)
         most = max(len(plan.subtrees(rank)) for rank in range(self._size))
         mine = [part for _, part in sorted(parts.items())]
         if most * _slot_bytes([output]) <= self._inline_bytes:

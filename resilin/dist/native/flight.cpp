@@ -37,6 +37,13 @@ template <size_t N> void put(char (&field)[N], const char *text, size_t size) {
     std::memset(field + kept, 0, N - kept);
 }
 
+// The library's UsageError, as flight_record.py raises it.
+nb::python_error refused(const std::string &amiss) {
+    const nb::object error = nb::module_::import_("resilin.errors").attr("UsageError");
+    PyErr_SetString(error.ptr(), ("flight recorder: " + amiss + "; a reader would leave out the record").c_str());
+    return nb::python_error();
+}
+
 nb::object made_by_python(PyObject *object) {
     if (!object) throw nb::python_error();
     return nb::steal(object);
@@ -72,6 +79,7 @@ uint64_t Flight::begin(const Record &fresh, int64_t tag) {
                 offsetof(Record, line) - sizeof record.number);
     std::memcpy(record.line, called.from->text, sizeof record.line);
     record.tag = tag;
+    record.shards = 0;
     std::memcpy(record.by, called.by, sizeof record.by);
     record.made = now();
     store(record.number, number);
@@ -86,20 +94,34 @@ Record *Flight::held(uint64_t number) {
 void Flight::start(uint64_t number, int64_t sequence) {
     Record *record = held(number);
     if (!record) return;
+    if (sequence < -1) throw refused("call number " + std::to_string(sequence) + ": expected 0 or more, or -1 for none");
     record->sequence = sequence;
     record->started = now();
     store(record->state, static_cast<uint8_t>(RUNNING));
 }
 
-void Flight::describe(uint64_t number, nb::handle dtype, nb::handle shape, nb::handle op, int root) {
+void Flight::describe(uint64_t number, nb::handle dtype, nb::handle shape, nb::handle op, int root, int shards) {
     Record *record = held(number);
-    if (!record || record->described) return;
-    PyObject *name = PyDict_GetItemWithError(dtypes_.ptr(), dtype.ptr());
-    if (!name || !PyTuple_Check(shape.ptr())) throw nb::type_error("expected a dtype of dist and a tuple");
+    if (!record) return;
+    PyObject *name = dtype.is_none() ? nullptr : PyDict_GetItemWithError(dtypes_.ptr(), dtype.ptr());
+    if ((!name && !dtype.is_none()) || !PyTuple_Check(shape.ptr())) throw nb::type_error("expected a dtype of dist, or None, and a tuple");
     const auto dims = std::min<Py_ssize_t>(PyTuple_GET_SIZE(shape.ptr()), 8);
-    for (Py_ssize_t i = 0; i < dims; i++) record->shape[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), i));
+    if (root < -1 || root >= record->size)
+        throw refused("root " + std::to_string(root) + " in a group of " + std::to_string(record->size) + ": expected 0 to " +
+                      std::to_string(record->size - 1) + ", or -1 for none");
+    if (shards < 0) throw refused(std::to_string(shards) + " shards: expected 0 or more");
+    int64_t extents[8];
+    for (Py_ssize_t i = 0; i < dims; i++) {
+        extents[i] = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.ptr(), i));
+        if (extents[i] == -1 && PyErr_Occurred()) throw nb::python_error();
+        if (extents[i] < -1)
+            throw refused("shape " + nb::cast<std::string>(nb::repr(shape)) + ": expected extents of 0 or more, or -1 for any");
+    }
+    if (record->described && (record->dtype[0] || !name)) return;
+    std::memcpy(record->shape, extents, static_cast<size_t>(dims) * sizeof extents[0]);
     record->root = root;
-    put(record->dtype, PyBytes_AS_STRING(name), static_cast<size_t>(PyBytes_GET_SIZE(name)));
+    record->shards = shards;
+    if (name) put(record->dtype, PyBytes_AS_STRING(name), static_cast<size_t>(PyBytes_GET_SIZE(name)));
     if (!op.is_none()) {
         const std::string &said = ops_.at(nb::cast<size_t>(op));
         put(record->op, said.data(), said.size());
@@ -187,7 +209,7 @@ FlightEntry FlightLog::mark(nb::bytes what) {
 FlightEntry FlightLog::message(nb::bytes what, nb::handle array, int peer, int64_t tag) {
     put(fresh_.what, what.c_str(), what.size());
     const FlightEntry entry{owner_, flight_, flight_->begin(fresh_, tag)};
-    flight_->describe(entry.number, array.attr("dtype"), array.attr("shape"), nb::none(), peer);
+    flight_->describe(entry.number, array.attr("dtype"), array.attr("shape"), nb::none(), peer, 0);
     flight_->start(entry.number, -1);
     return entry;
 }
@@ -199,9 +221,9 @@ void bind_flight(nb::module_ &m) {
         .def("stop", &Flight::stop);
     nb::class_<FlightEntry>(m, "FlightEntry")
         .def("start", [](FlightEntry &e, int64_t sequence) { e.flight->start(e.number, sequence); }, nb::arg("sequence") = -1)
-        .def("describe", [](FlightEntry &e, nb::handle dtype, nb::handle shape, nb::handle op, int root) {
-            e.flight->describe(e.number, dtype, shape, op, root);
-        }, nb::arg("dtype"), nb::arg("shape"), nb::arg("op").none(), nb::arg("root"))
+        .def("describe", [](FlightEntry &e, nb::handle dtype, nb::handle shape, nb::handle op, int root, int shards) {
+            e.flight->describe(e.number, dtype, shape, op, root, shards);
+        }, nb::arg("dtype").none(), nb::arg("shape"), nb::arg("op").none(), nb::arg("root"), nb::arg("shards") = 0)
         .def("end", [](FlightEntry &e, bool failed) { e.flight->end(e.number, failed); }, nb::arg("failed"));
     nb::class_<FlightLog>(m, "FlightLog")
         .def(nb::init<nb::object, nb::bytes, uint64_t, int64_t, int, int>(), nb::arg("flight"), nb::arg("group"),

@@ -1,4 +1,4 @@
-// The native writer of the flight recorder's file, whose format and reference are _base/flight.py. Its methods hold the
+// The native writer of the flight recorder's file, whose format and reference are _base/flight.py and flight_record.py. Its methods hold the
 // GIL and never wait: that is what makes them atomic among the threads of the process.
 #pragma once
 
@@ -26,8 +26,10 @@ struct Record {
     char what[24], dtype[12], op[12], group[56], line[144];
     int64_t tag; // of a message
     char by[32]; // the function of the library that was called
+    int32_t shards; // of a sum along a tree
+    uint8_t spare[4];
 };
-static_assert(sizeof(Record) == 424);
+static_assert(sizeof(Record) == 432);
 
 // The ring of this process.
 class Flight {
@@ -40,8 +42,9 @@ class Flight {
 
     // a copy of `fresh`, with tag, number, time and who called what; returns its number, 0 once stopped
     uint64_t begin(const Record &fresh, int64_t tag = 0);
+    // what no reader would believe is an error: see flight_record.py
     void start(uint64_t number, int64_t sequence);
-    void describe(uint64_t number, nanobind::handle dtype, nanobind::handle shape, nanobind::handle op, int root);
+    void describe(uint64_t number, nanobind::handle dtype, nanobind::handle shape, nanobind::handle op, int root, int shards);
     void end(uint64_t number, bool failed);
     void stop() { stopped_ = true; } // a forked child must not write into its parent's file
 

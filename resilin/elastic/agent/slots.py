@@ -323,6 +323,7 @@ class LocalSlot:
             shown=streams.stderr_shown,
             kept=streams.stderr_kept,
             unanswered=self.unanswered,
+            overdue=bool(self.unanswered) and hang is None,
             entering=bool(told.get("entering")),
             worked_in=self.taken_up,
             log_dir=str(streams.folder) if owner.plan.keep else "",

@@ -17,10 +17,9 @@ from typing import Any
 
 from resilin._base import log
 from resilin._base.clock import Clock
-from resilin._base.flight import JOIN, Call, State
+from resilin._base.flight_record import JOIN, MESSAGES, Call, State
 from resilin.elastic import records, typed
 from resilin.elastic.hangs import looking
-from resilin.elastic.hangs.flights import MESSAGES
 from resilin.elastic.rendezvous.rendezvous import Rendezvous
 from resilin.errors import RendezvousError, StoreError
 from resilin.store.base import KeyValue
@@ -178,7 +177,7 @@ class Stragglers:
         found: dict[str, Any] = {}
         for rank, who in mine.items():
             step_s = self._step_s(who)
-            if (mark := tempo(looking.calls(who.folder, who.pid), self._host, who.pid)) is not None:
+            if (mark := tempo(looking.calls(who.folder, who.pid).calls, self._host, who.pid)) is not None:
                 found[str(rank)] = asdict(replace(mark, own_step_s=step_s * mark.own_s / max(mark.whole_s, 1e-9)))
             await asyncio.sleep(0)  # whatever else the agent has to do comes between
         body = json.dumps({"generation": generation, "ranks": found}).encode()

@@ -23,6 +23,7 @@ from resilin.elastic.agent.slots import Hang, LocalSlot
 from resilin.elastic.agent.stragglers import LOOK_S as TEMPO_S
 from resilin.elastic.agent.stragglers import Looked, Stragglers
 from resilin.elastic.deciding.view import View
+from resilin.elastic.failure import shorten
 from resilin.elastic.hangs import blame, circling, flights, looking, stalls
 from resilin.elastic.hangs.blame import Verdict
 from resilin.elastic.hangs.circling import Circle
@@ -30,11 +31,12 @@ from resilin.elastic.hangs.pace import Limits, Pace
 from resilin.elastic.hangs.stalls import Doing, Stall, Standing
 from resilin.elastic.records import Generation
 from resilin.elastic.rendezvous.rendezvous import Rendezvous
-from resilin.errors import StoreError
+from resilin.errors import StoreError, UsageError
 
 _log = log.logger("elastic.watchdog")
 LOOK_S = 2.0  # long enough to tell a process that waits from one that works a little
 SETTLE_S = 5.0  # for what the other nodes find; one whose agent does not answer is judged without
+_UNREAD_CHARS = 200  # in a record that all nodes read
 POLL_S = 1.0  # between two looks at the flight recorder of a program that tells no steps
 _MOST_STACKS_BYTES = 400_000  # of one node: a store takes about a megabyte
 
@@ -51,6 +53,7 @@ class _Track:
     pause: str = ""
     pause_end: float = 0.0
     circle: Circle = field(default_factory=Circle)
+    told_unread: bool = False
 
     def goes_on(self, now: float) -> None:
         """It has made progress."""
@@ -132,9 +135,14 @@ class Watchdog:
         """
         if now < track.polled + POLL_S or slot.streams is None or slot.worker is None:
             return
-        count = looking.count(slot.flights, slot.worker.pid)
+        try:
+            count = looking.count(slot.flights, slot.worker.pid)
+        except (OSError, UsageError) as error:
+            self._tell_unread(slot, f"its flight recorder cannot be read: {error}")
+            track.polled = now
+            return
         if count > track.calls:
-            gaps = () if track.calls else flights.gaps(looking.calls(slot.flights, slot.worker.pid))
+            gaps = () if track.calls else flights.gaps(looking.calls(slot.flights, slot.worker.pid).calls)
             for seconds in gaps:
                 self._pace.took(seconds)
             generation = slot.generation if track.calls or gaps else track.begun
@@ -255,14 +263,26 @@ class Watchdog:
     def _standing(self, slot: LocalSlot, pid: int, doing: Doing, stack: str) -> Standing:
         now = self._clock.monotonic()
         track = self._track(slot, now)
+        found = looking.calls(slot.flights, pid)
+        if found.unread not in ("", looking.NO_RECORDER):  # that is for who wants to know why nobody is named
+            self._tell_unread(slot, found.unread)
         return Standing(
             rank=slot.rank,
             pid=pid,
             doing=doing,
             at=stacks.place(stack),
+            strays=stacks.strays(stack),
             pause=track.pause if now < track.pause_end else "",
-            calls=stalls.compact(looking.calls(slot.flights, pid)),
+            calls=stalls.compact(found.calls),
+            unread=shorten(found.unread, _UNREAD_CHARS),
         )
+
+    def _tell_unread(self, slot: LocalSlot, why: str) -> None:
+        """Say once for each process that not all its calls are known."""
+        track = self._track(slot, self._clock.monotonic())
+        if not track.told_unread:
+            track.told_unread = True
+            self._reporter.line(f"rank {slot.rank}: {why}: the watchdog may not know whom it waits for")
 
     # ----------------------------------------------------------------------------------- the verdict
 
@@ -353,7 +373,7 @@ class Watchdog:
     async def _set_aside(self, standings: Sequence[Standing]) -> None:
         """Write the stacks where the agent of whoever is to blame finds them; a store that is away has none."""
         share = _MOST_STACKS_BYTES // max(1, len(standings))
-        body = json.dumps({str(who.rank): self._stacks[who.rank][:share] for who in standings}).encode()
+        body = json.dumps({str(who.rank): _fitting(self._stacks[who.rank], share) for who in standings}).encode()
         key = self._prefix + self._config.node_id
         with contextlib.suppress(StoreError):
             await self._rendezvous.aside(lambda store, lease: store.put(key, body, lease))
@@ -380,6 +400,13 @@ def _by_node(view: View, current: Generation) -> dict[str, Stall]:
         for name, node in found.items()
         if node is not None and node.stall is not None and node.stall.generation == current.number
     }
+
+
+def _fitting(text: str, most: int) -> str:
+    """As much of the beginning as takes `most` bytes of JSON, where what is not ASCII takes six or twelve."""
+    while (size := len(json.dumps(text))) > most:
+        text = text[: min(len(text) - 1, len(text) * most // size)]
+    return text
 
 
 def _lines(others: Sequence[tuple[Standing, str]]) -> tuple[str, ...]:

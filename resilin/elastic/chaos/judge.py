@@ -2,7 +2,8 @@
 
 Attribution looks at what people see: the lines that `elastic-run` prints. A fault of a worker is attributed when the
 first line about a death after it, on that worker's node, names its rank and process, and its cause; and when nobody
-who was not hit is ever reported dead. Where a link was cut, that a worker did not answer is no such report. Pure.
+who was not hit is ever reported dead. Of a hang the cause is named by the watchdog alone: what the timeout of a group
+has ended was not noticed. Where a link was cut, that a worker did not answer is no such report. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from resilin.elastic.chaos.records import Fired, Result
-from resilin.elastic.chaos.schedule import KINDS, Fault, Schedule
+from resilin.elastic.chaos.schedule import KINDS, TIMED_OUT, Fault, Schedule
 from resilin.elastic.ledger import Verdict
 
 _DEATH = re.compile(
@@ -45,6 +46,8 @@ class Attribution:
     cause_named: bool
     line: str = ""
     """Where it was looked for; empty: there is no such line."""
+    timed_out: bool = False
+    """A hang that only the timeout of its group has ended: it was not named, whatever the line says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +164,7 @@ def _of_worker(
             rank_named=is_it and blame.rank in (one.rank, None) and not innocent,
             cause_named=is_it and re.search(KINDS[fault.do].report, blame.how) is not None,
             line=blame.line,
+            timed_out=is_it and KINDS[fault.do].group == "hang" and re.search(TIMED_OUT, blame.how) is not None,
         )
     return Attribution(fired=one, fault=fault, rank_named=False, cause_named=False, line=next(iter(innocent), ""))
 
@@ -193,7 +197,13 @@ def as_json(found: Judgement) -> dict[str, Any]:
         "faults": [asdict(fault) for fault in found.run.schedule.faults],
         "fired": [one.fault for one in found.run.fired],
         "attributions": [
-            {"fault": one.fired.fault, "rank": one.rank_named, "cause": one.cause_named, "line": one.line}
+            {
+                "fault": one.fired.fault,
+                "rank": one.rank_named,
+                "cause": one.cause_named,
+                "timed_out": one.timed_out,
+                "line": one.line,
+            }
             for one in found.attributions
         ],
     }
@@ -211,6 +221,8 @@ class Tally:
     """Faults of this kind that somebody had to be named for."""
     rank_named: int = 0
     cause_named: int = 0
+    timed_out: int = 0
+    """Hangs that only the timeout of their group has ended; they are not among the named."""
 
 
 def tally(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Tally]:
@@ -229,4 +241,5 @@ def tally(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, Tally]:
             line.reports += 1
             line.rank_named += told["rank"]
             line.cause_named += told["cause"]
+            line.timed_out += told.get("timed_out", False)
     return dict(sorted(table.items()))

@@ -53,6 +53,11 @@ class Kind:
     """A regular expression for what the report of a worker's failure says about its cause."""
 
 
+NAMED = r"did not answer and was killed"
+"""What is said of a worker that the watchdog has ended."""
+TIMED_OUT = r"did not answer within its group's timeout and was killed"
+"""And of one that it has not noticed: others waited for it in vain until their group's timeout."""
+
 KINDS: dict[str, Kind] = {
     "raise": Kind(targets=("worker",), outside=False, group="crash", report=r"raised RuntimeError: .*chaos fault \d+"),
     "exit": Kind(targets=("worker",), outside=False, group="crash", report=r"exited with code 23"),
@@ -60,9 +65,9 @@ KINDS: dict[str, Kind] = {
     "segfault": Kind(targets=("worker",), outside=True, group="crash", report=r"killed by SIGSEGV"),
     "abort": Kind(targets=("worker",), outside=True, group="crash", report=r"killed by SIGABRT"),
     "disk-full": Kind(targets=("worker",), outside=False, group="crash", report=r"raised \w+: .*No space left"),
-    "stop": Kind(targets=("worker", "agent", "store"), outside=True, group="hang", report=r"did not answer|hangs|hung"),
-    "hold-gil": Kind(targets=("worker",), outside=False, group="hang", report=r"did not answer|hangs|hung"),
-    "hang": Kind(targets=("worker",), outside=False, group="hang", report=r"did not answer|hangs|hung"),
+    "stop": Kind(targets=("worker", "agent", "store"), outside=True, group="hang", report=NAMED),
+    "hold-gil": Kind(targets=("worker",), outside=False, group="hang", report=NAMED),
+    "hang": Kind(targets=("worker",), outside=False, group="hang", report=NAMED),
     "term": Kind(targets=("worker", "agent"), outside=True, group="leave", report=r"left \(SIGTERM\)"),
     "cut": Kind(targets=("link",), outside=True, group="outage", report=r"did not answer|lost|closed"),
 }

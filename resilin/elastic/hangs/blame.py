@@ -1,7 +1,9 @@
 """Who is to blame when training stands still: the one that the others wait for and that waits for nobody. Pure.
 
 stopped     one that a signal has stopped, wherever it stands
-outside     one that others wait for, while it is in no collective and no message: those that use no processor first
+outside     one that others wait for and that waits for nobody, in no collective and no message, or in a collective that
+            those others have finished: of these the ones that use no processor first
+strays      where all are inside the same collective: one whose main thread has gone from there into other code
 ring        ranks that wait for one another: the one that most wait for, of these the highest
 nobody      all are inside the same collective, or nobody waits, or a rank has announced a pause or is debugged, or
             whoever the others may wait for is on a node that says nothing: that node's lease tells
@@ -9,11 +11,11 @@ nobody      all are inside the same collective, or nobody waits, or a rank has a
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
-from resilin._base.flight import Flight, State
+from resilin._base.flight import Flight
+from resilin._base.flight_record import Call, State
 from resilin.elastic.hangs import flights
 from resilin.elastic.hangs.flights import Group, Wait
 from resilin.elastic.hangs.stalls import Standing
@@ -40,24 +42,26 @@ def judge(standings: Sequence[Standing], size: int) -> Verdict:
             return Verdict(reason=f"rank {who.rank} is in a debugger")
     by_rank = {who.rank: who for who in standings}
     found = flights.newest(flights.groups([who.flight() for who in standings]))
-    waits = _waits(found)
+    waits = _waits(found, by_rank)
     inside = {int(m.flight.path.name) for group in found for m in group.members.values() if _is_waiting(m.flight)}
     if stopped := tuple(who.rank for who in standings if who.doing == "stopped"):
         return Verdict(ranks=stopped, reason=_others(inside.difference(stopped), found))
     for who in standings:
         if who.pause:
             return Verdict(reason=f"rank {who.rank} has announced a pause ({who.pause})")
+    unheard = set(range(size)).difference(by_rank)
     if not waits:
-        unheard = set(range(size)).difference(by_rank)
-        return _unheard(unheard, inside, found) if unheard else _nobody_waits(standings, inside, found)
-    outside = {other: len(ranks) for other, ranks in waits.items() if other not in inside}
+        verdict = _unheard(unheard, inside, found) if unheard else _nobody_waits(standings, inside, found)
+        return replace(verdict, reason=verdict.reason + _unread(standings))
+    waiting = set().union(*waits.values(), inside if unheard else _talking(found))
+    outside = {other: len(ranks) for other, ranks in waits.items() if other not in waiting}
     if outside:
         idle = {rank: count for rank, count in outside.items() if by_rank[rank].doing == "idle"}
         chosen = _most(idle or outside)
-        waiting = {rank for other in chosen for rank in waits[other]}
-        if len(chosen) <= len(inside):
-            return Verdict(ranks=chosen, reason=_others(waiting, found))
-        return Verdict(reason=f"{_ranks(chosen)} are all still on their way to {_ranks(waiting)}")
+        for_them = {rank for other in chosen for rank in waits[other]}
+        if len(chosen) <= len(waiting):
+            return Verdict(ranks=chosen, reason=_others(for_them, found))
+        return Verdict(reason=f"{_ranks(chosen)} are all still on their way to {_ranks(for_them)}")
     return _deadlock(flights.cycle(found), waits)
 
 
@@ -69,22 +73,34 @@ def describe(who: Standing) -> str:
     return f"{what} at {who.at}" if who.at else what
 
 
-def _waits(found: Sequence[Group]) -> dict[int, set[int]]:
+def _waits(found: Sequence[Group], by_rank: Mapping[int, Standing]) -> dict[int, set[int]]:
     """By rank of the job: the ranks that wait for it."""
     waits: dict[int, set[int]] = {}
 
-    def add(group: Group, rank: int, other: int) -> None:
-        waits.setdefault(_rank(group, other), set()).add(_rank(group, rank))
-
     for group in found:
-        for rank in group.waiting():
-            for other in group.missing():
-                add(group, rank, other)
+        for wait in group.waits():
+            waits.setdefault(_rank(group, wait.other), set()).add(_rank(group, wait.rank))
+        for rank in group.running():
+            for other in _forgotten(group, by_rank):
+                waits.setdefault(other, set()).add(_rank(group, rank))
         for rank, calls in group.talking().items():
             for call in calls:
-                if call.state == State.RUNNING and call.root in group.members:
-                    add(group, rank, call.root)
+                others = group.members.keys() - {rank} if call.root < 0 else group.members.keys() & {call.root}
+                for other in others if _runs(call) else ():
+                    waits.setdefault(_rank(group, other), set()).add(_rank(group, rank))
     return waits
+
+
+def _talking(found: Sequence[Group]) -> set[int]:
+    """Ranks of the job that are in a message, though the other end may be unknown."""
+    return {_rank(g, rank) for g in found for rank, calls in g.talking().items() for c in calls if _runs(c)}
+
+
+def _forgotten(group: Group, by_rank: Mapping[int, Standing]) -> set[int]:
+    """Ranks of the job that are in `group`, though their recorders have lost all that they did there, long ago."""
+    others = set(by_rank) - {_rank(group, rank) for rank in group.members}
+    told = all(by_rank[rank].calls and not by_rank[rank].unread for rank in others)
+    return others if told and len(others) == len(group.unknown()) else set()
 
 
 def _unheard(unheard: Collection[int], inside: Collection[int], found: Sequence[Group]) -> Verdict:
@@ -93,9 +109,12 @@ def _unheard(unheard: Collection[int], inside: Collection[int], found: Sequence[
     return Verdict(reason=f"nothing is heard of {_ranks(unheard)}, so nobody can be named{where}")
 
 
-def _nobody_waits(standings: Sequence[Standing], inside: Collection[int], found: Sequence[Group]) -> Verdict:
+def _nobody_waits(standings: Sequence[Standing], inside: Set[int], found: Sequence[Group]) -> Verdict:
     if len(standings) == 1 and not inside:
         return Verdict(ranks=(standings[0].rank,), reason="it is the only worker")
+    strayed = tuple(who.rank for who in standings if who.strays and who.rank in inside)
+    if 0 < len(strayed) <= len(inside) - len(strayed):
+        return Verdict(ranks=strayed, reason=_others(inside - set(strayed), found))
     if len(inside) == len(standings):
         return Verdict(
             reason=f"all ranks are in the same collective, so none waits for another: {_others(inside, found)}; look "
@@ -104,6 +123,13 @@ def _nobody_waits(standings: Sequence[Standing], inside: Collection[int], found:
     if inside:
         return Verdict(reason=f"all that are in a collective are in the same one: {_others(inside, found)}")
     return Verdict(reason="no rank waits for another")
+
+
+def _unread(standings: Sequence[Standing]) -> str:
+    """What may be the reason that nobody can be named."""
+    lost = [f"of rank {who.rank} its calls are not known ({who.unread})" for who in standings if who.unread]
+    more = [f"and {len(lost) - _NAMED} more"] if len(lost) > _NAMED else []
+    return "".join(f"; {text}" for text in (*lost[:_NAMED], *more))
 
 
 def _deadlock(ring: Sequence[Wait], waits: Mapping[int, Collection[int]]) -> Verdict:
@@ -116,14 +142,20 @@ def _deadlock(ring: Sequence[Wait], waits: Mapping[int, Collection[int]]) -> Ver
 
 
 def _others(waiting: Collection[int], found: Sequence[Group]) -> str:
-    """ "ranks 0, 2 wait in all_reduce #4 float32[8] SUM of group 'world'"."""
-    where: Counter[str] = Counter()
+    """ "ranks 0, 2 wait in all_reduce #4 float32[8] SUM of group 'world'"; of several the first few."""
+    where: dict[str, set[int]] = {}
     for group in found:
-        for rank, call in (*group.waiting().items(), *((r, c) for r, cs in group.talking().items() for c in cs)):
+        for rank, call in (*group.running().items(), *((r, c) for r, cs in group.talking().items() for c in cs)):
             if _rank(group, rank) in waiting:
-                where[f"{call} of group {group.name!r}"] += 1
-    verb = "waits" if len(waiting) == 1 else "wait"
-    return f"{_ranks(waiting)} {verb} in {where.most_common(1)[0][0]}" if where else "nobody waits"
+                where.setdefault(f"{call} of group {group.name!r}", set()).add(_rank(group, rank))
+    told: list[str] = []
+    left = set(waiting)
+    for text, ranks in sorted(where.items(), key=lambda each: -len(each[1])):  # of a rank in several calls only one
+        if mine := ranks & left:
+            told.append(f"{_ranks(mine)} {'waits' if len(mine) == 1 else 'wait'} in {text}")
+            left -= mine
+    more = [f"{len(told) - _NAMED} more wait elsewhere"] if len(told) > _NAMED else []
+    return ", ".join((*told[:_NAMED], *more)) or "nobody waits"
 
 
 def _rank(group: Group, rank: int) -> int:
@@ -132,7 +164,11 @@ def _rank(group: Group, rank: int) -> int:
 
 
 def _is_waiting(flight: Flight) -> bool:
-    return any(call.state == State.RUNNING for call in flight.calls)
+    return any(map(_runs, flight.calls))
+
+
+def _runs(call: Call) -> bool:
+    return call.state == State.RUNNING
 
 
 def _most(counts: Mapping[int, int]) -> tuple[int, ...]:

@@ -10,10 +10,10 @@ from functools import cached_property
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from resilin._base.flight import JOIN, Call, Flight, State
+from resilin._base.flight import Flight
+from resilin._base.flight_record import JOIN, MESSAGES, Call, State
 
-MESSAGES = ("send", "recv")
-_IN_STEPS = ("all_reduce", "reduce_scatter")  # of gradients; programs begin with broadcasts, barriers, gathers
+_NOT_IN_STEPS = ("broadcast", "barrier", "gather", "all_gather", "scatter", "new_group")  # what programs begin with
 _ALIKE = 10  # of them: who has made so many is at work
 _OPEN = (State.QUEUED, State.RUNNING)
 
@@ -41,6 +41,14 @@ class Member:
         if self.ran:
             return min(self.ran) - 1
         return -1 if self.joined else None
+
+    def reached(self) -> int | None:
+        """The number of the last collective that it has begun; None when the file has lost it."""
+        return max(self.ran) if self.ran else -1 if self.joined else None
+
+    def running(self) -> Call | None:
+        """The collective that it is inside of."""
+        return next((call for call in reversed(self.collectives) if call.state == State.RUNNING), None)
 
     def open(self) -> list[Call]:
         """Its collectives and messages that have not ended."""
@@ -94,6 +102,31 @@ class Group:
         """The ranks that are inside the frontier's collective."""
         return {rank: call for rank, call in self.here.items() if call.state == State.RUNNING}
 
+    def waits(self) -> list[Wait]:
+        """Who is inside a collective that others have not come to: each waits for these, however far others are.
+
+        One that is inside, too, but has not got as far as to tell the others what it calls has not come either.
+        """
+        reached = {rank: at for rank, member in self.members.items() if (at := member.reached()) is not None}
+        inside = self.running()
+        untold = {rank: call.sequence for rank, call in inside.items() if not call.told}
+        return [
+            Wait(self, rank, other, call)
+            for rank, call in inside.items()
+            for other, at in reached.items()
+            if at < call.sequence or (call.told and untold.get(other) == call.sequence)
+        ]
+
+    def running(self) -> dict[int, Call]:
+        """The ranks that are inside a collective, whichever it is."""
+        inside = {rank: member.running() for rank, member in self.members.items()}
+        return {rank: call for rank, call in inside.items() if call is not None}
+
+    def ahead(self) -> dict[int, Call]:
+        """The ranks that have finished the frontier's collective and wait in a later one."""
+        at = self.frontier()
+        return {rank: call for rank, call in self.running().items() if at is not None and call.sequence > at}
+
     def talking(self) -> dict[int, list[Call]]:
         """The ranks' messages that are under way."""
         under_way = {
@@ -126,6 +159,9 @@ def groups(flights: Sequence[Flight]) -> list[Group]:
 
 
 def _member(rank: int, flight: Flight, calls: Sequence[Call]) -> Member:
+    """Of the calls since it last joined: a group that is made anew, of the same ranks and name, counts from 0 again."""
+    begins = max((place for place, call in enumerate(calls) if call.what == JOIN), default=0)
+    calls = calls[begins:]
     return Member(
         rank=rank,
         flight=flight,
@@ -177,8 +213,8 @@ def cycle(found: Sequence[Group], before: float = math.inf) -> list[Wait]:
     """
     waits: dict[object, list[Wait]] = defaultdict(list)
     for group in found:
-        for rank, call in group.waiting().items():
-            waits[group.members[rank].flight.path] += [Wait(group, rank, absent, call) for absent in group.missing()]
+        for wait in group.waits():
+            waits[group.members[wait.rank].flight.path].append(wait)
         for rank, calls in group.talking().items():
             flight = group.members[rank].flight
             newest = list(takewhile(_is_message, reversed(flight.calls)))
@@ -215,7 +251,7 @@ def gaps(calls: Iterable[Call]) -> tuple[float, ...]:
     """Seconds between the ends of collectives that are alike, as steps make them; empty when there are too few."""
     ends: dict[tuple[object, ...], list[float]] = defaultdict(list)
     for call in calls:
-        if call.state == State.DONE and call.what.startswith(_IN_STEPS):
+        if call.state == State.DONE and call.what not in (JOIN, *MESSAGES, *_NOT_IN_STEPS):
             ends[call.group, call.key, call.what, call.dtype, call.shape].append(call.ended)
     most: list[float] = max(ends.values(), key=len, default=[])
     return tuple(after - before for before, after in pairwise(sorted(most))) if len(most) >= _ALIKE else ()

@@ -9,10 +9,11 @@ import socket
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from resilin._base import flight, stacks
 from resilin._base.clock import Clock
-from resilin._base.flight import Call
+from resilin._base.flight_record import Call
 from resilin.elastic.hangs.stalls import Doing
 from resilin.errors import UsageError
 
@@ -140,12 +141,27 @@ def _tail(path: Path, start: int) -> str:
 # ------------------------------------------------------------------------------------- flight recorder
 
 
-def calls(folder: Path, pid: int) -> tuple[Call, ...]:
-    """What the flight recorder of a worker holds; nothing when it has none."""
+class Calls(NamedTuple):
+    """What the flight recorder of a worker holds."""
+
+    calls: tuple[Call, ...] = ()
+    unread: str = ""
+    """What of it cannot be read, and why, for people; "": nothing."""
+
+
+NO_RECORDER = "it has no flight recorder: RESILIN_TRACE_CALLS=0, no room for it, or no group"
+
+
+def calls(folder: Path, pid: int) -> Calls:
+    """What the flight recorder of a worker holds."""
     path = _recorder(folder, pid)
-    with contextlib.suppress(OSError, UsageError):
-        return flight.read(path).calls if path is not None else ()
-    return ()
+    if path is None:
+        return Calls(unread=NO_RECORDER)
+    try:
+        found = flight.read(path)
+    except (OSError, UsageError) as error:
+        return Calls(unread=f"its flight recorder cannot be read: {error}")
+    return Calls(found.calls, f"{path}: {found.damage}" if found.damage else "")
 
 
 def inside(folder: Path, pid: int) -> str:
@@ -160,13 +176,12 @@ def inside(folder: Path, pid: int) -> str:
 
 
 def count(folder: Path, pid: int) -> int:
-    """How many calls its flight recorder has seen: grows with each, and costs a millisecond to read."""
+    """How many calls its flight recorder has seen: grows with each, and costs a millisecond to read.
+
+    OSError, UsageError: it cannot be read.
+    """
     path = _recorder(folder, pid)
-    if path is None:
-        return 0
-    with contextlib.suppress(OSError, UsageError):
-        return flight.newest(path)
-    return 0
+    return 0 if path is None else flight.newest(path)
 
 
 def _recorder(folder: Path, pid: int) -> Path | None:

@@ -6,7 +6,9 @@ At step AT rank 1 leaves the file MARK and, as HOW says, is stopped, waits for a
 keeps the interpreter's lock, or runs in a circle; `noise`: it waits for a lock, with a thread that writes a line now
 and then; `work`: it computes for a while and goes on; `skip`: it leaves out a collective and waits elsewhere; `pause`:
 rank 0 announces a pause and makes it. `early`: it is stopped at step EARLY already; `soon`: it waits for a lock, at a
-step that comes a moment after the first one. With `plain` there is no `@elastic.run`.
+step that comes a moment after the first one; `everybody`: every rank waits for a lock of its own; `inside`: it waits
+for a lock in the handler of a signal that comes while it is inside a collective. With `plain` there is no
+`@elastic.run`.
 """
 
 import ctypes
@@ -38,7 +40,12 @@ def lock() -> None:
     mine.acquire()
 
 
-soon = lock
+soon = everybody = lock
+
+
+def inside() -> None:
+    signal.signal(signal.SIGALRM, lambda *_: lock())
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
 
 
 def noise() -> None:
@@ -80,9 +87,12 @@ def pause() -> None:
 
 
 def step(number: int, rank: int, total: rs.Tensor) -> None:
-    if number == AT and rank == int(HOW != "pause") and not MARK.exists():
-        MARK.touch()
+    mark = MARK.with_name(f"{MARK.name}-{rank}") if HOW == "everybody" else MARK
+    if number == AT and (rank == int(HOW != "pause") or HOW == "everybody") and not mark.exists():
+        mark.touch()
         globals()[HOW]()
+    elif number == AT and HOW == "inside":
+        time.sleep(1.5)  # until the signal has come there
     dist.all_reduce(total)
     time.sleep(0.01)
 

@@ -19,6 +19,7 @@ WHY = {
     "lock": r"it is blocked at \S+hanging_worker.py:\d+ in lock",
     "gil": r"it is \w+ at \S+hanging_worker.py:\d+ in \S+",  # the main thread, where it waits for the lock
     "circle": r"it is busy at \S+hanging_worker.py:\d+ in circle",
+    "inside": r"it is blocked at \S+hanging_worker.py:\d+ in lock",
     "noise": r"it is busy at \S+hanging_worker.py:\d+ in lock",
     "skip": r"it is blocked at \S+hanging_worker.py:\d+ in skip",
 }
@@ -46,6 +47,18 @@ def hang(launch, tmp_path):
     return run
 
 
+HANG_ONCE = """
+import threading
+from pathlib import Path
+def hang_once(state):
+    if state.step == 20 and elastic.world().rank == 1 and not Path("mark").exists():
+        Path("mark").touch()
+        mine = threading.Lock()
+        mine.acquire()
+        mine.acquire()
+"""
+
+
 def deaths(run):
     return [line for line in run.err.splitlines() if "worker died" in line or "job failed" in line]
 
@@ -67,6 +80,22 @@ def test_what_is_usual_is_learned_and_a_stopped_worker_needs_no_flag(hang):
     (line,) = deaths(run)
     assert "rank 1 " in line
     assert "it is stopped" in line
+
+
+def test_the_program_of_the_docs_goes_on_when_a_rank_waits_for_a_lock_between_sums_along_the_tree(launch, tmp_path):
+    """Its only collective in a step is that of DistributedDataParallel(shards=4); the limit is the real one."""
+    docs = (Path(__file__).parents[3] / "docs" / "elastic.md").read_text()
+    text = next(block for block in re.findall(r"```python runnable\n(.*?)```", docs, re.S) if "elastic.run" in block)
+    program = tmp_path / "train.py"
+    program.write_text(HANG_ONCE + text.replace("optimizer.zero_grad()", "hang_once(state); optimizer.zero_grad()"))
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, program)
+    assert run.wait(WAIT_S) == 0, run.err
+    (line,) = deaths(run)
+    assert re.search(r"rank 1 \(pid \d+\) did not answer and was killed \(it is blocked at \S+ in hang_once; ", line)
+    what = r"tree_all_reduce #\d+ float32\[\d+\] SUM of 4 shards"
+    assert re.search(rf"; rank 0 waits in {what} of group 'world'; no step for ", line), line
+    assert float(re.search(r"no step for ([\d.]+) s", line)[1]) < 8.0
+    assert "generation 2: 1 worker (was 2), rank 0 goes on" in run.err
 
 
 def test_who_computes_is_named_and_goes_on(launch, tmp_path):
@@ -126,6 +155,25 @@ def test_who_computes_for_longer_than_that_is_left_alone(hasty):
     assert "worker died" not in run.stderr
     assert run.stdout.count("trained") == 3
     assert "holds the others up" in run.stderr, "it was looked at"
+
+
+def test_when_all_ranks_hang_outside_of_collectives_that_is_said_and_nobody_is_ended(launch, tmp_path):
+    """What is not covered: none waits for another, so none is to blame."""
+    run = launch("--standalone", "--nproc-per-node", 2, "--hang-timeout", 2, WORKER, "everybody", tmp_path / "mark")
+    run.until(lambda: "no rank waits for another; nobody is ended" in run.err, WAIT_S)
+    with pytest.raises(pytest.fail.Exception, match="did not end"):
+        run.wait(4.0)
+    assert not deaths(run)
+
+
+def test_the_only_worker_is_ended_wherever_it_hangs(launch, tmp_path):
+    size = "--standalone", "--nproc-per-node", 1, "--max-restarts", 1
+    run = launch(*size, "--hang-timeout", 2, WORKER, "everybody", tmp_path / "mark")
+    assert run.wait(WAIT_S) == 0, run.err
+    (line,) = deaths(run)
+    assert re.search(
+        rf"rank 0 .* did not answer and was killed \({WHY['lock']}; it is the only worker; no step for", line
+    )
 
 
 def test_a_pause_that_was_announced_is_no_hang(hang):

@@ -210,7 +210,9 @@ def test_a_worker_that_stops_answering_is_killed_and_replaced(launch, steps):
     assert run.wait() == 0
     told = [line.removeprefix("elastic-run: ") for line in run.err.splitlines()]
     assert told[0].startswith("worker died: rank 1 (pid ")
-    assert told[0].endswith("did not answer and was killed (all_reduce: rank 1 did not answer) at step 10")
+    assert told[0].endswith(
+        "did not answer within its group's timeout and was killed (all_reduce: rank 1 did not answer) at step 10"
+    )
     assert told[1] == "generation 2: 2 workers (was 3), rank 0 goes on, rank 2 goes on as rank 1"
     assert told[2].startswith("recovered in ")
     assert told[3] == "generation 3: 3 workers, replacement joined as rank 2"
@@ -222,7 +224,7 @@ def test_the_agent_of_another_node_kills_its_worker_that_stopped_answering(launc
     runs = [launch(*place, *command(steps, 40, size=2), PATIENCE_S="2") for _ in range(2)]
     assert [run.wait() for run in runs] == [0, 0]
     told = [run.err for run in runs]
-    how = "did not answer and was killed (all_reduce: rank 1 did not answer)"
+    how = "did not answer within its group's timeout and was killed (all_reduce: rank 1 did not answer)"
     assert sum("worker died: rank 1 " in text and how in text for text in told) == 1
     assert all("generation 2: " in text and "started again" not in text for text in told)
 
@@ -300,7 +302,8 @@ def test_a_frozen_worker_that_is_the_only_one_left_is_killed_after_its_own_timeo
     os.kill(workers[1], signal.SIGSTOP)
     os.kill(workers[0], signal.SIGKILL)
     assert run.wait() == 1
-    assert f"pid {workers[1]}) did not answer and was killed (it did not take up generation 2 within 1 s)" in run.err
+    assert f"pid {workers[1]}) did not answer within its group's timeout and was killed (it did not take up" in run.err
+    assert "(it did not take up generation 2 within 1 s)" in run.err
 
 
 def test_a_step_that_fails_on_whoever_computes_it_ends_the_job_with_that_verdict(launch, steps):

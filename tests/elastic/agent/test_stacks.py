@@ -54,3 +54,30 @@ def test_looks_harm_no_process_whose_other_threads_run_meanwhile(tmp_path):
         finally:
             process.kill()
     assert stacks.place(text) == f"{program}:16 in wait"
+
+
+def written(*files):
+    """As faulthandler writes a stack, the innermost frame first."""
+    return "Stack (most recent call first):\n" + "".join(f'  File "{file}", line 3 in f\n' for file in files)
+
+
+OURS = "/x/resilin"
+CALL = (f"{OURS}/dist/backends/shm.py", f"{OURS}/dist/api.py", f"{OURS}/dist/calls.py", "/home/train.py")
+
+
+@pytest.mark.parametrize(
+    ("files", "strays"),
+    [
+        (CALL, False),
+        ((f"{OURS}/_base/clock.py", *CALL), False),
+        (("/usr/lib/python3.11/threading.py", f"{OURS}/dist/work.py", *CALL), False),
+        (("/home/train.py", *CALL), True),
+        (("/usr/lib/python3.11/threading.py", "/home/hooks.py", f"{OURS}/dist/phases.py", *CALL), True),
+        (("/home/hooks.py", f"{OURS}/dist/messages.py", "/home/train.py"), True),
+        (("/home/train.py",), False),
+        ((f"{OURS}/nn/modules/linear.py", "/home/train.py"), False),
+        ((), False),
+    ],
+)
+def test_who_is_in_a_call_and_from_there_in_other_code_strays(files, strays):
+    assert stacks.strays(written(*files)) == strays

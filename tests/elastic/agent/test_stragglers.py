@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from resilin._base.flight import Call, State
+from resilin._base.flight_record import Call, State
 from resilin.elastic.agent import stragglers
 from resilin.elastic.agent.stragglers import LOOKS, Looked, Stragglers, from_json, slow, slow_prefix, tempo
 from resilin.elastic.hangs import looking
@@ -102,7 +102,7 @@ def looks(tmp_path, monkeypatch):
     """`looks(count)`: two agents look so often; rank 1, of agent b, is slow. What was said, and the store's keys."""
     monkeypatch.setattr(stragglers, "tempo", lambda made, host, pid: replace(made[0], host=host, pid=pid))
     times = marks(0.1, 0.3)
-    monkeypatch.setattr(looking, "calls", lambda folder, pid: [times[pid]])
+    monkeypatch.setattr(looking, "calls", lambda folder, pid: looking.Calls((times[pid],)))
     store, said, clock = Aside(), [], FakeClock()
     agents = [
         Stragglers("job", node, node, store, lambda text, node=node: said.append((node, text)), clock)

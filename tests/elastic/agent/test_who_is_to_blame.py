@@ -1,12 +1,14 @@
 """How long steps may take, and who is to blame when none comes: pure functions."""
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
 
-from resilin._base.flight import JOIN, Call, State
+from resilin._base.flight_record import JOIN, Call, State
 from resilin.elastic import records
+from resilin.elastic.agent import watchdog
 from resilin.elastic.hangs import blame, flights, stalls
 from resilin.elastic.hangs.pace import BUSY_S, FIRST_IDLE_S, FIRST_S, FLOOR_S, KEPT, Pace
 from resilin.elastic.hangs.stalls import Stall, Standing
@@ -217,3 +219,112 @@ def test_where_a_rank_stands_fits_in_a_record_and_comes_back_from_it():
     assert records.node("nodes/a", data) == node
     assert len(data) < 2000
     assert judge([waits(0, 500), *stall.workers[:1]]).ranks == ()
+
+
+# ------------------------------------------------------------------------- what of the records is told
+
+
+def test_whoever_is_missing_from_a_sum_along_a_tree_is_to_blame():
+    """It has no root: the number of its shards may be any."""
+    tree = {"what": "tree_all_reduce", "shards": 4, "op": ""}
+    standings = [
+        stands(0, joined(0, size=2), replace(call(0, 7, size=2), **tree)),
+        stands(1, joined(1, size=2), replace(call(1, 6, State.DONE, size=2), **tree)),
+    ]
+    verdict = judge(standings)
+    assert verdict.ranks == (1,)
+    assert "rank 0 waits in tree_all_reduce #7 float32[8] of 4 shards of group 'world'" in verdict.reason
+
+
+def test_sums_along_trees_are_steps_too():
+    assert len(flights.gaps(made(10, what="tree_all_reduce"))) == 9
+    assert len(flights.gaps(made(10, what="all_to_all"))) == 9, "sharded modules in fixed shards make these"
+
+
+def test_who_has_not_come_out_of_what_the_others_have_finished_is_to_blame():
+    standings = [waits(0, 7), stands(1, joined(1), call(1, 5, State.DONE), call(1, 6)), waits(2, 7)]
+    assert judge(standings).ranks == (1,)
+    assert "ranks 0, 2 wait in all_reduce #7" in judge(standings).reason
+
+
+def test_a_call_that_runs_is_told_whatever_waits_for_its_turn_behind_it():
+    """As the buckets of a backward do."""
+    queued = [call(0, -1, State.QUEUED) for _ in range(9)]
+    standings = [stands(0, joined(0), call(0, 7), *queued), outside(1, 6), waits(2, 7)]
+    assert judge(standings).ranks == (1,)
+
+
+def test_who_is_in_many_groups_is_found_missing_from_the_one_that_it_used_first():
+    others = [
+        call(1, number, State.DONE, group=f"part{part}", key=10 + part) for part in range(9) for number in range(3)
+    ]
+    late = [replace(each, made=each.made + 50.0) for each in others]
+    standings = [waits(0, 7), stands(1, joined(1), call(1, 6, State.DONE), *late), waits(2, 7)]
+    assert judge(standings).ranks == (1,)
+
+
+def test_who_was_last_in_a_group_longer_ago_than_its_recorder_remembers_is_found_missing():
+    pair = {"group": "pair", "size": 2, "key": 2}
+    standings = [waits(0, 7, doing="idle"), stands(1, call(1, 900, State.DONE, **pair)), waits(2, 7)]
+    assert judge(standings).ranks == (1,)
+
+
+def test_of_whom_the_recorder_cannot_be_read_nobody_knows_whom_it_waits_for():
+    standings = [waits(0, 7), replace(stands(1), unread="x.flight: another version of resilin wrote it"), waits(2, 7)]
+    verdict = judge(standings)
+    assert verdict.ranks == ()
+    assert verdict.reason.endswith("of rank 1 its calls are not known (x.flight: another version of resilin wrote it)")
+
+
+def test_a_group_that_was_made_anew_under_its_name_counts_from_its_beginning():
+    standings = [
+        stands(
+            rank,
+            *(call(rank, number, State.DONE, size=2) for number in range(40)),
+            replace(joined(rank, size=2), made=99.0),
+            *(replace(each, made=100.0) for each in new),
+        )
+        for rank, new in enumerate([[call(0, 0, size=2)], []])
+    ]
+    assert judge(standings).ranks == (1,)
+
+
+def test_of_two_groups_of_one_name_and_generation_the_one_that_was_used_last_counts():
+    old = {"key": 1, "size": 2}
+    new = {"key": 2, "size": 2}
+    standings = [
+        stands(rank, call(rank, 90, State.DONE, **old), *(replace(each, made=200.0) for each in mine))
+        for rank, mine in enumerate([(joined(0, **new), call(0, 1, **new)), (call(1, 0, State.DONE, **new),)])
+    ]
+    assert judge(standings).ranks == (1,)
+
+
+def test_who_receives_from_any_rank_waits_for_all_others():
+    standings = [
+        stands(0, joined(0, size=2), call(0, -1, what="recv", size=2)),
+        stands(1, joined(1, size=2), call(1, 0, State.DONE, size=2)),
+    ]
+    assert judge(standings).ranks == (1,)
+
+
+def test_who_is_inside_the_collective_of_all_and_has_told_the_others_nothing_of_it_is_to_blame():
+    inside = [replace(call(rank, 7), told=rank != 1) for rank in range(3)]
+    standings = [stands(rank, joined(rank), each) for rank, each in enumerate(inside)]
+    assert judge(standings).ranks == (1,)
+    assert "ranks 0, 2 wait in all_reduce #7" in judge(standings).reason
+
+
+@pytest.mark.parametrize("text", ["x" * 999, "ü" * 999, "\U0001f600" * 999, "\n" * 999, "", "short"])
+def test_stacks_that_are_set_aside_fit_into_their_share_as_json(text):
+    kept = watchdog._fitting(text, 100)
+    assert len(json.dumps(kept)) <= 100
+    assert text.startswith(kept)
+    assert kept == text or len(json.dumps(kept)) > 80
+
+
+def test_where_all_are_inside_the_same_collective_the_one_that_has_gone_from_there_into_other_code_is_to_blame():
+    standings = [waits(0, 7), replace(waits(1, 7), strays=True), waits(2, 7)]
+    assert judge(standings).ranks == (1,)
+    assert judge(standings).reason.startswith("ranks 0, 2 wait in all_reduce #7")
+    everybody = [replace(who, strays=True) for who in standings]
+    assert judge(everybody).ranks == (), "then nobody is left that waits for it"

@@ -7,6 +7,7 @@ from resilin.elastic.chaos.judge import Run
 from resilin.elastic.chaos.records import Fired, Result
 from resilin.elastic.chaos.schedule import Fault, Schedule
 from resilin.elastic.ledger import Verdict
+from resilin.launcher import chaos_report
 
 GOOD = Verdict(1, {0: 4}, 0, ())
 
@@ -42,7 +43,10 @@ def test_the_line_that_names_rank_process_and_cause_attributes_the_fault():
         ("exit", "job failed: rank 1 (host box, pid 42) exited with code 23 at step 7"),
         ("segfault", "worker died: rank 1 (host box, pid 42) killed by SIGSEGV"),
         ("disk-full", "worker died: rank 1 (pid 42) raised StateError: x cannot be written: No space left on device"),
-        ("stop", "worker died: rank 1 (pid 42) did not answer and was killed (all_reduce: ...)"),
+        (
+            "stop",
+            "worker died: rank 1 (pid 42) did not answer and was killed (it is stopped (SIGSTOP); ranks 0, 2 wait)",
+        ),
         ("term", "rank 1 left (SIGTERM)"),
         ("kill", "a replacement (pid 42) killed by SIGKILL before it joined"),
     ],
@@ -68,6 +72,19 @@ def test_a_wrong_rank_or_cause_or_silence_is_no_attribution(line, verdict):
 def test_whoever_was_not_hit_and_is_reported_dead_spoils_it():
     said = f"{DIED}\nelastic-run: worker died: rank 0 (pid 41) raised PeerLost: rank 1"
     assert verdicts(run(said, faults=[KILL], hits=[fired(0, 42)])) == [(False, True)]
+
+
+@pytest.mark.parametrize("do", ["stop", "hang", "hold-gil"])
+def test_a_hang_that_only_the_groups_timeout_has_ended_is_not_named_and_counted_apart(do):
+    hang = Fault(do=do, rank=1, at="backward")
+    how = "did not answer within its group's timeout and was killed (all_reduce: rank 1 did not answer)"
+    told = run(f"elastic-run: worker died: rank 1 (pid 42) {how}", faults=[hang], hits=[fired(0, 42)])
+    assert verdicts(told) == [(True, False)]
+    found = judge.judge(told, "a")
+    assert not found.attributed
+    assert chaos_report.lines(found)[1].startswith(f"  {hang}: NOT NAMED, only its group's timeout has ended it: elas")
+    row = judge.tally([judge.as_json(found)])[f"{do} worker"]
+    assert (row.reports, row.rank_named, row.cause_named, row.timed_out) == (1, 1, 0, 1)
 
 
 def test_two_faults_each_have_their_line_in_whatever_order_they_are_told():

@@ -17,7 +17,7 @@ from resilin.launcher import chaos, chaos_report
 from resilin.launcher.chaos_run import Job, run_job
 
 pytestmark = pytest.mark.multiproc
-STEPS, WORKERS, LIMIT_S = 40, 2, 60.0
+STEPS, WORKERS, LIMIT_S = 40, 2, 90.0
 FLAGS = ("--standalone", "--nproc-per-node", str(WORKERS), "--max-restarts", "5")
 PROGRAM = ("-m", "resilin.testing.chaos_job", "{folder}", "--steps", str(STEPS), "--workers", str(WORKERS))
 
