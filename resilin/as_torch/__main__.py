@@ -12,7 +12,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-from resilin import as_torch
+from resilin.as_torch import install
 from resilin.errors import UsageError
 
 
@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> None:
     first, *rest = argv
     if first in ("-m", "-c") and not rest:
         raise UsageError(f"as_torch: {first} needs {'a module' if first == '-m' else 'code'}")
-    as_torch.install()
+    install()
     if first == "-m":
         sys.argv = rest
         sys.path[0] = os.getcwd()

@@ -1,5 +1,5 @@
 """Give resilin as `torch` to a process that was started by one in which `resilin.as_torch` is installed."""
 
-from resilin import as_torch
+from resilin.as_torch import install
 
-as_torch.install()
+install()
