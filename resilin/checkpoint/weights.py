@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from resilin._base import log
+from resilin._base import json_text, log
 from resilin.checkpoint import safetensors
 from resilin.checkpoint.opening import open_parent, open_storage
 from resilin.checkpoint.safetensors import Entry, Layout
@@ -328,9 +328,9 @@ def _indexed(storage: Storage, name: str, sources: list[Reading]) -> dict[str, l
     if sources[-1].size > _MAX_INDEX_BYTES:
         raise CorruptFile(f"{full} has more than {_MAX_INDEX_BYTES} bytes: no index of tensors is so large", full)
     try:
-        weights = json.loads(storage.read(name))["weight_map"]
+        weights = json_text.parse(storage.read(name))["weight_map"]
         pairs = [(str(checked(file)), str(key)) for key, file in weights.items()]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFile(f"{full} is no index of safetensors files: {error!r}", full) from None
     files: dict[str, list[str] | None] = {}
     for file, key in pairs:

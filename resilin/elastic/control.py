@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from resilin._base import framing
+from resilin._base import framing, json_text
 from resilin.elastic import typed
 from resilin.elastic.spawn.spawner import ENV_FD as ENV_FD
 from resilin.errors import HandshakeError
@@ -230,8 +230,8 @@ def encode(message: Message) -> bytes:
 def decode(payload: bytes) -> Message:
     """The message in one frame's payload. ControlError says what is wrong with it."""
     try:
-        body = json.loads(payload)
-    except (ValueError, RecursionError) as error:
+        body = json_text.parse(payload)
+    except ValueError as error:
         raise ControlError(f"control message is not JSON: {payload[:80]!r}") from error
     if not isinstance(body, dict) or not isinstance(body.get("kind"), str) or body["kind"] not in MESSAGES:
         kind = body.get("kind") if isinstance(body, dict) else body

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from resilin._base import json_text
 from resilin._base.text import visible
 
 TAIL_LINES = 20
@@ -188,7 +188,7 @@ def read_error_file(path: Path) -> dict[str, str]:
     The format is torch's: {"message": {"message": "Type: text", "extraInfo": {"py_callstack": ..., "timestamp": ...}}}.
     """
     try:
-        body = json.loads(path.read_text(encoding="utf-8"))["message"]
+        body = json_text.parse(path.read_text(encoding="utf-8"))["message"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     if isinstance(body, str):

@@ -15,13 +15,12 @@ a generation whose state all died with its ranks, steps after the checkpoint tha
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from resilin._base import moments
+from resilin._base import json_text, moments
 from resilin.errors import StateError, UsageError
 
 
@@ -131,7 +130,7 @@ def sift(path: str) -> tuple[list[Entry], list[StateError]]:
 
 def _parse(line: bytes, where: str) -> Entry:
     try:
-        body = json.loads(line)
+        body = json_text.parse(line)
         values = {name: body[name] for name in _NEEDED}
         values |= {name: body[name] for name in _FIELDS[len(_NEEDED) :] if body.get(name) is not None}
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
+from resilin._base import json_text
 from resilin.elastic import typed
 from resilin.elastic.failure import Failure
 from resilin.elastic.hangs import stalls
@@ -298,7 +299,7 @@ def _load(key: str, value: bytes) -> dict[str, Any]:
     with _expected(key, value):
         if len(value) > MAX_BYTES:
             raise Misfit(f"it has {len(value)} bytes")
-        body = json.loads(value)
+        body = json_text.parse(value)
         if not isinstance(body, dict):
             raise Misfit("expected an object")
         return body
@@ -314,7 +315,7 @@ def _expected(key: str, value: bytes) -> Iterator[None]:
     """Around the reading of a record: whatever is wrong with it is an error that names its key."""
     try:
         yield
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise misplaced(key, value, "a record of this version of resilin", error) from error
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from resilin._base import auth, env, framing
+from resilin._base import auth, env, framing, json_text
 from resilin._base.clock import Deadline
 from resilin.elastic import records
 from resilin.elastic.agent import stragglers
@@ -128,7 +128,7 @@ class Desk:
 
     async def _answer(self, payload: bytes, leases: list[Lease]) -> dict[str, Any]:
         try:
-            return await self._do(json.loads(payload), leases)
+            return await self._do(json_text.parse(payload), leases)
         except (ResilinError, ValueError, KeyError, TypeError, AttributeError) as error:
             return {"error": f"{type(error).__name__}: {error}"}
 
@@ -206,7 +206,7 @@ class AgentClient:
     def _ask(self, **request: Any) -> dict[str, Any]:
         try:
             framing.send_frame(self._socket, json.dumps(request).encode())
-            answer: dict[str, Any] = json.loads(framing.recv_frame(self._socket, Deadline(TIMEOUT_S), _MAX_BYTES))
+            answer: dict[str, Any] = json_text.parse(framing.recv_frame(self._socket, Deadline(TIMEOUT_S), _MAX_BYTES))
         except TimeoutError:
             raise StoreTimeout(
                 f"the elastic-run at {self.name} did not answer within {TIMEOUT_S:g} s: it may be stopped, or "

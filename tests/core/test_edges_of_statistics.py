@@ -154,3 +154,13 @@ def test_zeta_below_zero_sums_its_terms():
 def test_polynomials_of_degrees_that_are_none_are_zero(degree):
     found = resilin.special.chebyshev_polynomial_t(resilin.tensor([0.5, 0.5]), resilin.tensor([2.0, degree]))
     assert found.tolist() == [-0.5, 0.0]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "complex128"])
+def test_the_spread_of_no_elements_is_nan_in_every_dtype(dtype):
+    x = resilin.zeros(0, dtype=getattr(resilin, dtype), requires_grad=True)
+    for function in (resilin.var, resilin.std):
+        spread = function(x)
+        assert spread.isnan().item()
+        spread.backward()
+    assert resilin.zeros(2, 0, dtype=x.dtype).var(1).isnan().all()

@@ -194,3 +194,9 @@ def test_integers_take_no_fraction_as_factor(operands):
         resilin.add(resilin.ones(2, dtype=first), resilin.ones(2, dtype=second), alpha=alpha)
     with pytest.raises(RuntimeError, match="Boolean alpha"):
         resilin.sub(resilin.ones(2, dtype=first), resilin.ones(2, dtype=second), alpha=True)
+
+
+def test_tolerances_of_isclose_may_be_any_number():
+    x = resilin.tensor([1, 2])
+    assert resilin.isclose(x, x + 1, rtol=2**70).tolist() == [True, True]
+    assert resilin.isclose(x.double(), x.double() + 1, atol=2**70).tolist() == [True, True]

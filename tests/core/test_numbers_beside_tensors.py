@@ -344,3 +344,37 @@ def test_what_is_too_large_for_halves_is_infinite_or_refused():
 def test_single_and_double_precision_take_the_number_in_their_own():
     assert (resilin.tensor([1.0]) * 0.1).tolist() == [float(np.float32(0.1))]
     assert (resilin.tensor([1.0], dtype=float64) * 0.1).tolist() == [0.1]
+
+
+@pytest.mark.parametrize("dtype", [*HALVES, resilin.float32], ids=str)
+@pytest.mark.parametrize("number", [np.float64(0.5), np.int64(2), np.float32(0.5)], ids=repr)
+def test_numpys_numbers_as_parameters_widen_no_dtype(dtype, number):
+    functional = resilin.nn.functional
+    x, plain = resilin.tensor([0.1, -2.5], dtype=dtype), number.item()
+    for function in (
+        lambda n: x.clamp(n),
+        lambda n: x.clip(-n, n),
+        lambda n: functional.elu(x, n),
+        lambda n: functional.celu(x, n),
+        lambda n: functional.leaky_relu(x, n),
+        lambda n: functional.hardtanh(x, -n, n),
+        lambda n: functional.softplus(x, n),
+        lambda n: functional.softshrink(x, n),
+        lambda n: functional.normalize(x, dim=0, eps=n),
+        lambda n: functional.smooth_l1_loss(x, -x, beta=n),
+        lambda n: functional.huber_loss(x, -x, delta=n),
+        lambda n: resilin.addcmul(x, x, x, value=n),
+        lambda n: resilin.lerp(x, -x, n),
+    ):
+        assert function(number).dtype == dtype
+        assert function(number).tolist() == function(plain).tolist()
+
+
+def test_numbers_written_into_halves_become_infinite_where_they_are_too_large():
+    x = resilin.zeros(2, 3, dtype=float16)  # as in PyTorch, which refuses them in fill_ and masked_fill alone
+    x[0] = 65536
+    x[x == 0] = -1e300
+    x[0, 0] = 65519  # rounds to the largest
+    assert x.tolist() == [[65504.0, float("inf"), float("inf")], [-float("inf")] * 3]
+    with pytest.raises(RuntimeError, match="float32 without overflow"):
+        resilin.zeros(2)[0] = 1e39

@@ -362,7 +362,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
         raise RuntimeError(f"isclose: expected tensors of one dtype, got {input.dtype} and {other.dtype}")
     if rtol < 0 or atol < 0:
         raise RuntimeError(f"isclose: rtol and atol must not be negative, got {rtol} and {atol}")
-    xp = input._dev.xp
+    xp, rtol, atol = input._dev.xp, float(rtol), float(atol)  # numpy takes no int beyond 64 bits
     try:
         if input._array.dtype.kind in "iu":
             close = _close_integers(xp, input._array, other._array, rtol, atol)

@@ -108,6 +108,8 @@ def _single(op: Declared) -> Callable[..., Any]:
             params = op.bind((input, *params), kwargs)[1:]
         elif len(params) < most:
             params += defaults[len(params) :]
+        if params:
+            params = plain_parameters(params)
         dev, array = input._dev, input._array
         if floats and array.dtype.kind in "iub":
             array = array.astype(dtypes.default_np())
@@ -124,6 +126,13 @@ def _single(op: Declared) -> Callable[..., Any]:
         return out
 
     return call
+
+
+def plain_parameters(params: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return an op's parameters with Python's numbers for numpy's scalars, which would widen a result's dtype."""
+    if any([isinstance(value, np.generic) for value in params]):
+        return tuple(value.item() if isinstance(value, np.generic) else value for value in params)
+    return params
 
 
 def as_array(value: Any) -> Any:
@@ -298,6 +307,7 @@ def _general(op: Declared) -> Callable[..., Any]:
             return ACTIVE[-1].call(op, args, kwargs)
         if kwargs or len(args) != total:
             args = op.bind(args, kwargs)
+        args = (*args[:n], *plain_parameters(args[n:]))
         dev: device | None = None
         arrays = list(args)  # the tensors' arrays, then the parameters
         for place in places:

@@ -158,7 +158,7 @@ def _deviation(xp, x, axis, correction, keepdims, root):
     PyTorch; where they leave that of float64, the numbers are scaled by a power of two before."""
     wide, scale = _wide(x), None
     y = _variance(xp, wide, axis, correction, keepdims)
-    if y.size and not _well_in_range(xp, y):
+    if y.size and wide.size and not _well_in_range(xp, y):
         complex_ = x.dtype.kind == "c"
         if y.dtype == np.float32:
             wide = wide.astype("complex128" if complex_ else "float64")

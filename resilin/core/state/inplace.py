@@ -8,16 +8,19 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from resilin.core import dtype as dtypes
 from resilin.core import nested
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import check_layout, edge_of, is_differentiable, record
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, different_devices
+from resilin.core.kernels import pack
 from resilin.core.kernels.loader import native
 from resilin.core.ops import creation
 from resilin.core.ops.calling import tracked
-from resilin.core.ops.guarding import IN_NATIVE, SILENT, VARIABLE, restore, silence
+from resilin.core.ops.guarding import FLOAT32, IN_NATIVE, SILENT, VARIABLE, is_half, restore, silence
 from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype, reshape
@@ -350,6 +353,10 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
 def _assigned(self: Tensor, value: Any) -> Any:
     """What is written for `value`: a number that elements hold, or a tensor without dimensions of length 1 in front."""
     if isinstance(value, int | float | complex):
+        if is_half(self._array) and not isinstance(value, complex) and abs(value) > 65504:
+            # too large for float16, it becomes infinite, as in PyTorch
+            wide = pack.astype(np.asarray(value, np.float64), FLOAT32)
+            return wrap(self._dev.xp.asarray(pack.astype(wide, self._array.dtype)), self._dev)
         return dtypes.number_for("setitem", value, self._array.dtype)
     if value is None or isinstance(value, (str, bytes)):
         raise TypeError(f"can't assign a {type(value).__name__} to a tensor of {self.dtype}")

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from resilin._base import log
+from resilin._base import json_text, log
 from resilin._base.clock import Clock
 from resilin._base.flight_record import JOIN, MESSAGES, Call, State
 from resilin.elastic import records, typed
@@ -83,20 +83,20 @@ def slow_prefix(job: str) -> str:
 def from_json(key: str, value: bytes, generation: int) -> tuple[Slow, ...]:
     """What stands there, if it is of this generation; RendezvousError names `key` when it is something else."""
     try:
-        body = json.loads(value)
+        body = json_text.parse(value)
         found = typed.convert("slow", tuple[Slow, ...], body["slow"])
         return found if body["generation"] == generation else ()
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise records.misplaced(key, value, "slow ranks as this version of resilin writes them", error) from error
 
 
 def tempos_from_json(key: str, value: bytes, generation: int) -> dict[int, Tempo]:
     """What a node says of its ranks, by rank, if it is of this generation; RendezvousError as in `from_json`."""
     try:
-        body = json.loads(value)
+        body = json_text.parse(value)
         found = {int(rank): typed.build(Tempo, mark) for rank, mark in body["ranks"].items()}
         return found if body["generation"] == generation else {}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise records.misplaced(key, value, "tempos as this version of resilin writes them", error) from error
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from resilin._base import log, stacks
+from resilin._base import json_text, log, stacks
 from resilin._base.clock import Clock
 from resilin.elastic import control, records
 from resilin.elastic.agent.config import AgentConfig
@@ -385,8 +385,8 @@ class Watchdog:
             entries, _ = await self._rendezvous.aside(lambda store, _: store.range(self._prefix))
             for entry in entries:
                 try:
-                    known |= {int(rank): str(text) for rank, text in json.loads(entry.value).items()}
-                except (ValueError, AttributeError, RecursionError) as error:  # the others' are as good without it
+                    known |= {int(rank): str(text) for rank, text in json_text.parse(entry.value).items()}
+                except (ValueError, AttributeError) as error:  # the others' are as good without it
                     told = records.misplaced(entry.key, entry.value, "stacks by rank")
                     log.event(_log, 40, "a record of this job is none", error=str(told), because=str(error))
         return known | self._stacks

@@ -211,9 +211,12 @@ PyObject *result_of(Plain *self, PyObject *const *args, Py_ssize_t given) {
     }
     PyObject *out = nullptr;
     if (sequence ? all[1] != nullptr : gather(self, args, all + 1, tracked)) {
-        for (Py_ssize_t i = places; i < total; i++)
+        bool plain = true; // numpy's scalars become Python's numbers in the way in Python
+        for (Py_ssize_t i = places; i < total; i++) {
             all[i + 1] = i < given ? args[i] : PyTuple_GET_ITEM(self->defaults, i - places);
-        PyObject *value = value_of(self, all, total + 1);
+            plain &= !PyArray_IsScalar(all[i + 1], Generic);
+        }
+        PyObject *value = plain ? value_of(self, all, total + 1) : nullptr;
         out = value ? wrap(value, classes.cpu) : nullptr;
         if (out && (tracked || self->view)) {
             PyObject *const *tensors = sequence ? PySequence_Fast_ITEMS(inputs) : args;
