@@ -13,6 +13,7 @@ import pytest
 from hostile import NESTED, RECORD, again, load
 
 import resilin
+from resilin import amp, nn, optim
 from resilin.core.state.size import Size
 from resilin.core.tensor import Parameter, Tensor
 
@@ -172,3 +173,22 @@ def test_tensors_come_as_they_were():
         assert type(other) is type(one) is Tensor
         assert (other.dtype, other.tolist(), other.stride()) == (one.dtype, one.tolist(), one.stride())
     assert str(again(resilin.ones(2).to("sim:1")).device) == "sim:1"
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_state_dicts_and_whole_checkpoints_come_as_they_were(protocol):
+    module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    adam = optim.Adam(module.parameters())
+    module(resilin.ones(3, 2)).sum().backward()
+    adam.step()
+    state = module.state_dict()
+    schedulers = [optim.lr_scheduler.StepLR(adam, 3), optim.lr_scheduler.MultiStepLR(adam, [1, 2])]
+    others = {"optim": adam.state_dict(), "schedulers": [one.state_dict() for one in schedulers], "epoch": 3}
+    given = {"model": state, "scaler": amp.GradScaler("cpu").state_dict(), **others}
+    found = again(given, protocol)
+    assert str(found) == str(given)
+    for one, kept in ((found["model"], state), (again(module.state_dict(keep_vars=True), protocol), state)):
+        assert type(one) is type(kept) is collections.OrderedDict
+        assert one._metadata == kept._metadata == {"": {"version": 1}, "0": {"version": 1}, "1": {"version": 2}}
+    assert type(again(module.state_dict(keep_vars=True), protocol)["0.weight"]) is Parameter
+    nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)).load_state_dict(found["model"])

@@ -37,16 +37,14 @@ class Findings(NamedTuple):
     problems: list[str]
 
 
-class _StateDict(OrderedDict[str, Any]):
-    """A state_dict, which remembers the `_version` of every module in it: path -> {"version": ...}."""
-
-    _metadata: OrderedDict[str, dict[str, Any]]
-
-
 def collect(module: Module, destination: Any, prefix: str, keep_vars: bool) -> dict[str, Any]:
-    """Write the state of `module` and all below it into `destination`, or a new dict; returns it."""
+    """Write the state of `module` and all below it into `destination`, or a new dict; returns it.
+
+    A new one is a plain OrderedDict, as in PyTorch, so that whoever reads pickles safely knows its class. Its
+    `_metadata` has the `_version` of every module in it: path -> {"version": ...}.
+    """
     if destination is None:
-        destination = _StateDict()
+        destination = OrderedDict()
         destination._metadata = OrderedDict()
     metadata = {"version": module._version}
     if hasattr(destination, "_metadata"):
