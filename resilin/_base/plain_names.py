@@ -19,7 +19,12 @@ _SCALARS = (int, float, str, bool, type(None))
 
 
 def _ordered(costs: Costs, pairs: Any = ()) -> OrderedDict[Any, Any]:
-    return OrderedDict((costs.key(key), value) for key, value in pairs)
+    """As Python 2 pickles one: of a list of pairs."""
+    made: OrderedDict[Any, Any] = OrderedDict()
+    for pair in listed(pairs):
+        key, value = listed(pair)
+        made[costs.key(key)] = value
+    return made
 
 
 def _counter(counts: Any = None) -> Counter[Any]:
@@ -39,7 +44,7 @@ def _frozenset(costs: Costs, items: Any = ()) -> frozenset[Any]:
 def listed(items: Any) -> Any:
     """`items`, a list or tuple. TypeError for anything else."""
     if type(items) not in (list, tuple):
-        raise TypeError("a set is made of a list")
+        raise TypeError("a set or dictionary is made of a list")
     return items
 
 
@@ -79,9 +84,10 @@ def _slice(*bounds: Any) -> slice:
     return slice(*bounds)
 
 
-def _range(*bounds: Any) -> range:
+def _range(costs: Costs, *bounds: Any) -> range:
     if not all(type(bound) is int for bound in bounds):
         raise TypeError("a range has bounds that are integers")
+    costs.spend_to_divide(*bounds)  # for its length
     return range(*bounds)
 
 
@@ -99,8 +105,9 @@ def _defaultdict(factory: Any = None) -> defaultdict[Any, Any]:
     return defaultdict(factory.kind)
 
 
-def _fraction(*parts: Any) -> Fraction:
+def _fraction(costs: Costs, *parts: Any) -> Fraction:
     if len(parts) == 2 and all(type(part) is int for part in parts):
+        costs.spend_to_divide(*parts)
         return Fraction(*parts)
     if len(parts) != 1 or type(parts[0]) is not str or not _FRACTION.fullmatch(parts[0]):  # no exponents, which cost
         raise TypeError("a fraction has a numerator and a denominator")
@@ -170,6 +177,7 @@ def _empty_only(kind: type) -> Callable[..., Any]:
     return empty
 
 
+_COUNTING = (_range, _fraction)
 _VALUES: dict[str, Callable[..., Any]] = {
     "builtins.slice": _slice,
     "builtins.range": _range,
@@ -215,7 +223,7 @@ def _in_python_2(names: Mapping[tuple[str, str], Allowed]) -> dict[tuple[str, st
 _BY_NAME = {_name(text): _allowed(text, call, counts) for text, (call, counts) in _CONTAINERS.items()}
 CONTAINERS: Final[Mapping[tuple[str, str], Allowed]] = {**_BY_NAME, **_in_python_2(_BY_NAME)}
 VALUES: Final[Mapping[tuple[str, str], Allowed]] = {
-    **{_name(text): _allowed(text, call) for text, call in _VALUES.items()},
+    **{_name(text): _allowed(text, call, call in _COUNTING) for text, call in _VALUES.items()},
     **{
         ("builtins", kind.__name__): Allowed(f"builtins.{kind.__name__}", _empty_only(kind), kind=kind)
         for kind in _FACTORIES

@@ -71,7 +71,7 @@ def _set_dtype(costs: Costs, target: _Dtype, state: Any) -> Any:
     if found is None:
         return np.dtype(target.code)
     if found["time"]:
-        return _time(found["time"][0], order, metadata)
+        return _time(costs, found["time"][0], order, metadata)
     if found["plain"]:
         made = np.dtype(found["plain"]).newbyteorder(order)  # type: ignore[arg-type]
     elif sub is not None:
@@ -81,7 +81,7 @@ def _set_dtype(costs: Costs, target: _Dtype, state: Any) -> Any:
     else:
         made = _sized(found["sized"][0], order, size)
     _check_extent(costs, made)
-    return _with_notes(made, metadata[0]) if metadata and metadata[0] else made
+    return _with_notes(costs, made, metadata[0]) if metadata and metadata[0] else made
 
 
 def _sized(kind: str, order: str, size: int) -> Any:
@@ -92,7 +92,7 @@ def _sized(kind: str, order: str, size: int) -> Any:
     return np.dtype(f"{order}{kind}{size // letter}")
 
 
-def _time(kind: str, order: str, metadata: list[Any]) -> Any:
+def _time(costs: Costs, kind: str, order: str, metadata: list[Any]) -> Any:
     notes = metadata[0] if metadata else None
     if type(notes) is not tuple or len(notes) != 2 or type(notes[1]) is not tuple or len(notes[1]) != 4:
         raise TypeError(f"a numpy dtype of times has {shown(notes)}")
@@ -103,7 +103,7 @@ def _time(kind: str, order: str, metadata: list[Any]) -> Any:
         raise TypeError(f"a numpy dtype of times has the unit {shown(notes)}")
     step = "" if unit == b"generic" else f"[{count}{unit.decode()}]"
     made = np.dtype(f"{order}{kind}8{step}")
-    return _with_notes(made, notes[0]) if notes[0] else made
+    return _with_notes(costs, made, notes[0]) if notes[0] else made
 
 
 def _subarray(sub: Any) -> Any:
@@ -155,7 +155,8 @@ def _check_extent(costs: Costs, dtype: Any) -> None:
     costs.spend(fields)
 
 
-def _with_notes(dtype: Any, notes: Any) -> Any:
+def _with_notes(costs: Costs, dtype: Any, notes: Any) -> Any:
+    costs.spend_for((notes,))
     plain = (str, bytes, int, float, bool, type(None))
     if type(notes) is not dict or not all(type(k) is str and type(v) in plain for k, v in notes.items()):
         raise TypeError(f"a numpy dtype has the notes {shown(notes)}")
@@ -235,9 +236,12 @@ def _check_content(costs: Costs, array: Any) -> None:
         costs.spend(len(array.dtype.names))
         for name in array.dtype.names:
             _check_content(costs, array[name])
-    elif array.dtype.kind == "b" and not are_booleans(array):
-        raise ValueError("an array of booleans holds other bytes than 0 and 1")
+    elif array.dtype.kind == "b":
+        costs.spend(array.nbytes)  # fields of a record may lie over one another
+        if not are_booleans(array):
+            raise ValueError("an array of booleans holds other bytes than 0 and 1")
     elif array.dtype.kind == "U" and array.size and array.dtype.itemsize:
+        costs.spend(array.nbytes)
         letters = np.ascontiguousarray(array).view(np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
         if (letters > _MOST_LETTER).any():
             raise ValueError("an array of text holds letters that are none")

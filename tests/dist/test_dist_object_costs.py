@@ -6,11 +6,14 @@ import pickle
 import struct
 import subprocess
 import sys
+import time
 import tracemalloc
+from collections import OrderedDict
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hostile import FLOATS, array, call, dtype, load, plain, refusal, sent
 
@@ -56,6 +59,90 @@ def test_a_pickle_pays_for_copies_of_what_it_names_again(one, use):
     few = load(shared(one, use, 1).replace(b"0e.", b"e."))
     assert len(few) == 1
     assert "it makes far more of its bytes than they are" in refusal(shared(one, use, 5_000))
+
+
+KEPT, USED = b"r" + struct.pack("<I", 1 << 30), b"j" + struct.pack("<I", 1 << 30)
+LONGS = [b"\x8b" + struct.pack("<i", 65_536) + bytes([one]) * 65_535 + b"\x01" for one in (3, 7)]
+
+
+def traced(data):
+    """What reading `data` ends with, how much memory it took, and how long."""
+    tracemalloc.start()
+    began = time.process_time()
+    try:
+        return refusal(data), tracemalloc.get_traced_memory()[1], time.process_time() - began
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_key_of_many_parts_is_refused_before_they_are_laid_out():
+    """Of 225 million parts, named in 45 KB."""
+    key = (b"(", b"N" * 15_000, b"tq\x000(", b"h\x00" * 15_000, b"t")
+    said, taken, _ = traced(sent(b"}", *key, b"Ns"))
+    assert "a key of more than 65536 parts or 100 levels" in said
+    assert taken < 8 << 20
+
+
+@pytest.mark.parametrize(("module", "kind"), [("fractions", "Fraction"), ("builtins", "range")])
+def test_divisions_of_long_integers_are_paid_for(module, kind):
+    """Each would take 0.6 seconds, and 7 bytes."""
+    two = b"".join([one + b"q" + bytes([place]) + b"0" for place, one in enumerate(LONGS)])
+    said, _, took = traced(sent(two, b"](", call(module, kind, b"h\x00h\x01") * 200, b"e"))
+    assert "it makes far more of its bytes than they are" in said
+    assert took < 2
+    many = [Fraction(3**2500 + n, 7**1400) for n in range(300)]
+    spans = [range(0, 3**2500 + n, 7**1400) for n in range(300)]
+    assert load(pickle.dumps([many, spans])) == [many, spans]
+
+
+def test_a_dictionary_is_made_of_lists_of_pairs_alone():
+    made = call("collections", "OrderedDict", b"h\x63")
+    for pairs in (np.zeros((60_000, 2), int), [np.zeros(2)], ["ab"], {(1, 2): 3}):
+        assert "a set or dictionary is made of a list" in refusal(sent(plain(pairs), b"q\x630", made))
+    for pairs in ([[1, 2], [3, 4]], [(1, 2), (3, 4)], ((1, 2), (3, 4)), []):
+        assert load(sent(plain(pairs), b"q\x630", made)) == OrderedDict(pairs)
+
+
+@pytest.mark.parametrize("count", [5, 20_000])
+def test_items_are_paid_by_what_they_take_where_they_are_copied_again(count):
+    """A first copy is paid for by what the items are written with: 60 copies of 350 KB took 371 MB."""
+    pairs = plain([[n, n] for n in range(count)])
+    once = call("collections", "OrderedDict", USED)
+    assert load(sent(pairs, KEPT, b"0", once)) == OrderedDict((n, n) for n in range(count))
+    data = sent(pairs, KEPT, b"0](", once * (1_000_000 // count), b"e")
+    said, taken, _ = traced(data)
+    assert "it makes far more of its bytes than they are" in said
+    assert taken < 32 * len(data) + (8 << 20)
+
+
+def test_fields_that_lie_over_one_another_are_paid_by_their_bytes():
+    """Of 2,000 fields over the same 400,000 bytes each is looked through for letters that are none."""
+    for form, size in (("U100000", 400_000), ("?", 1)):
+        names = [f"f{n}" for n in range(2_000)]
+        fields = {"names": names, "formats": [form] * len(names), "offsets": [0] * len(names), "itemsize": size}
+        data = pickle.dumps(np.zeros(400_000 // size, np.dtype(fields)))
+        assert "it makes far more of its bytes than they are" in refusal(data)
+    apart = np.zeros(2_000, [(f"f{n}", "U10") for n in range(100)])
+    assert load(pickle.dumps(apart)).tobytes() == apart.tobytes()
+
+
+def test_notes_of_a_dtype_of_times_are_paid_for():
+    code = call("numpy", "dtype", plain("M8"), plain(False), plain(True))
+    unit = b"(C\x01sK\x01K\x01K\x01t\x86"
+    state = b"(" + plain(4) + plain("<") + b"NNN" + plain(-1) * 2 + plain(0) + USED + unit + b"tb"
+    notes = plain({f"k{n}": n for n in range(5_000)})
+    assert len(load(sent(notes, KEPT, b"0", code, state)).metadata) == 5_000
+    assert "it makes far more" in refusal(sent(notes, KEPT, b"0](", (code + state) * 100, b"e"))
+
+
+def test_long_numbers_as_keys_are_paid_for_or_refused():
+    """Their hash is made anew each time."""
+    many = sent(plain(Decimal("1" * 60_000)), KEPT, b"0](", (b"}" + USED + b"Ns") * 1_000, b"e")
+    assert "it makes far more of its bytes than they are" in refusal(many)
+    for large in (Fraction(1, 3**3000), Fraction(3**3000, 2), range(3**3000), (3**3000,)):
+        assert "an integer of more than 4096 bits" in refusal(pickle.dumps({large: 1}))
+    for fine in (Fraction(3**2500, 7**1400), range(3**2500), Decimal("1" * 60_000)):
+        assert load(pickle.dumps({fine: 1})) == {fine: 1}
 
 
 @pytest.mark.parametrize("form", ["integers", "fractions", "tuples", "decimals"])
