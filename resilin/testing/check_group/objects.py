@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import resilin.dist as dist
+from resilin import nn
 from resilin.core.tensor import Tensor
 from resilin.dist.reduce_op import DTYPES
 from resilin.errors import DistError, UsageError
@@ -60,12 +61,15 @@ def weights_only_takes_plain_values_and_tensors_and_nothing_else(rank: int, size
         "a": np.arange(2),
         "set": {1j, None},
         "d": DTYPES[10],
+        "state": nn.Linear(2, 2).state_dict(),
     }
     box: list[Any] = [None] * size
     dist.all_gather_object(box, plain, weights_only=True)
     assert [thing["rank"] for thing in box] == list(range(size))
     assert box[0]["t"]._array.tolist() == [1.0] * 3
     assert box[0]["d"] == DTYPES[10]
+    nn.Linear(2, 2).load_state_dict(box[0]["state"])
+    assert box[0]["state"]._metadata == plain["state"]._metadata  # type: ignore[attr-defined]
     one: list[Any] = [plain]
     dist.broadcast_object_list(one, src=0, weights_only=True)
     assert one[0]["rank"] == 0
