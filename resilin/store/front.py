@@ -212,11 +212,18 @@ class Front:
         elif other is None:
             self._begin(visitor, data)
         else:
-            sent = other.sock.send(data) if not other.outbox else 0
-            if sent < len(data):
-                other.outbox += data[sent:]
-                self._listen(other)
-                self._listen(end)
+            self._pass_on(data, other)
+
+    def _pass_on(self, data: bytes | bytearray, end: _End) -> None:
+        """Send `data` to `end`; what it does not take now waits, and meanwhile nothing more is read for it."""
+        sent = 0
+        with contextlib.suppress(BlockingIOError):  # it takes nothing just now
+            sent = end.sock.send(data)
+        if sent < len(data):
+            assert end.other is not None
+            end.outbox += data[sent:]
+            self._listen(end)
+            self._listen(end.other)
 
     def _flush(self, end: _End) -> None:
         sent = end.sock.send(end.outbox)
@@ -323,7 +330,6 @@ class Front:
             sock.bind(b"\0" + name.encode())  # so grpc can say whose call it is
             sock.setblocking(False)
             sock.connect(f"/proc/self/fd/{self._target}")
-            sock.send(visitor.head)  # a new socket takes it: it is small, but for what came with the preface
         except OSError as error:
             sock.close()
             self._drop(visitor, f"grpc's server did not take them ({error.strerror})")
@@ -332,6 +338,7 @@ class Front:
         visitor.outer.other, visitor.inner.other = visitor.inner, visitor.outer
         self._ends[sock.fileno()], self._known[name] = visitor.inner, visitor
         self._epoll.register(sock, _READ)
+        self._pass_on(visitor.head, visitor.inner)
 
     def _weigh(self, visitor: Visitor, count: int) -> bool:
         """Count what a stranger sends; False when it was too much, and it is dropped."""

@@ -32,8 +32,8 @@ def test_the_report_counts_by_fault_and_lists_what_went_wrong_with_the_way_to_pl
     rows = [row(0), row(1, ok=False), row(2, fault=hang, named=False, line="elastic-run: rank 0"), row(3, fault=hang)]
     text = harness.render(soak.report(rows), {}, Options())
     lines = text.splitlines()
-    assert "| kill worker | 2 | 2 | 1 | 2 | 2 | 2 | 2 |" in lines
-    assert "| stop worker | 2 | 2 | 2 | 2 | 2 | 1 | 1 |" in lines
+    assert "| kill worker | 2 | 2 | 1 | 2 | 2 | 2 | 2 | 0 |" in lines
+    assert "| stop worker | 2 | 2 | 2 | 2 | 2 | 1 | 1 | 0 |" in lines
     assert "| of these: same bits | % | 75.0 |  |" in lines
     assert "| crash: right rank and cause named, of 2 (target 99) | % | 100 |  |" in lines
     assert "| hang: right rank and cause named, of 2 (target 95) | % | 50.0 |  |" in lines

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -171,3 +172,17 @@ def test_descriptors_are_left_however_many_strangers_there_are(held):
     assert "connections were dropped" in errors
     for sock in socks:
         sock.close()
+
+
+def test_large_values_pass_whole_where_the_reader_is_slow(state):
+    """More than the buffers of sockets hold, for a server that many call at once, and back."""
+    values = [os.urandom(64) * (48 << 10) for _ in range(4)]  # 3 MiB
+
+    def there_and_back(number):
+        for _ in range(6):
+            with store.connect(f"embedded://127.0.0.1:{server.port}", timeout_s=PATIENCE_S) as client:
+                client.put(f"large/{number}", values[number])
+                assert client.get(f"large/{number}").value == values[number]
+
+    with StoreServer(state) as server, ThreadPoolExecutor(len(values)) as pool:
+        list(pool.map(there_and_back, range(len(values))))

@@ -152,9 +152,12 @@ def test_garbage_is_answered_and_the_server_lives_on(state):
             with pytest.raises(grpc.RpcError) as refused:
                 call(server, method, b"\xff\xff\xff")
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        with pytest.raises(grpc.RpcError) as refused:
-            call(server, "Range", bytes(5 << 20))
-        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for _ in range(
+            20
+        ):  # more than sockets hold at once: where bytes are lost on the way, one of them ends otherwise
+            with pytest.raises(grpc.RpcError) as refused:
+                call(server, "Range", bytes(5 << 20))
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert call(server, "Status", b"")
 
 

@@ -125,9 +125,13 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
     kind = math.kind_of(input, other)
     kind = dtypes.default_np() if kind.kind in "biu" else kind
     wide = np.dtype(np.complex128 if kind.kind == "c" else np.float64)
-    part = _as(other, wide) / 4  # 2 ** other alone may be too large where the result is not
-    quarter = math.exp2(part if part.is_complex() else math.clamp(part, -1023, 1023))
-    return _as(_as(input, wide) * quarter * quarter * quarter * quarter, kind)
+    value, power = _as(input, wide), _as(other, wide)
+    if power.is_complex():
+        return _as(value * math.exp2(power), kind)
+    # 2 ** other alone may be too large where the result is not: in four steps, each exact for integers
+    part = math.clamp(math.floor(power / 4), -1000, 1000)
+    step = math.exp2(part)
+    return _as(value * step * step * step * math.exp2(math.clamp(power - 3 * part, -1023, 1023)), kind)
 
 
 @through_host

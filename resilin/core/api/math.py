@@ -338,7 +338,8 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     if kind.kind in "iu" and isinstance(value, float):
         value = int(value)
     tensor1 = tensor1 if tensor1._array.dtype == kind else shape_ops.astype.call(tensor1, kind)
-    return input + (tensor1 * tensor2) * _beside(value, tensor1)
+    scaled = tensor1 if value == 1 else tensor1 * _beside(value, tensor1)  # first, as in PyTorch: it may keep the range
+    return input + scaled * tensor2
 
 
 @rounded_once
@@ -348,7 +349,8 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
         raise RuntimeError(
             "addcdiv does not divide integers; use (input + value * resilin.true_divide(tensor1, tensor2))"
         )
-    return input + (tensor1 / tensor2) * _beside(value, tensor1)
+    scaled = tensor1 if value == 1 else tensor1 * _beside(value, tensor1)
+    return input + scaled / tensor2
 
 
 def equal(input: Tensor, other: Tensor) -> bool:

@@ -214,6 +214,13 @@ def std(
     return _spread(ops.std.call, input, dim, unbiased, keepdim, correction)
 
 
+def _mean_far_from_zero(input: Tensor, dim: Any, keepdim: bool) -> Tensor:
+    """The mean, with what the first, rounded one leaves; as exact as the spread beside it."""
+    rough = mean(input, dim, True)
+    fine = rough + mean(input - rough, dim, True).masked_fill(rough.isfinite().logical_not(), 0)
+    return fine if keepdim else fine.reshape(mean(input.detach(), dim).shape)
+
+
 def var_mean(
     input: Tensor,
     dim: Any = None,
@@ -224,7 +231,7 @@ def var_mean(
 ) -> Any:
     """`var` and `mean` over `dim`."""
     spread = var(input, dim, unbiased, keepdim, correction=correction)
-    return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
+    return spread, _mean_far_from_zero(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
 def std_mean(
@@ -237,7 +244,7 @@ def std_mean(
 ) -> Any:
     """`std` and `mean` over `dim`."""
     spread = std(input, dim, unbiased, keepdim, correction=correction)
-    return spread, mean(input, None if isinstance(dim, bool) else dim, keepdim)
+    return spread, _mean_far_from_zero(input, None if isinstance(dim, bool) else dim, keepdim)
 
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

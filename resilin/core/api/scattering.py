@@ -188,4 +188,6 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
 @rounded_once
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * the outer product of two vectors."""
+    if vec1._array.dtype.kind in "fVc" and alpha not in (0, 1):  # first, as in PyTorch: it may keep the range
+        vec1, alpha = vec1 * alpha, 1
     return products.scaled_sum("addr", input, beta, products.outer(vec1, vec2), alpha)

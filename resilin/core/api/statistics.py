@@ -297,7 +297,7 @@ def cumulative_trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, 
     return reducing.cumsum(areas, axis)
 
 
-def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> list[Tensor]:
+def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: int = 1) -> tuple[Tensor, ...]:
     """Derivatives along each of `dim` by central differences of second order, one-sided at the edges.
 
     spacing: one number, one per dimension, or one vector of coordinates per dimension.
@@ -315,15 +315,15 @@ def gradient(input: Tensor, *, spacing: Any = 1, dim: Any = None, edge_order: in
     for axis in axes:
         if input._array.shape[axis] < edge_order + 1:
             raise RuntimeError(f"gradient: each dimension needs at least edge_order + 1 = {edge_order + 1} elements")
-    return [_slope(input, axis, step, edge_order) for axis, step in zip(axes, steps, strict=True)]
+    return tuple(_slope(input, axis, step, edge_order) for axis, step in zip(axes, steps, strict=True))
 
 
 def _slope(x: Tensor, axis: int, step: Any, edge_order: int) -> Tensor:
     """`gradient` along one dimension; 16-bit floats are computed in float32."""
     kind = x._array.dtype if x._array.dtype.kind in "fVc" else dtypes.default_np()
     wide = dtypes.from_numpy(np.dtype(np.float32) if kind.itemsize == 2 else kind)
-    f = shaping.movedim(x.to(wide), axis, -1)
-    rise, chord = f[..., 1:] - f[..., :-1], f[..., 2:] - f[..., :-2]
+    f = shaping.movedim(x if x._array.dtype.kind in "iu" else x.to(wide), axis, -1)
+    rise, chord = (f[..., 1:] - f[..., :-1]).to(wide), (f[..., 2:] - f[..., :-2]).to(wide)  # exact of integers
     if isinstance(step, Tensor) and step._array.ndim:
         if step._array.shape != (f._array.shape[-1],):
             raise RuntimeError(

@@ -115,7 +115,19 @@ class _Frame:
     Nodes hold their frame, and the frame refers to them weakly: what nobody will walk back is not kept alive.
     """
 
-    __slots__ = ("__weakref__", "again", "around", "call", "frame", "how", "log", "nodes", "rng_state", "versions")
+    __slots__ = (
+        "__weakref__",
+        "again",
+        "around",
+        "call",
+        "frame",
+        "how",
+        "log",
+        "nodes",
+        "ran",
+        "rng_state",
+        "versions",
+    )
 
     def __init__(
         self, call: tuple[Any, tuple[Any, ...], dict[str, Any]], keep_rng: bool, again: Any, how: _How
@@ -128,6 +140,7 @@ class _Frame:
         self.nodes: list[weakref.ref[Any]] = []
         self.frame: Any = None  # the checkpoint around this one, while it has the arguments
         self.log = Log(next_seq())  # the state that its run begins with
+        self.ran = False  # the function came to its end
 
     def recorded(self, node: Any) -> None:
         """A node (or a checkpoint inside this one) was made: it keeps nothing."""
@@ -144,8 +157,12 @@ class _Frame:
             raise CheckpointError(f"checkpoint: forward began a checkpoint where the second run did {twin.name()}")
 
     def take(self, twin: _Frame) -> None:
-        """Have the arguments that the same checkpoint had when it ran again."""
-        self.call, self.versions, self.frame, self.log = twin.call, twin.versions, None, twin.log
+        """Have the arguments that the same checkpoint had when it ran again.
+
+        The state that it began with is that of the first run where the second was ended before this one's began.
+        """
+        self.call, self.versions, self.frame = twin.call, twin.versions, None
+        self.log = twin.log if twin.ran else self.log
 
     def recompute(self) -> None:
         """Run the function again and give every node what its twin saved. Once: the nodes keep it from then on."""
@@ -276,6 +293,7 @@ def checkpoint(
         mode.frame.recorded(frame)
     with first, _running(frame), frame.log.kept():
         results = function(*args, **kwargs)
+    frame.ran = True
     frame.log.forget_results([each for each in _tensors(results) if each._node is not None])
     return results
 

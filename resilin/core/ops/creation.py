@@ -236,7 +236,9 @@ def _bounds(given: tuple[Any, ...], start: Any, end: Any, step: Any) -> tuple[An
     if len(given) == 1 and end is None:
         given = (start, *given)
     start, end, step = (*given, *(start, end, step)[len(given) :])
-    found = [_number("arange", value) if isinstance(value, Tensor) else value for value in (start, end, step)]
+    found = [
+        _number("arange", value) if isinstance(value, (Tensor, np.generic)) else value for value in (start, end, step)
+    ]
     return 0 if found[0] is None else found[0], found[1], 1 if found[2] is None else found[2]
 
 

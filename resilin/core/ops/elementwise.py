@@ -191,7 +191,7 @@ def _(xp, g, y, a, b):
 def check_divisor(name, a, b):
     """RuntimeError, as in PyTorch, when an element of the divisor `b` of an integer division is 0."""
     whole = all(isinstance(x, int) or (getattr(x, "dtype", None) is not None and x.dtype.kind in "biu") for x in (a, b))
-    if whole and not (b.all() if hasattr(b, "all") else b):
+    if whole and not (b.all() if hasattr(b, "all") else b) and getattr(a, "size", 1):
         raise RuntimeError(f"ZeroDivisionError: {name}: division of integers by 0")
 
 
@@ -264,19 +264,21 @@ def arctan2(xp, a, b):
 
 
 def _radius(xp, a, b):
-    """The square of the distance from the origin; 1 there, where the gradient is 0."""
-    square = a * a + b * b
-    return xp.where(xp.logical_and(a == 0, b == 0), xp.ones_like(square), square)
+    """The distance from the origin, whose square may leave the range; 1 there, where the gradient is 0."""
+    radius = xp.hypot(a, b)
+    return xp.where(xp.logical_and(a == 0, b == 0), xp.ones_like(radius), radius)
 
 
 @arctan2.vjp(0)
 def _(xp, g, _y, a, b):
-    return g * b / _radius(xp, a, b)
+    radius = _radius(xp, a, b)
+    return g * (b / radius) / radius
 
 
 @arctan2.vjp(1)
 def _(xp, g, _y, a, b):
-    return -g * a / _radius(xp, a, b)
+    radius = _radius(xp, a, b)
+    return -g * (a / radius) / radius
 
 
 @op(takes="iufc", refuses=True, narrow=True, **_ONE, samples=_any)

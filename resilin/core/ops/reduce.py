@@ -141,10 +141,17 @@ def _(xp, g, y, x, axis=None, keepdims=False):
 def _variance(xp, x, axis, correction, keepdims):
     count = _count(x.shape, axis)
     count = max(count - correction, 0) if count else 0
-    centred = x - xp.mean(x, axis=axis, keepdims=True)
+    centred = _centred(xp, x, axis)
     square = (centred * xp.conj(centred)).real if x.dtype.kind == "c" else centred * centred
     total = xp.sum(square, axis=axis, keepdims=keepdims)
     return total / total.dtype.type(count)
+
+
+def _centred(xp, x, axis):
+    """x without its mean. The mean is rounded to x's dtype: what that leaves, which may be as large as the spread of
+    numbers far from 0, is taken off in a second pass."""
+    centred = x - xp.mean(x, axis=axis, keepdims=True)
+    return centred - xp.mean(centred, axis=axis, keepdims=True)
 
 
 def _well_in_range(xp, y):
@@ -192,12 +199,11 @@ def var(xp, x, axis=None, correction=1, keepdims=False):
 @var.vjp
 def _(xp, g, _y, x, axis=None, correction=1, keepdims=False):
     count, x = _count(x.shape, axis) - correction, _wide_in_rule(xp, x)
-    mean = xp.mean(x, axis=axis, keepdims=True)
     g = _spread(xp, g, axis, keepdims)
     if count > 0:
-        return g * (2 / count) * (x - mean)
+        return g * (2 / count) * _centred(xp, x, axis)
     # as in PyTorch: the quotient by nothing is infinite, but for an element that is the mean
-    flat, one = x == mean, xp.ones_like(x)
+    flat, one = x == xp.mean(x, axis=axis, keepdims=True), xp.ones_like(x)
     return g * xp.where(flat, one * float("nan"), one * float("inf"))
 
 
@@ -212,7 +218,7 @@ def _(xp, g, y, x, axis=None, correction=1, keepdims=False):
     count = max(_count(x.shape, axis) - correction, 0) or float("nan")
     x, y = _wide_in_rule(xp, x), _spread(xp, y, axis, keepdims)
     flat = y == 0
-    ratio = (x - xp.mean(x, axis=axis, keepdims=True)) / xp.where(flat, xp.ones_like(y), y)  # within a range of count
+    ratio = _centred(xp, x, axis) / xp.where(flat, xp.ones_like(y), y)  # within a range of count
     return _spread(xp, g, axis, keepdims) * xp.where(flat, xp.zeros_like(ratio), ratio) * (1 / count)
 
 

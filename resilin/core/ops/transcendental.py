@@ -81,6 +81,12 @@ def _(xp, g, _y, x):
 @op(single=True, **_ONE, floats=True, samples=_positive)
 def log1p(xp, x):
     """log(1 + x), exact near 0."""
+    if is_complex(x):  # of which numpy's takes 1 + x
+        real, imaginary = x.real, x.imag
+        near = xp.log1p(real * (2 + real) + imaginary * imaginary) / 2
+        far = xp.log(1 + x)
+        close = xp.absolute(x) < 0.5
+        return xp.where(close, near, far.real) + 1j * xp.arctan2(imaginary, 1 + real)
     return xp.log1p(x)
 
 
