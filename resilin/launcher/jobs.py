@@ -51,7 +51,7 @@ class _Remote:
 
     def __init__(self, url: str, secret: str | None) -> None:
         self.name, self.alone = without_password(url), False
-        self._store: Store = connect(url, secret, TIMEOUT_S)
+        self._store: Store = connect(url, secret, TIMEOUT_S, administers=True)
         self._leases: list[Lease] = []
 
     def range(self, prefix: str) -> list[KeyValue]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -18,7 +19,7 @@ FORMS = "memory://, file:///path, embedded://host:port, etcd://[user:password@]h
 _TLS_FIELDS = ("ca", "cert", "key", "server_name")
 
 
-def connect(url: str, secret: str | None = None, timeout_s: float = 5.0) -> Store:
+def connect(url: str, secret: str | None = None, timeout_s: float = 5.0, *, administers: bool = False) -> Store:
     """Open the store at `url`; each of its calls takes at most `timeout_s` seconds.
 
     memory://                 a new, empty store in this process
@@ -26,6 +27,9 @@ def connect(url: str, secret: str | None = None, timeout_s: float = 5.0) -> Stor
     embedded://host:port      the store that `resilin store serve` or an agent serves; `secret` is the job's
     etcd://host:port,...      a real etcd; users as user:password@, TLS as ?ca=FILE&cert=FILE&key=FILE&server_name=NAME
                               (also for embedded://); `secret` is not sent to it
+
+    administers: root may use a store of loopback that another user serves without a secret, as commands do; a member of
+    a job joins only its own user's or root's.
 
     Raises UsageError for a URL it cannot read, StoreTimeout (which names the endpoints) when nobody answers within
     `timeout_s`, StoreRefused when the store does not let us in. The caller closes the store.
@@ -36,7 +40,7 @@ def connect(url: str, secret: str | None = None, timeout_s: float = 5.0) -> Stor
     if separator and scheme == "file" and rest.startswith("/"):
         return FileStore(unquote(rest), timeout_s=timeout_s)
     if separator and scheme in ("embedded", "etcd"):
-        client = _client(url, scheme, secret, timeout_s)
+        client = _client(url, scheme, secret, timeout_s, administers and os.geteuid() == 0)
         try:
             client.ping()
         except BaseException:
@@ -51,7 +55,7 @@ def without_password(url: str) -> str:
     return re.sub(r"(^|//)([^/:@]*):.*@", r"\1\2:***@", url)
 
 
-def _client(url: str, scheme: str, secret: str | None, timeout_s: float) -> ClientStore:
+def _client(url: str, scheme: str, secret: str | None, timeout_s: float, of_anybody: bool) -> ClientStore:
     parts = urlsplit(url)
     user, _, hosts = parts.netloc.rpartition("@")
     name, _, password = user.partition(":")
@@ -73,5 +77,5 @@ def _client(url: str, scheme: str, secret: str | None, timeout_s: float) -> Clie
     tls = Tls(**query) if query else None
     login: dict[str, Any] = {"user": unquote(name), "password": unquote(password)} if user else {}
     if scheme == "embedded" and not user:
-        login = {"secret": secret, "own_only": secret is None and tls is None}
+        login = {"secret": secret, "own_only": secret is None and tls is None and not of_anybody}
     return ClientStore(endpoints, timeout_s=timeout_s, tls=tls, **login)

@@ -164,3 +164,15 @@ def test_the_spread_of_no_elements_is_nan_in_every_dtype(dtype):
         assert spread.isnan().item()
         spread.backward()
     assert resilin.zeros(2, 0, dtype=x.dtype).var(1).isnan().all()
+
+
+def test_the_spread_of_numbers_far_from_zero_is_theirs():
+    x = resilin.arange(100.0) % 2 + 4e6  # its mean, 4000000.5, is no sum of float32 divided by 100
+    assert x.reshape(1, 100).var(1).tolist() == pytest.approx([25 / 99])
+    spread, mean = resilin.var_mean(x)
+    assert (spread.item(), mean.item()) == (pytest.approx(25 / 99), 4000000.5)
+    assert resilin.std_mean(x, 0, keepdim=True)[1].tolist() == [4000000.5]
+    x.requires_grad_()
+    x.var().backward()
+    assert x.grad[:2].tolist() == pytest.approx([-1 / 99, 1 / 99])
+    assert resilin.var_mean(resilin.tensor([float("inf"), 1.0]))[1].item() == float("inf")

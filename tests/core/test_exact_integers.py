@@ -200,3 +200,21 @@ def test_tolerances_of_isclose_may_be_any_number():
     x = resilin.tensor([1, 2])
     assert resilin.isclose(x, x + 1, rtol=2**70).tolist() == [True, True]
     assert resilin.isclose(x.double(), x.double() + 1, atol=2**70).tolist() == [True, True]
+
+
+def test_slopes_of_integers_are_differences_of_integers():
+    (slope,) = resilin.gradient(resilin.tensor([2**24, 2**24 + 1, 2**24 + 4]))
+    assert slope.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_powers_of_two_scale_exactly():
+    ones = resilin.ones(3, dtype=resilin.float64)
+    assert resilin.ldexp(ones, resilin.tensor([1, 2, 3])).tolist() == [2.0, 4.0, 8.0]
+    assert resilin.ldexp(ones[:1] * 3, resilin.tensor([-7])).tolist() == [3 / 128]
+    assert resilin.ldexp(ones[:1] * 5e-324, resilin.tensor([2097])).tolist() == [2.0**1023]
+
+
+def test_no_integers_may_be_divided_by_zero():
+    empty = resilin.ones(0, dtype=resilin.int32)
+    for quotient in (empty // 0, empty % 0, resilin.fmod(empty, 0), resilin.div(empty, 0, rounding_mode="trunc")):
+        assert quotient.tolist() == []

@@ -153,3 +153,15 @@ def test_nan_passes_the_rectifier_and_no_limit():
         (slope,) = resilin.autograd.grad(F.relu(x).sum(), x, create_graph=create_graph)
         assert slope.tolist() == [1, 0, 1]
     assert _pushed(lambda x, low: x.clamp(min=low), [NAN, 1.0, 3.0], [0.0, 2.0, NAN]) == [[0, 0, 0], [0, 1, 0]]
+
+
+def test_angles_of_short_arrows_have_the_gradients_of_long_ones():
+    x = resilin.tensor([1e-25]).requires_grad_()
+    resilin.atan2(x, resilin.tensor([2e-24])).backward()
+    assert x.grad.tolist() == pytest.approx([2e-24 / (1e-50 + 4e-48)], rel=1e-5)
+
+
+def test_complex_logarithms_keep_what_is_small_beside_1():
+    near = resilin.log1p(resilin.tensor([1e-20 + 1e-20j], dtype=resilin.complex128)).item()
+    assert near == pytest.approx(1e-20 + 1e-20j, rel=1e-12)
+    assert resilin.log1p(resilin.tensor([3 + 4j])).item() == pytest.approx(1.7328679 + 0.7853982j, rel=1e-6)

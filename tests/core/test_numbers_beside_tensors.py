@@ -378,3 +378,17 @@ def test_numbers_written_into_halves_become_infinite_where_they_are_too_large():
     assert x.tolist() == [[65504.0, float("inf"), float("inf")], [-float("inf")] * 3]
     with pytest.raises(RuntimeError, match="float32 without overflow"):
         resilin.zeros(2)[0] = 1e39
+
+
+def test_ranges_of_numpys_integers_are_integers():
+    assert resilin.arange(np.int64(3)).dtype == int64
+    assert resilin.arange(np.int64(2**40), np.int64(2**40 + 2)).tolist() == [2**40, 2**40 + 1]
+    assert resilin.arange(np.float32(0.5), 2).dtype == float32
+
+
+def test_a_factor_is_applied_before_the_product_which_may_leave_the_range():
+    zero, large, small = (resilin.tensor([number]) for number in (0.0, 1e30, 1e-30))
+    expected = pytest.approx([1e30], rel=1e-6)
+    assert resilin.addcmul(zero, large, large, value=1e-30).tolist() == expected
+    assert resilin.addcdiv(zero, large, small, value=1e-30).tolist() == expected
+    assert resilin.addr(zero.reshape(1, 1), large, large, alpha=1e-30).reshape(1).tolist() == expected

@@ -218,3 +218,23 @@ def test_copies_of_state_go_with_the_graph():
         assert len(kept) == 3  # two statistics and the counter
         y.sum().backward()
         assert not frame.log._entries
+
+
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("inner", ["both", "last"])
+def test_a_checkpoint_inside_one_that_ended_before_it_began_again_finds_its_own_state(early_stop, inner):
+    class Counts(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * x * self.calls
+
+    def kept(function, x):
+        return checkpoint(function, x, use_reentrant=False, early_stop=early_stop)
+
+    module, x = Counts(), resilin.ones(2, requires_grad=True)
+    first = (lambda x: kept(module, x)) if inner == "both" else module
+    kept(lambda x: kept(module, first(x)), x).sum().backward()
+    assert x.grad.tolist() == [8.0, 8.0]  # of 2 * (x * x) ** 2: the second call counts 2, in both runs
+    assert module.calls == 2
