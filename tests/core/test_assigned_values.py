@@ -194,3 +194,11 @@ def test_values_lose_leading_ones_inside_vmap():
     assert vmap(lambda v: written(v, 0, lambda v: v[None, :1] * 5))(rows).tolist() == [[5.0, 1.0, 1.0]] * 2
     assert vmap(lambda v: written(v, 0, lambda _: T([5.0])))(rows).tolist() == [[5.0, 1.0, 1.0]] * 2
     assert vmap(lambda v: written(v, T([0, 1]), lambda v: v[None, :2] * 5))(rows).tolist() == [[5.0, 5.0, 1.0]] * 2
+
+
+def test_one_number_at_a_mask_may_be_of_another_dtype():
+    x = resilin.tensor([1.0, 2.0])
+    x.index_put_((resilin.tensor([True, False]),), resilin.tensor(9))
+    assert x.tolist() == [9.0, 2.0]
+    with pytest.raises(RuntimeError, match="need one dtype"):
+        x.index_put_((resilin.tensor([0]),), resilin.tensor(9))

@@ -176,3 +176,9 @@ def test_the_spread_of_numbers_far_from_zero_is_theirs():
     x.var().backward()
     assert x.grad[:2].tolist() == pytest.approx([-1 / 99, 1 / 99])
     assert resilin.var_mean(resilin.tensor([float("inf"), 1.0]))[1].item() == float("inf")
+
+
+def test_bins_narrower_than_the_dtype_resolves_are_counted():
+    x = resilin.tensor([1e8, 1e8 + 8, 1e8 - 8, 1e8 + 16])
+    assert resilin.histc(x, 4).tolist() == [1.0, 1.0, 1.0, 1.0]
+    assert resilin.histc(resilin.tensor([0.1]), 2, 0, np.float64(np.float32(0.1))).tolist() == [0.0, 1.0]

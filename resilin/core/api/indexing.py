@@ -405,6 +405,8 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
 
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with `values` written (or added, repeated places in order) at a tuple of index tensors."""
+    if not values._array.ndim and len(indices) == 1 and getattr(indices[0], "dtype", None) is dtypes.bool_:
+        values = values.to(input.dtype)  # one number at a mask: as masked_fill takes it, in PyTorch, too
     places.same_dtype("index_put", input, values)
     where_ = _kept(tuple(to_index(i) for i in indices), input, values)
     ndim = ops.dimensions_of_result(input._array.ndim, where_)

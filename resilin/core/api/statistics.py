@@ -351,8 +351,16 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         raise NotImplementedError(f"histc(): not implemented for {input.dtype}")
     low, high = _range("histc", array, min, max)
     wide = array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind in "fV" else array
-    counts = np.histogram(wide, bins, (low, high))[0]
-    return wrap(counts.astype(array.dtype), input._dev)
+    return wrap(_bin_counts(wide.reshape(-1), bins, float(low), float(high)).astype(array.dtype), input._dev)
+
+
+def _bin_counts(values: Any, bins: int, low: float, high: float) -> Any:
+    try:
+        return np.histogram(values, bins, (low, high))[0]
+    except ValueError:  # numpy wants edges that differ in the values' dtype
+        inside = values[(values >= low) & (values <= high)].astype(np.float64)
+        place = np.minimum(((inside - low) * (bins / (high - low))).astype(np.int64), bins - 1)
+        return np.bincount(place, minlength=bins)
 
 
 def _range(name: str, array: Any, low: float, high: float) -> tuple[float, float]:
