@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import resilin.dist as dist
-from resilin import nn
+import resilin.nn as nn
 from resilin.core.tensor import Tensor
 from resilin.dist.reduce_op import DTYPES
 from resilin.errors import DistError, UsageError
