@@ -34,7 +34,7 @@ MAX_STRANGERS = 512  # a job's nodes may all come at once
 STRANGER_S = 10.0  # as at the other listeners; a client makes its first call as soon as it is connected
 # a stranger may have so much time even when there are too many: to begin, and then to make its first call
 SILENT_S, YOUNG_S = 0.05, 0.25
-MAX_STRANGE_BYTES = 8 << 20  # of one stranger: calls may be half as large, and larger ones are answered
+MAX_STRANGE_BYTES = 16 << 20  # of one stranger: larger calls than 4 MiB are answered, and grpc may try them again
 MAX_STRANGE_BYTES_OF_ALL = 64 << 20
 CHUNK_BYTES = 256 << 10
 LAST_WORDS_S, QUIET_S = 0.5, 0.02  # at the end: what grpc still had to say is passed on
