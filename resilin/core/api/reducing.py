@@ -218,7 +218,7 @@ def _mean_far_from_zero(input: Tensor, dim: Any, keepdim: bool) -> Tensor:
     """The mean, with what the first, rounded one leaves; as exact as the spread beside it."""
     rough = mean(input, dim, True)
     fine = rough + mean(input - rough, dim, True).masked_fill(rough.isfinite().logical_not(), 0)
-    return fine if keepdim else fine.reshape(mean(input.detach(), dim).shape)
+    return sum(fine, dim, keepdim)  # of one element each: leaves out the dimensions
 
 
 def var_mean(

@@ -102,7 +102,12 @@ def guarded_kernel(forward: Rule, n: int, *, quiet: bool, wide: bool, residual: 
     """A kernel for such an op. `wide`: of 16-bit floats it gets float32, and its result is rounded to the dtype of its
     first tensor; its residual stays float32."""
     silent = _quietly(forward) if quiet else forward
-    return _kernel_rounded_once(silent, n, residual) if wide else silent
+    if not wide:
+        return silent
+    general = _kernel_rounded_once(silent, n, residual)
+    if n > 0 and IN_NATIVE:  # asks each tensor for its dtype in native code, where most have 32 bits
+        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n, False, False)
+    return general
 
 
 def _quietly(forward: Rule) -> Rule:
