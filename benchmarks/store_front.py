@@ -55,7 +55,7 @@ class _Everybody:
 
     admitted = True
 
-    def visitor(self, peer: str) -> _Everybody:
+    def connection(self, peer: str) -> _Everybody:
         """Whose call it is."""
         return self
 

@@ -22,7 +22,7 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from resilin._base import owners
+from resilin._base import socket_owners
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
 from resilin._base.hangup import hung_up
@@ -142,8 +142,8 @@ def peer_process(sock: socket.socket) -> int:
 def peer_user(sock: socket.socket) -> int | None:
     """User id of the process at the other end, as this host's kernel knows it; None when it does not.
 
-    Unix sockets have it as SO_PEERCRED. For TCP the kernel is asked for the peer's own socket (`owners`); one that
-    nobody holds (closed, or not accepted yet) has no user.
+    Unix sockets have it as SO_PEERCRED. For TCP the kernel is asked for the peer's own socket (`socket_owners`); one
+    that nobody holds (closed, or not accepted yet) has no user.
     """
     if sock.family == getattr(socket, "AF_UNIX", None):
         if not hasattr(socket, "SO_PEERCRED"):
@@ -154,7 +154,7 @@ def peer_user(sock: socket.socket) -> int | None:
         for _ in range(_LOOKS):
             if hung_up(sock):
                 return None
-            user = owners.owner_of(theirs, ours)
+            user = socket_owners.owner_of(theirs, ours)
             if user is not None:
                 return user
     except OSError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core import nested
+from resilin.core import nested_data
 from resilin.core.autograd.grad_mode import checked_flag, mode
 from resilin.core.device import CPU, device
 from resilin.core.kernels.common import address_of
@@ -24,7 +24,7 @@ from resilin.core.state.hooks import RETAIN, Hooks, RemovableHandle, add_hook
 from resilin.core.state.memory_format import lies_in
 from resilin.core.state.size import Size, check_dim, strides_of
 from resilin.core.state.versions import InferenceCount, View, count_of, share_version, share_writes
-from resilin.core.state.written import before_move
+from resilin.core.state.write_log import before_move
 
 if TYPE_CHECKING:
     from resilin.core.ops.regions import Taker
@@ -72,13 +72,13 @@ class Tensor(Operators):
     def __new__(cls, *data: Any, **ignored: Any) -> Any:
         made = _new(cls)
         if cls.__init__ is Tensor.__init__ or _makes_a_tensor(data):
-            _init(made, nested.contents_of(data, Tensor), CPU)
+            _init(made, nested_data.contents_of(data, Tensor), CPU)
         return made  # else a subclass's __init__ takes more, and fills it by super().__init__(data)
 
     def __init__(self, *data: Any, **ignored: Any) -> None:
         cls = type(self)
         if data and cls.__init__ is not Tensor.__init__ and cls.__new__ is Tensor.__new__:
-            _init(self, nested.contents_of(data, Tensor), CPU)
+            _init(self, nested_data.contents_of(data, Tensor), CPU)
 
     @classmethod
     def __tensor_function__(

@@ -11,7 +11,7 @@ import numpy as np
 
 from resilin.core.device import CPU
 from resilin.core.kernels.common import address_of
-from resilin.core.state.written import before_write
+from resilin.core.state.write_log import before_write
 from resilin.dist.backends import devices
 from resilin.dist.group import ProcessGroup
 from resilin.dist.reduce_op import DTYPE_CODES, Array

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from resilin.dist.backends.shm_memory import Place
 from resilin.dist.mailbox import Receive
 from resilin.dist.message import DTYPE_BYTE, Descriptor, unpack
+from resilin.dist.receive_buffer import receive_buffer
 from resilin.dist.reduce_op import Array
-from resilin.dist.room import room
 
 FETCHED, MISSING, WITHDRAWN = range(3)  # what `fetch` says: see native/post.hpp
 
@@ -63,7 +63,7 @@ class Letter:
         """Copy the bytes into memory of this process, so that the sender need not wait for a receive."""
         with self._lock:
             if self._data is None:
-                kept = room(self.length, self.source)
+                kept = receive_buffer(self.length, self.source)
                 if self._post.fetch(self.seat, self._place, kept) == FETCHED:
                     self._data = kept
                     self._post.acknowledge(self.seat, self._ticket, self._number)

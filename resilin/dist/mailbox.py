@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from resilin.dist.message import DESCRIPTOR_BYTES, NO_DTYPE, Descriptor, unpack
-from resilin.dist.room import room
+from resilin.dist.receive_buffer import receive_buffer
 from resilin.dist.tags import spoken
 from resilin.errors import CollectiveMismatch, DistNetworkError, PeerLost
 
@@ -67,7 +67,7 @@ class Incoming:
 
     def detach(self) -> None:
         """Its receive has ended: from now on nothing is written there; what came and comes is kept elsewhere."""
-        kept = room(self.length, self.source)
+        kept = receive_buffer(self.length, self.source)
         with self._reading:
             kept[: self._got] = self.data[: self._got]
             self.data, self.receive = kept, None
@@ -218,12 +218,12 @@ class Mailbox:
             self._arriving[message.source] = message
             receive = next((r for r in self._posted if r.matches(message.source, message.tag)), None)
             if receive is None or not _taken(self._posted, receive):
-                message.data = room(message.length, message.source)
+                message.data = receive_buffer(message.length, message.source)
                 self._early.append(message)
                 return
             message.receive = receive
         fits = len(receive.buffer) == message.length and receive.wanted.dtype == message.dtype
-        message.data = receive.buffer if fits else room(message.length, message.source)
+        message.data = receive.buffer if fits else receive_buffer(message.length, message.source)
 
     def arrive(self, message: Message) -> bool:
         """A message is here as a whole: match it; True when its receive was waiting, and `deliver` is to be called."""

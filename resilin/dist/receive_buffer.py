@@ -7,7 +7,7 @@ import numpy as np
 from resilin.errors import DistNetworkError
 
 
-def room(count: int, rank: int) -> memoryview:
+def receive_buffer(count: int, rank: int) -> memoryview:
     """`count` bytes for what `rank` announced; DistNetworkError, which names it, where there is no such memory."""
     try:
         return np.empty(count, np.uint8).data  # bytearray would write zeros to all of it

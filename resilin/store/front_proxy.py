@@ -24,7 +24,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from resilin._base import descriptors, log, owners
+from resilin._base import descriptors, log, socket_owners
 from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
 
@@ -47,19 +47,19 @@ _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 
 
 class _End:
-    """One of a visitor's two sockets. `outbox`: what its reader has not taken yet; meanwhile nothing more is read."""
+    """One of a connection's two sockets. `outbox`: what its reader has not taken; meanwhile nothing more is read."""
 
-    __slots__ = ("mask", "other", "outbox", "sock", "visitor")
+    __slots__ = ("connection", "mask", "other", "outbox", "sock")
 
-    def __init__(self, sock: socket.socket, visitor: Visitor) -> None:
+    def __init__(self, sock: socket.socket, connection: Connection) -> None:
         self.sock = sock
-        self.visitor = visitor
+        self.connection = connection
         self.other: _End | None = None
         self.outbox = bytearray()
         self.mask = _READ
 
 
-class Visitor:
+class Connection:
     """One connection. Touched by the front's thread, but for what handlers of its calls ask and tell."""
 
     def __init__(self, sock: socket.socket, since: float) -> None:
@@ -80,11 +80,11 @@ class Visitor:
             if self._user is not None or self.closed:
                 break
             with contextlib.suppress(OSError):
-                self._user = owners.owner_of(*self._ends)
+                self._user = socket_owners.owner_of(*self._ends)
         return self._user
 
 
-class Front:
+class FrontProxy:
     """Owns listening sockets, and all that came in through them. `inner`: the path of grpc's socket, not needed later.
 
     Made before grpc's server has begun to answer; `close()` it after that has ended.
@@ -98,9 +98,9 @@ class Front:
         self._limit, self._highest = descriptors.room()
         self._most = max(8, min(MAX_STRANGERS, self._limit // 6))  # one that has begun takes three descriptors
         self._lock = threading.Lock()
-        self._strangers: dict[Visitor, None] = {}  # guarded by _lock: oldest first
+        self._strangers: dict[Connection, None] = {}  # guarded by _lock: oldest first
         self._strange_bytes = 0  # guarded by _lock
-        self._known: dict[str, Visitor] = {}  # by name
+        self._known: dict[str, Connection] = {}  # by name
         self._ends: dict[int, _End] = {}  # by descriptor
         self._dropped, self._why, self._tell_at = 0, "", 0.0
         self._paused_until: float | None = None
@@ -115,17 +115,17 @@ class Front:
 
     # ------------------------------------------------------------------------------- from handlers' threads
 
-    def visitor(self, peer: str) -> Visitor | None:
+    def connection(self, peer: str) -> Connection | None:
         """Whose call it is that grpc says comes from `peer`; None when it has gone."""
         return self._known.get(peer.removeprefix("unix-abstract:"))
 
-    def admit(self, visitor: Visitor) -> None:
+    def admit(self, connection: Connection) -> None:
         """A call of it was let in: it is no stranger any more."""
         with self._lock:
-            if visitor.admitted:
+            if connection.admitted:
                 return
-            visitor.admitted = True
-            self._forget(visitor)
+            connection.admitted = True
+            self._forget(connection)
             wake = self._paused_until is not None
         if wake:
             self._wake()
@@ -145,11 +145,11 @@ class Front:
         with contextlib.suppress(BlockingIOError):  # it is full: it wakes anyway
             os.write(self._wake_w, b"!")
 
-    def _forget(self, visitor: Visitor) -> None:
+    def _forget(self, connection: Connection) -> None:
         """Under the lock: it does not count as a stranger any more."""
-        if visitor in self._strangers:
-            del self._strangers[visitor]
-            self._strange_bytes -= visitor.received
+        if connection in self._strangers:
+            del self._strangers[connection]
+            self._strange_bytes -= connection.received
 
     # ----------------------------------------------------------------------------------------- the loop
 
@@ -162,7 +162,7 @@ class Front:
             self._last_words()
         finally:
             for end in list(self._ends.values()):
-                self._drop(end.visitor)
+                self._drop(end.connection)
             for sock in self._sockets:
                 sock.close()
             self._epoll.close()
@@ -193,24 +193,24 @@ class Front:
         try:
             if mask & _WRITE:
                 self._flush(end)
-            if mask & ~_WRITE and not end.visitor.closed:
+            if mask & ~_WRITE and not end.connection.closed:
                 self._read(end)
         except BlockingIOError:
             return
         except OSError:  # either end has gone
-            self._drop(end.visitor)
+            self._drop(end.connection)
 
     def _read(self, end: _End) -> None:
         if end.other is not None and end.other.outbox:
             raise ConnectionResetError  # nothing was to be read: it is an error, or both ways are shut
         data = end.sock.recv(CHUNK_BYTES)
-        visitor, other = end.visitor, end.other
-        if not visitor.admitted and end is visitor.outer and not self._weigh(visitor, len(data)):
+        connection, other = end.connection, end.other
+        if not connection.admitted and end is connection.outer and not self._weigh(connection, len(data)):
             return
         if not data:
-            self._drop(visitor)
+            self._drop(connection)
         elif other is None:
-            self._begin(visitor, data)
+            self._begin(connection, data)
         else:
             self._pass_on(data, other)
 
@@ -266,13 +266,13 @@ class Front:
     def _reserve_left(self) -> str:
         return f"of {self._limit} file descriptors only the reserve is left: {descriptors.ADVICE}"
 
-    def _fit(self, sock: socket.socket, owner: Visitor | None) -> socket.socket | None:
+    def _fit(self, sock: socket.socket, owner: Connection | None) -> socket.socket | None:
         """`sock` with a number below the reserve, for which the oldest strangers go; None: it was closed."""
         for _ in range(_GIVE_UP):
             if sock.fileno() < self._highest:
                 return sock
             with self._lock:
-                oldest = next((visitor for visitor in self._strangers if visitor is not owner), None)
+                oldest = next((connection for connection in self._strangers if connection is not owner), None)
             if oldest is None:
                 break
             self._drop(oldest, self._reserve_left)
@@ -287,7 +287,7 @@ class Front:
             if len(self._strangers) < self._most:
                 return True
             oldest = next(iter(self._strangers))
-            silent = next((visitor for visitor in self._strangers if not visitor.name), None)
+            silent = next((connection for connection in self._strangers if not connection.name), None)
         due = oldest.since + YOUNG_S
         if silent is not None and silent.since + SILENT_S < due:
             oldest, due = silent, silent.since + SILENT_S
@@ -301,28 +301,28 @@ class Front:
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            visitor = Visitor(sock, SYSTEM.monotonic())
+            connection = Connection(sock, SYSTEM.monotonic())
             self._epoll.register(sock, _READ)
         except OSError:  # it has left already
             sock.close()
             return
-        self._ends[sock.fileno()] = visitor.outer
+        self._ends[sock.fileno()] = connection.outer
         with self._lock:
-            self._strangers[visitor] = None
+            self._strangers[connection] = None
 
-    def _begin(self, visitor: Visitor, data: bytes) -> None:
+    def _begin(self, connection: Connection, data: bytes) -> None:
         """What a stranger says first. What does not speak HTTP/2 never comes to grpc."""
-        visitor.head += data
-        if not visitor.head.startswith(PREFACE):
-            if not PREFACE.startswith(visitor.head):
-                self._drop(visitor, "what they sent is no HTTP/2")
+        connection.head += data
+        if not connection.head.startswith(PREFACE):
+            if not PREFACE.startswith(connection.head):
+                self._drop(connection, "what they sent is no HTTP/2")
             return
         try:
-            sock = self._fit(socket.socket(socket.AF_UNIX), visitor)
+            sock = self._fit(socket.socket(socket.AF_UNIX), connection)
         except OSError:
             sock = None
         if sock is None:
-            self._drop(visitor, self._reserve_left)
+            self._drop(connection, self._reserve_left)
             return
         try:
             self._count += 1
@@ -332,24 +332,24 @@ class Front:
             sock.connect(f"/proc/self/fd/{self._target}")
         except OSError as error:
             sock.close()
-            self._drop(visitor, f"grpc's server did not take them ({error.strerror})")
+            self._drop(connection, f"grpc's server did not take them ({error.strerror})")
             return
-        visitor.name, visitor.inner = name, _End(sock, visitor)
-        visitor.outer.other, visitor.inner.other = visitor.inner, visitor.outer
-        self._ends[sock.fileno()], self._known[name] = visitor.inner, visitor
+        connection.name, connection.inner = name, _End(sock, connection)
+        connection.outer.other, connection.inner.other = connection.inner, connection.outer
+        self._ends[sock.fileno()], self._known[name] = connection.inner, connection
         self._epoll.register(sock, _READ)
-        self._pass_on(visitor.head, visitor.inner)
+        self._pass_on(connection.head, connection.inner)
 
-    def _weigh(self, visitor: Visitor, count: int) -> bool:
+    def _weigh(self, connection: Connection, count: int) -> bool:
         """Count what a stranger sends; False when it was too much, and it is dropped."""
         with self._lock:
-            if visitor.admitted:
+            if connection.admitted:
                 return True
-            visitor.received += count
+            connection.received += count
             self._strange_bytes += count
-            fits = visitor.received <= MAX_STRANGE_BYTES and self._strange_bytes <= MAX_STRANGE_BYTES_OF_ALL
+            fits = connection.received <= MAX_STRANGE_BYTES and self._strange_bytes <= MAX_STRANGE_BYTES_OF_ALL
         if not fits:
-            self._drop(visitor, "they sent too much before a call was let in")
+            self._drop(connection, "they sent too much before a call was let in")
         return fits
 
     def _look_at_strangers(self) -> None:
@@ -388,15 +388,15 @@ class Front:
             for sock in self._listening:
                 self._epoll.modify(sock, _READ)
 
-    def _drop(self, visitor: Visitor, why: str = "") -> None:
+    def _drop(self, connection: Connection, why: str = "") -> None:
         """Hang up. why: it is one of those of whom it is to be told."""
-        if visitor.closed:
+        if connection.closed:
             return
-        visitor.closed = True
+        connection.closed = True
         with self._lock:
-            self._forget(visitor)
-        self._known.pop(visitor.name, None)
-        for end in (visitor.outer, visitor.inner):
+            self._forget(connection)
+        self._known.pop(connection.name, None)
+        for end in (connection.outer, connection.inner):
             if end is not None:
                 del self._ends[end.sock.fileno()]
                 end.sock.close()

@@ -3,7 +3,7 @@
 With a secret, Authenticate (see `store.token`) is the only call a stranger gets an answer to, and nothing else of a
 request is decoded before its token was checked. Without one the server refuses to listen beyond loopback, and a call
 is let in when the kernel says that the connection's other end is a process of this one's user, or root's. Who waits in
-front of both: `store.front`.
+front of both: `store.front_proxy`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from resilin._base.host import is_loopback
 from resilin._base.threads import OwnedThread
 from resilin.errors import Compacted, LeaseLost, SecretRequired, StoreError, UsageError
-from resilin.store.front import Front, Visitor
+from resilin.store.front_proxy import Connection, FrontProxy
 from resilin.store.grpc_quiet import grpc
 from resilin.store.memory import MemoryStore
 from resilin.store.messages import METHODS, cls, path
@@ -77,14 +77,14 @@ class StoreServer:
         self._closed = False
         self._front = self._open(sockets)
 
-    def _open(self, sockets: list[socket.socket]) -> Front:
+    def _open(self, sockets: list[socket.socket]) -> FrontProxy:
         """Start to serve. grpc listens in a folder of this user's alone, which is not needed once it is found."""
         roomy = len(tempfile.gettempdir()) < _SOCKET_PATH_CHARS
         try:
             with tempfile.TemporaryDirectory(prefix="resilin-store-", dir=None if roomy else "/tmp") as folder:
                 path = str(Path(folder, "grpc"))
                 self._server.add_insecure_port(f"unix:{quote(path)}")
-                self._router.front = front = Front(sockets, path)
+                self._router.front = front = FrontProxy(sockets, path)
             self._server.start()
         except BaseException:
             for sock in sockets:
@@ -179,7 +179,7 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
         self._hub = state.hub
         self._service = Service(state.hub, secret)
         self._open = secret is None
-        self.front: Front | None = None  # set before the first call can come
+        self.front: FrontProxy | None = None  # set before the first call can come
         self._admitted: set[str | None] = set()  # tokens checked before; bounded
         self._streams: set[WatchStream] = set()  # guarded by _streams_lock
         self._streams_lock = threading.Lock()
@@ -220,16 +220,16 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
     def _authorize(self, context: Any) -> None:
         """Let the call in, and its connection be no stranger's any more; or raise Rejected."""
         assert self.front is not None
-        visitor = self.front.visitor(context.peer())
-        if visitor is None:
+        connection = self.front.connection(context.peer())
+        if connection is None:
             raise Rejected("UNAVAILABLE", "the connection is closed")
         if self._open:
-            if not visitor.admitted:
-                _require_same_user(visitor)
+            if not connection.admitted:
+                _require_same_user(connection)
         else:
             self._check_token(context)
-        if not visitor.admitted:
-            self.front.admit(visitor)
+        if not connection.admitted:
+            self.front.admit(connection)
 
     def _check_token(self, context: Any) -> None:
         presented = next((value for key, value in context.invocation_metadata() if key == "token"), None)
@@ -272,9 +272,9 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
                 self._streams.discard(stream)
 
 
-def _require_same_user(visitor: Visitor) -> None:
+def _require_same_user(connection: Connection) -> None:
     """Rejected, unless the kernel says that the other end is a process of this one's user, or root's."""
-    user, own = visitor.user(), os.geteuid()
+    user, own = connection.user(), os.geteuid()
     if user in (0, own):
         return
     whose = f"of user {user}" if user is not None else "of a user whom the kernel does not name here"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from resilin._base import owners
+from resilin._base import socket_owners
 from resilin._base.clock import Deadline
 from resilin._base.host import is_loopback
 from resilin.errors import ResilinError, StoreAmbiguous, StoreError, StoreRefused, StoreTimeout, UsageError
@@ -105,7 +105,7 @@ def require_own_server(address: str, *, answered: bool) -> None:
     host, _, port = address.rpartition(":")
     own, advice = os.geteuid(), "give the store and all that use it one secret (RESILIN_SECRET or --secret-file)"
     try:
-        users = owners.listening_users(host.strip("[]"), int(port))
+        users = socket_owners.listening_users(host.strip("[]"), int(port))
     except OSError as error:
         if answered:
             raise StoreRefused(f"{address}: whose store it is cannot be known here ({error}): {advice}") from None

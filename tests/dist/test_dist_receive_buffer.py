@@ -8,8 +8,8 @@ import pytest
 from resilin.dist.backends.setup import Peers
 from resilin.dist.mailbox import Mailbox
 from resilin.dist.message import DESCRIPTOR_BYTES, Descriptor, Kind
+from resilin.dist.receive_buffer import receive_buffer
 from resilin.dist.reduce_op import DTYPE_CODES
-from resilin.dist.room import room
 from resilin.errors import DistNetworkError
 
 
@@ -20,7 +20,7 @@ def resident_bytes():
 
 def test_room_that_is_announced_is_not_touched():
     before = resident_bytes()
-    made = room(4 << 30, 3)
+    made = receive_buffer(4 << 30, 3)
     assert resident_bytes() - before < 64 << 20
     made[:5] = b"bytes"
     assert bytes(made[:5]) == b"bytes"
@@ -29,7 +29,7 @@ def test_room_that_is_announced_is_not_touched():
 @pytest.mark.parametrize("count", [1 << 47, (1 << 63) - 1])
 def test_room_that_no_memory_has_is_an_error_that_names_the_rank(count):
     with pytest.raises(DistNetworkError, match=f"rank 3 announced {count} bytes"):
-        room(count, 3)
+        receive_buffer(count, 3)
 
 
 def test_a_message_that_is_announced_takes_memory_as_it_comes():

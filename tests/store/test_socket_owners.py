@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from resilin._base import owners
+from resilin._base import socket_owners
 from resilin.testing import ports
 
 WAYS = [  # where is listened, and where is connected to
@@ -20,8 +20,8 @@ WAYS = [  # where is listened, and where is connected to
 @pytest.fixture(params=["asked", "read"])
 def way(request, monkeypatch):
     if request.param == "read":
-        monkeypatch.setattr(owners, "_answers", lambda: False)
-    elif not owners._answers():
+        monkeypatch.setattr(socket_owners, "_answers", lambda: False)
+    elif not socket_owners._answers():
         pytest.skip("the kernel answers no questions for one socket here")
 
 
@@ -30,21 +30,27 @@ def test_an_end_has_the_user_of_the_process_that_holds_it(way, at, to):
     family = socket.AF_INET6 if ":" in at else socket.AF_INET
     with socket.create_server((at, 0), family=family, dualstack_ipv6=at == "::") as server:
         port = server.getsockname()[1]
-        assert owners.listening_users(to, port) == {os.geteuid()}
+        assert socket_owners.listening_users(to, port) == {os.geteuid()}
         with socket.create_connection((to, port)) as client:
             ends = client.getpeername(), client.getsockname()
-            assert owners.owner_of(*ends) is None  # not accepted yet: nobody holds it, though somebody listens there
+            assert (
+                socket_owners.owner_of(*ends) is None
+            )  # not accepted yet: nobody holds it, though somebody listens there
             accepted, _ = server.accept()
             with accepted:
-                assert owners.owner_of(*ends) == os.geteuid()
-                assert owners.owner_of(accepted.getpeername(), accepted.getsockname()) == os.geteuid()
+                assert socket_owners.owner_of(*ends) == os.geteuid()
+                assert socket_owners.owner_of(accepted.getpeername(), accepted.getsockname()) == os.geteuid()
                 client.close()
-                assert owners.owner_of(accepted.getpeername(), accepted.getsockname()) is None
+                assert socket_owners.owner_of(accepted.getpeername(), accepted.getsockname()) is None
 
 
 def test_where_nobody_listens_there_is_no_user(way):
     with ports.held() as (port,):
-        assert owners.listening_users("127.0.0.1", port) == owners.listening_users("localhost", port) == set()
+        assert (
+            socket_owners.listening_users("127.0.0.1", port)
+            == socket_owners.listening_users("localhost", port)
+            == set()
+        )
 
 
 def test_a_process_that_is_another_users_is_named(way):
@@ -58,4 +64,4 @@ def test_a_process_that_is_another_users_is_named(way):
             os.seteuid(0)
         accepted, _ = server.accept()
         with client, accepted:
-            assert owners.owner_of(accepted.getpeername(), accepted.getsockname()) == 65534
+            assert socket_owners.owner_of(accepted.getpeername(), accepted.getsockname()) == 65534

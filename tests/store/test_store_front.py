@@ -11,13 +11,13 @@ import pytest
 
 from resilin import store
 from resilin._base.clock import Deadline
-from resilin.store import MemoryStore, front
+from resilin.store import MemoryStore, front_proxy
 from resilin.store.server import StoreServer
 from resilin.testing.patience import PATIENCE_S
 
 SECRET = "0123456789abcdef"
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-WORDS = {"nothing": b"", "half a preface": front.PREFACE[:14], "a preface": front.PREFACE + SETTINGS}
+WORDS = {"nothing": b"", "half a preface": front_proxy.PREFACE[:14], "a preface": front_proxy.PREFACE + SETTINGS}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def left(sock):
 def test_with_all_places_taken_by_strangers_members_come_in_and_the_oldest_strangers_go(
     state, strangers, monkeypatch, words, secret
 ):
-    monkeypatch.setattr(front, "MAX_STRANGERS", 16)
+    monkeypatch.setattr(front_proxy, "MAX_STRANGERS", 16)
     with StoreServer(state, secret=secret) as server, store.connect(server.url, secret=secret) as before:
         socks = strangers(server, 40, words)
         with store.connect(server.url, secret=secret) as client:
@@ -81,7 +81,7 @@ def test_with_all_places_taken_by_strangers_members_come_in_and_the_oldest_stran
 
 @pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
 def test_a_stranger_does_not_stay_and_a_member_that_says_nothing_does(state, strangers, monkeypatch, words):
-    monkeypatch.setattr(front, "STRANGER_S", 0.3)
+    monkeypatch.setattr(front_proxy, "STRANGER_S", 0.3)
     with StoreServer(state, secret=SECRET) as server, store.connect(server.url, secret=SECRET) as member:
         known = server._front.counts()[1]
         (sock,) = strangers(server, 1, words)
@@ -91,11 +91,11 @@ def test_a_stranger_does_not_stay_and_a_member_that_says_nothing_does(state, str
 
 
 def test_one_byte_at_a_time_buys_no_time(state, strangers, monkeypatch):
-    monkeypatch.setattr(front, "STRANGER_S", 0.3)
+    monkeypatch.setattr(front_proxy, "STRANGER_S", 0.3)
     with StoreServer(state) as server:
         (sock,) = strangers(server, 1)
         pause = threading.Event()
-        for byte in front.PREFACE:
+        for byte in front_proxy.PREFACE:
             try:
                 sock.send(bytes([byte]))
             except OSError:
@@ -114,9 +114,9 @@ def test_what_is_no_http2_ends_at_the_door(state, strangers, words):
 
 
 def test_strangers_that_send_much_are_cut_off(state, strangers, monkeypatch):
-    monkeypatch.setattr(front, "MAX_STRANGE_BYTES", 1 << 16)
+    monkeypatch.setattr(front_proxy, "MAX_STRANGE_BYTES", 1 << 16)
     with StoreServer(state, secret=SECRET) as server:
-        (sock,) = strangers(server, 1, front.PREFACE)
+        (sock,) = strangers(server, 1, front_proxy.PREFACE)
         frame = (1 << 14).to_bytes(3, "big") + bytes([0xEE, 0, 0, 0, 0, 0]) + bytes(1 << 14)  # of a kind to be ignored
         with pytest.raises(ConnectionError):
             sock.sendall(frame * 1000)

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from resilin import store
-from resilin._base import owners
+from resilin._base import socket_owners
 from resilin.errors import StoreRefused
 from resilin.store import MemoryStore
 from resilin.store.client import ClientStore
@@ -107,26 +107,26 @@ def test_a_process_without_a_secret_joins_no_store_of_another_user_but_root_may_
 
 
 def test_a_user_whom_the_kernel_does_not_name_is_asked_for_a_secret(state, monkeypatch):
-    monkeypatch.setattr(owners, "owner_of", lambda end, other: None)
+    monkeypatch.setattr(socket_owners, "owner_of", lambda end, other: None)
     with StoreServer(state) as server, pytest.raises(StoreRefused, match="whom the kernel does not name here; give"):
         store.connect(server.url)
 
 
 def test_another_user_is_refused_as_the_kernel_names_it(state, monkeypatch):
-    monkeypatch.setattr(owners, "owner_of", lambda end, other: NOBODY)
+    monkeypatch.setattr(socket_owners, "owner_of", lambda end, other: NOBODY)
     with StoreServer(state) as server, pytest.raises(StoreRefused, match=f"this one is of user {NOBODY}; give the"):
         store.connect(server.url)
 
 
 def test_a_server_whose_user_the_kernel_does_not_name_is_not_joined(state, monkeypatch):
-    monkeypatch.setattr(owners, "listening_users", lambda host, port: set())
+    monkeypatch.setattr(socket_owners, "listening_users", lambda host, port: set())
     with StoreServer(state) as server, pytest.raises(StoreRefused, match="whose store it is cannot be known here"):
         store.connect(server.url)
 
 
 def test_with_a_secret_users_do_not_matter(state, monkeypatch):
-    monkeypatch.setattr(owners, "owner_of", lambda end, other: NOBODY)
-    monkeypatch.setattr(owners, "listening_users", lambda host, port: {NOBODY})
+    monkeypatch.setattr(socket_owners, "owner_of", lambda end, other: NOBODY)
+    monkeypatch.setattr(socket_owners, "listening_users", lambda host, port: {NOBODY})
     with StoreServer(state, secret="s") as server, store.connect(server.url, secret="s") as client:
         client.put("a", b"1")
 
@@ -134,6 +134,6 @@ def test_with_a_secret_users_do_not_matter(state, monkeypatch):
 def test_a_connection_is_judged_by_itself_and_not_by_one_before_it(state, monkeypatch):
     with StoreServer(state) as server:
         store.connect(server.url).close()
-        monkeypatch.setattr(owners, "owner_of", lambda end, other: NOBODY)
+        monkeypatch.setattr(socket_owners, "owner_of", lambda end, other: NOBODY)
         with pytest.raises(StoreRefused):
             store.connect(server.url)

@@ -10,7 +10,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import indexing, joining, shaping
-from resilin.core.api.halves import opened, rounded_once
+from resilin.core.api.half_precision import opened, rounded_once
 from resilin.core.api.neural import need_numbers, need_tensors, relu, softmax, widened
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import activation, random

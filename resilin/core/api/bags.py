@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import indexing, neural
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.joining import cat
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import creation

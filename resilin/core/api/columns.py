@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.neural import need_tensors, pad
 from resilin.core.api.pooling import avg_pool2d
 from resilin.core.api.windows import batched, check_window, per_axis

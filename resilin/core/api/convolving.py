@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.neural import need_tensors, pad
 from resilin.core.api.windows import Lengths, batched, check_window, per_axis
 from resilin.core.ops import conv, shape

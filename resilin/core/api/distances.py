@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 from resilin.core.api import rearranging, reducing
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.neural import need_tensors, widened
 from resilin.core.dtype import promote_types
 from resilin.core.ops.distance import euclidean_distances

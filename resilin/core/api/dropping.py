@@ -6,7 +6,7 @@ import math
 import warnings
 from typing import Any
 
-from resilin.core.api.halves import opened
+from resilin.core.api.half_precision import opened
 from resilin.core.api.neural import need_tensors
 from resilin.core.kernels.common import compute_dtype
 from resilin.core.ops import random

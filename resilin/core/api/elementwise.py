@@ -13,7 +13,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import indexing, math
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.ops import shape as shape_ops

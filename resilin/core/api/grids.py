@@ -9,7 +9,7 @@ import itertools
 import math
 from typing import Any, NamedTuple
 
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.indexing import where
 from resilin.core.api.joining import stack
 from resilin.core.api.neural import need_tensors

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core import nested
+from resilin.core import nested_data
 from resilin.core.api import joining, math, places, shaping
-from resilin.core.api.halves import opened, rounded_once
+from resilin.core.api.half_precision import opened, rounded_once
 from resilin.core.api.through_host import through_host
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
@@ -58,7 +58,7 @@ def _part_of_index(index: Any) -> Any:
             return _byte_mask(array)
         return int(array) if array.ndim == 0 and array.dtype.kind in "iu" and type(array) not in BATCHED else array
     if isinstance(index, list | tuple | range):
-        found = nested.array_of(index, None, Tensor)
+        found = nested_data.array_of(index, None, Tensor)
         return found if found.size else found.astype(np.int64)
     if isinstance(index, bool) or is_array(index):
         return _byte_mask(index) if is_array(index) and index.dtype.char == "B" else index
@@ -255,7 +255,7 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
             f"{value._array.ndim} dimension(s)."
         )
     kind = input._array.dtype
-    value = value if isinstance(value, Tensor) else nested.number_of("masked_fill", value)
+    value = value if isinstance(value, Tensor) else nested_data.number_of("masked_fill", value)
     if isinstance(value, Tensor):  # one number, which does not widen what it is written into
         number = value if value._array.dtype == kind else shape_ops.astype.call(value, kind)
     else:
@@ -380,7 +380,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     length = input._array.shape[axis]
     where_ = (slice(None),) * axis + (places.vector_of_indices("index_fill", index, length, -length),)
     if not isinstance(value, Tensor):
-        number = dtypes.number_for("index_fill", nested.number_of("index_fill", value), kind)
+        number = dtypes.number_for("index_fill", nested_data.number_of("index_fill", value), kind)
         value = wrap(input._dev.xp.asarray(number, kind), input._dev)
     if value._array.ndim or (value.is_complex() and kind.kind != "c"):
         raise RuntimeError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from resilin.core.api import indexing, reducing
 from resilin.core.api.activations import logsigmoid
-from resilin.core.api.halves import opened
+from resilin.core.api.half_precision import opened
 from resilin.core.api.loss_reduction import check_reduction, need_broadcast, old_reduction, reduced
 from resilin.core.api.neural import need_tensors
 from resilin.core.autograd.grad_mode import no_grad

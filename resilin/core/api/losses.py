@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from resilin.core.api import math, places, reducing, shaping
-from resilin.core.api.halves import opened, rounded_once
+from resilin.core.api.half_precision import opened, rounded_once
 from resilin.core.api.loss_reduction import check_reduction, old_reduction, reduced, same_shape
 from resilin.core.api.neural import linear, log_softmax, need_tensors, softplus
 from resilin.core.batching.active import BATCHED

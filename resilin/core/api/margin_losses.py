@@ -12,7 +12,7 @@ import numpy as np
 
 from resilin.core.api import indexing, reducing
 from resilin.core.api.distances import pairwise_distance
-from resilin.core.api.halves import opened, rounded_once
+from resilin.core.api.half_precision import opened, rounded_once
 from resilin.core.api.loss_reduction import check_reduction, need_broadcast, old_reduction, reduced
 from resilin.core.api.neural import need_tensors, relu, softplus
 from resilin.core.api.through_host import through_host

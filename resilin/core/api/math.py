@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, device, different_devices
 from resilin.core.ops import elementwise as ops

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core.api import neural
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.joining import cat
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor

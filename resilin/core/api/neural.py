@@ -10,7 +10,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import places, reducing
-from resilin.core.api.halves import opened
+from resilin.core.api.half_precision import opened
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.ops import activation, attention, loss, random
@@ -19,7 +19,7 @@ from resilin.core.ops import matmul as products
 from resilin.core.ops import shape as shape_ops
 from resilin.core.state import inplace as inplace_ops
 from resilin.core.state.size import check_dim
-from resilin.core.state.written import before_write
+from resilin.core.state.write_log import before_write
 from resilin.core.tensor import Tensor, wrap
 
 sigmoid, silu, erf = activation.sigmoid.call, activation.silu.call, activation.erf.call

@@ -10,14 +10,14 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core import ranks
 from resilin.core.api import reducing
-from resilin.core.api.halves import opened, rounded_once
+from resilin.core.api.half_precision import opened, rounded_once
 from resilin.core.api.joining import cat
 from resilin.core.api.neural import need_numbers, need_tensors, widened
 from resilin.core.batching.active import batched_in
 from resilin.core.ops import norm
 from resilin.core.ops.guarding import is_half, put_rounded
 from resilin.core.ops.guarding import widened as widened_array
-from resilin.core.state.written import before_write
+from resilin.core.state.write_log import before_write
 from resilin.core.tensor import Tensor
 
 

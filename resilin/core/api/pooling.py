@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import reducing
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.indexing import gather, scatter
 from resilin.core.api.through_host import through_host
 from resilin.core.api.windows import Lengths, batched, check_pooling, need_room, per_axis

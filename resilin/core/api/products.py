@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.math import conj
 from resilin.core.ops import matmul as products
 from resilin.core.tensor import Tensor, wrap

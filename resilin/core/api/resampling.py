@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.neural import need_tensors
 from resilin.core.api.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from resilin.core.api.windows import need_room

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import indexing, math, places, products, shaping, sorting
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import scattering as ops

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import math, reducing
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.ops import special as special_ops
 from resilin.core.ops.registry import OPS
 from resilin.core.tensor import Tensor, wrap

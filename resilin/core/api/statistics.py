@@ -12,7 +12,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api import indexing, joining, math, products, rearranging, reducing, shaping, sorting
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.reducing import Found
 from resilin.core.api.through_host import through_host
 from resilin.core.ops import index as index_ops

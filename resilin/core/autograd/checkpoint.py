@@ -15,7 +15,7 @@ from resilin.core.autograd.grad_mode import enable_grad, mode
 from resilin.core.autograd.tape import CheckpointError, next_seq
 from resilin.core.batching.levels import current
 from resilin.core.state.versions import count_of
-from resilin.core.state.written import Log
+from resilin.core.state.write_log import Log
 from resilin.core.tensor import Tensor, wrap
 from resilin.core.trees import flatten
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from resilin.core.autograd import node_names
-from resilin.core.autograd.given import Meta, is_wide, wide, wide_recorded
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import METADATA, NODE_HOOKS, GradientEdge, NodeHooks, node_of
+from resilin.core.autograd.rule_inputs import Meta, is_wide, wide, wide_recorded
 from resilin.core.dtype import NpDtype
 from resilin.core.ops.guarding import is_half, widened
 from resilin.core.state.hooks import RemovableHandle, add_hook

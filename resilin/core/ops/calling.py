@@ -17,7 +17,7 @@ from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.kernels.loader import native
 from resilin.core.ops.guarding import refused
 from resilin.core.state.versions import View
-from resilin.core.state.written import LOGS
+from resilin.core.state.write_log import LOGS
 from resilin.core.tensor import Parameter, Tensor, wrap, wrap_in_python
 from resilin.errors import ResilinError
 

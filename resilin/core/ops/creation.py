@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core import nested
+from resilin.core import nested_data
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, default_device, device
@@ -92,7 +92,7 @@ def _to_array(data: Any, dtype: Any) -> np.ndarray[Any, Any]:
         data = data._dev.backend.to_host(data._array)
     if isinstance(data, np.ndarray):  # its elements are converted as a tensor's are, those of sequences one by one
         return np.array(data, dtypes.from_numpy(data.dtype).np if kind is None else kind)
-    return nested.array_of(data, kind, Tensor)
+    return nested_data.array_of(data, kind, Tensor)
 
 
 def tensor(
@@ -210,7 +210,7 @@ def _number(where: str, value: Any) -> Any:
                 f"shape {tuple(value.shape)}{' that requires one' if value._rg else ''}"
             )
         return value.item()
-    return nested.number_of(where, value)
+    return nested_data.number_of(where, value)
 
 
 @factory

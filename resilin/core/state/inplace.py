@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core import nested
+from resilin.core import nested_data
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import check_layout, edge_of, is_differentiable, record
 from resilin.core.batching.active import ACTIVE, batched_in
@@ -25,7 +25,7 @@ from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype, reshape
 from resilin.core.state.versions import InferenceCount, View
-from resilin.core.state.written import LOGS, before_write
+from resilin.core.state.write_log import LOGS, before_write
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -290,7 +290,7 @@ def fill_(self: Tensor, value: Any) -> Tensor:
         if value._array.ndim:
             raise RuntimeError(f"fill_ only supports a tensor of 0 dimensions, got one of {value._array.ndim}")
         return copy_(self, value)
-    value = nested.number_of("fill_", value)
+    value = nested_data.number_of("fill_", value)
     if ACTIVE and batched_in((self,)):
         return copy_(self, wrap(self._dev.xp.asarray(value, self._array.dtype), self._dev))
     if self._view is not None or type(self._vc) is InferenceCount:

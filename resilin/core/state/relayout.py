@@ -17,7 +17,7 @@ from resilin.core.state.inplace import check_writable
 from resilin.core.state.memory_format import orders
 from resilin.core.state.size import contiguous_strides, lengths_of
 from resilin.core.state.versions import share_version
-from resilin.core.state.written import before_move
+from resilin.core.state.write_log import before_move
 from resilin.core.tensor import Tensor, wrap
 
 

@@ -14,7 +14,7 @@ from resilin.store.base import KeyValue, Lease, Store
 _log = log.logger("elastic.rendezvous")
 
 
-class Own:
+class OwnRecord:
     """The record of one node, which stands at `key`. `node`: the newest, which the store may not have yet."""
 
     def __init__(self, store: Store, key: str, call: calls.Caller, lease: Callable[[], Lease | None]) -> None:

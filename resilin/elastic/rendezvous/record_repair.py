@@ -13,7 +13,7 @@ from resilin.errors import StoreAmbiguous
 from resilin.store.base import Compare, KeyValue, Op, Store
 
 
-class Mending:
+class RecordRepair:
     """Of what stands under `world/`, as one node sees it; a node's own record is that node's business."""
 
     def __init__(

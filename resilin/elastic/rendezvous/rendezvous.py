@@ -26,9 +26,9 @@ from resilin.elastic.rendezvous.crew import Crew
 from resilin.elastic.rendezvous.errands import RETRY_S, Errands, Outage, Work, passes
 from resilin.elastic.rendezvous.following import Followed
 from resilin.elastic.rendezvous.leading import Leading
-from resilin.elastic.rendezvous.mending import Mending, Needed
 from resilin.elastic.rendezvous.options import Options as Options
-from resilin.elastic.rendezvous.own import Own
+from resilin.elastic.rendezvous.own_record import OwnRecord
+from resilin.elastic.rendezvous.record_repair import Needed, RecordRepair
 from resilin.elastic.rendezvous.remains import Remains
 from resilin.errors import (
     LeaseLost,
@@ -68,10 +68,10 @@ class Rendezvous:
         self._old_leases: list[Lease] = []  # may be alive after all, and hold what says that this node leads
         self._watch: Watch | None = None
         self._call: calls.Caller = calls.Inline() if options.direct else options.caller or calls.Threaded()
-        self._own = Own(store, f"{keys.nodes}{options.node_id}", self._call, lambda: self._lease)
+        self._own = OwnRecord(store, f"{keys.nodes}{options.node_id}", self._call, lambda: self._lease)
         self._remains = Remains(store, keys, self._own.key, self._call)
         self._leading = Leading(store, keys, self._crew, self._call, self, clock)
-        self._mending = Mending(store, keys, self._followed, self._leading, self._call)
+        self._mending = RecordRepair(store, keys, self._followed, self._leading, self._call)
         self._inbox: deque[Sequence[Event]] = deque()  # filled by the store's threads
         self._task: asyncio.Task[None] | None = None
         self._errands = Errands(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core.autograd.grad_mode import no_grad
-from resilin.core.state.written import unnoticed
+from resilin.core.state.write_log import unnoticed
 from resilin.core.tensor import Tensor
 from resilin.nn.modules.module import Module
 from resilin.nn.parameter import is_lazy

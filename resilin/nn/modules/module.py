@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
 from resilin.core.public import blame
-from resilin.core.state.written import LOGS, before_assignment
+from resilin.core.state.write_log import LOGS, before_assignment
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.modules import state
 from resilin.nn.modules.conversion import Convertible

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api import linear_algebra
-from resilin.core.api.halves import rounded_once
+from resilin.core.api.half_precision import rounded_once
 from resilin.core.api.joining import cat
 from resilin.core.api.neural import normalize, widened
 from resilin.core.autograd.grad_mode import no_grad

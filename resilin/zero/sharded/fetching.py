@@ -20,7 +20,7 @@ from resilin.core.autograd import engine
 from resilin.core.autograd.function import FunctionNode
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Node
-from resilin.core.state.written import unnoticed
+from resilin.core.state.write_log import unnoticed
 from resilin.core.tensor import Tensor
 from resilin.dist import compared
 from resilin.errors import UsageError

@@ -7,7 +7,7 @@ import pytest
 
 from resilin.elastic.agent.agent import Agent
 from resilin.elastic.deciding import facts, membership
-from resilin.elastic.rendezvous import leading, own, rendezvous
+from resilin.elastic.rendezvous import leading, own_record, rendezvous
 from resilin.elastic.worker import roles
 from resilin.store.state import StoreState
 from resilin.testing import simulation
@@ -95,7 +95,7 @@ def test_a_node_that_does_not_register_again_is_caught(monkeypatch):
         await self._call(lambda: self._store.get(self.key))
 
     monkeypatch.setattr(rendezvous.Rendezvous, "_on_lease_lost", lambda self: None)
-    monkeypatch.setattr(own.Own, "probe", look_only)  # which would find that the record is gone
+    monkeypatch.setattr(own_record.OwnRecord, "probe", look_only)  # which would find that the record is gone
     assert caught()
 
 

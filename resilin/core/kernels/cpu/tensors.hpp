@@ -21,7 +21,7 @@ struct Classes {
     PyObject *next_seq;                  // numbers the nodes
     PyObject *cpu;                       // the device
     PyObject *active;                    // the list of running vmaps
-    PyObject *logs;                      // the list of logs that are told of writes before they happen (state/written.py)
+    PyObject *logs;                      // the list of logs that are told of writes before they happen (state/write_log.py)
 };
 extern Classes classes;
 
