@@ -5,18 +5,23 @@
     │   ├── UsageTypeError (also TypeError)   an argument of a wrong type
     │   └── SecretRequired                something would listen beyond loopback without a job secret
     ├── OutOfMemoryError (also MemoryError)   a device's memory is full
+    ├── NoElements                        elements of a meta tensor were asked for
     ├── LinAlgError                       a matrix that cannot be inverted, factorised or solved with
+    ├── RemoteError                       another rank raised what has no class here; carries `rank`, `kind`, traceback
     ├── DistError                         collectives; names as in torch.distributed
     │   ├── NoGroupError (also ValueError)    there is no default group
     │   ├── DistBackendError
     │   │   ├── PeerLost                  a peer died or closed its connection; carries `ranks`
+    │   │   │   └── OwnerLost             what an RRef refers to died with its owner
     │   │   ├── CollectiveTimeout         a wait passed its deadline; carries the `ranks` waited for
     │   │   ├── CollectiveMismatch        ranks disagree on shape, dtype, op or order; shows both sides
-    │   │   └── GroupAborted              abort() was called on this rank
+    │   │   └── GroupAborted              abort() was called, or a rank failed: then also of its error's class
     │   ├── DistNetworkError
     │   │   └── HandshakeError            a stranger, a wrong generation or a wrong secret
     │   └── DistStoreError                the key-value store of one process group
     │       └── QueueEmptyError           queue_pop(block=False) of an empty queue
+    ├── RpcError                          remote calls (resilin.distributed.rpc)
+    │   └── RpcTimeout                    a call took longer than its caller would wait
     ├── StoreError                        the coordination store (resilin.store)
     │   ├── StoreTimeout                  no endpoint answered within the deadline
     │   ├── StoreAmbiguous                a write was sent, its outcome is unknown: read again
@@ -32,6 +37,10 @@
     │       ├── StorageExists (also FileExistsError)      somebody else has written it already
     │       ├── StorageDenied (also PermissionError)      credentials are missing, wrong, or do not suffice
     │       └── StorageTimeout (also TimeoutError)        it did not answer before the deadline
+    ├── ClusterError                      Kubernetes' API server refused or failed; carries `code`, `reason`
+    ├── ProcessException                  a process of multiprocessing.spawn failed; carries its number and id
+    │   ├── ProcessRaisedException        its function raised: the text has the traceback
+    │   └── ProcessExitedException        it exited or was killed; carries `exit_code`, `signal_name`
     └── ElasticError
         ├── WorldChanged                  the generation ended; inside elastic.run the step is redone
         ├── RendezvousError               no agreed world
@@ -49,9 +58,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from resilin._base.text import visible_lines
+
 
 class ResilinError(RuntimeError):
-    """Base of every error that resilin raises on purpose."""
+    """Base of every error that resilin raises on purpose.
+
+    Its text may have names and messages of peers in it: as `str` and in tracebacks they are no commands to a terminal.
+    `args` has them as they are.
+    """
+
+    def __str__(self) -> str:
+        return visible_lines(super().__str__())
 
 
 class UsageError(ResilinError, ValueError):
@@ -65,7 +83,8 @@ class UsageTypeError(UsageError, TypeError):
 class UsageKeyError(UsageError, KeyError):
     """Something that the caller should have put under a name is not there: also a KeyError, as in PyTorch."""
 
-    __str__ = Exception.__str__  # KeyError's shows the message in quotes
+    def __str__(self) -> str:
+        return visible_lines(Exception.__str__(self))  # KeyError's shows the message in quotes
 
 
 class SecretRequired(UsageError):
@@ -76,8 +95,23 @@ class OutOfMemoryError(ResilinError, MemoryError):
     """A device has no memory left for what was asked for."""
 
 
+class NoElements(ResilinError, NotImplementedError):
+    """A meta tensor's elements were asked for, or would decide on a result's shape: it has none."""
+
+
 class LinAlgError(ResilinError):
     """A matrix is singular, not positive definite, or not finite; the message says which one of the batch."""
+
+
+class RemoteError(ResilinError):
+    """Another rank failed with an exception of a class that is neither Python's nor resilin's: never imported here.
+
+    `rank` is that rank, `kind` the name of the class, `remote_traceback` where it was raised there.
+    """
+
+    def __init__(self, message: str, rank: int = -1, kind: str = "", remote_traceback: str = "") -> None:
+        super().__init__(message)
+        self.rank, self.kind, self.remote_traceback = rank, kind, remote_traceback
 
 
 class DistError(ResilinError):
@@ -100,6 +134,10 @@ class PeerLost(DistBackendError):
         self.ranks = frozenset(ranks)
 
 
+class OwnerLost(PeerLost):
+    """The worker that has what an RRef refers to is gone, and the value with it. `ranks` is its id."""
+
+
 class CollectiveTimeout(DistBackendError):
     """A collective passed its deadline. `ranks` are those that were waited for, `world_ranks` the same in the world."""
 
@@ -114,7 +152,10 @@ class CollectiveMismatch(DistBackendError):
 
 
 class GroupAborted(DistBackendError):
-    """The group was aborted on this rank; every blocked call of the group returned with this."""
+    """The group was aborted on this rank; every blocked call of the group returned with this.
+
+    Where another rank's error ended the group it is of that error's class, too: `except ValueError` takes it.
+    """
 
 
 class DistNetworkError(DistError):
@@ -131,6 +172,14 @@ class DistStoreError(DistError):
 
 class QueueEmptyError(DistStoreError):
     """`Store.queue_pop(key, block=False)` found nothing in the queue."""
+
+
+class RpcError(ResilinError):
+    """A remote call, or what is around one, failed."""
+
+
+class RpcTimeout(RpcError):
+    """A remote call took longer than its timeout. It may still have run, or be running."""
 
 
 class StoreError(ResilinError):
@@ -228,6 +277,24 @@ class StorageTimeout(StorageError, TimeoutError):
     """The storage did not answer before the deadline."""
 
 
+class ClusterError(ResilinError):
+    """Kubernetes' API server refused a call, or it failed."""
+
+    code: int
+    """The HTTP status; 0: no answer came, so it is unknown whether a write was done."""
+    reason: str
+    """As the server names it: NotFound, AlreadyExists, Conflict, Forbidden ..."""
+    retry_after_s: float | None
+    """When the server wants to be asked again."""
+
+    def __init__(self, said: str, *, code: int = 0, reason: str = "", retry_after_s: float | None = None) -> None:
+        self.said = said
+        super().__init__(f"{said} ({code} {reason})" if code else said)
+        self.code = code
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
 class ElasticError(ResilinError):
     """Base of the errors of membership, agents and recovery."""
 
@@ -262,3 +329,34 @@ class ChildFailedError(ElasticError):
     def __init__(self, message: str, failures: Sequence[Any] = ()) -> None:
         super().__init__(message)
         self.failures = tuple(failures)
+
+
+class ProcessException(ResilinError):
+    """A process of `multiprocessing.spawn` failed: number `error_index`, whose id was `error_pid`."""
+
+    def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
+        super().__init__(msg)
+        self.msg = msg
+        self.error_index = error_index
+        self.error_pid = error_pid
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.msg, self.error_index, self.error_pid)
+
+
+class ProcessRaisedException(ProcessException):
+    """The function of the process raised; its traceback is in the text."""
+
+
+class ProcessExitedException(ProcessException):
+    """The process ended by itself with `exit_code`, or by the signal `signal_name`."""
+
+    def __init__(
+        self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
+    ) -> None:
+        super().__init__(msg, error_index, error_pid)
+        self.exit_code = exit_code
+        self.signal_name = signal_name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.msg, self.error_index, self.error_pid, self.exit_code, self.signal_name)

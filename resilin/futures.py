@@ -1,7 +1,7 @@
-"""The names of torch.futures, which communication hooks return: see `resilin.dist` for what runs their callbacks."""
+"""The names of torch.futures, which communication hooks return; `resilin.distributed` says what runs callbacks."""
 
 from __future__ import annotations
 
-from resilin.dist.future import Future, collect_all, wait_all
+from resilin.distributed.work.future import Future, collect_all, wait_all
 
 __all__ = ["Future", "collect_all", "wait_all"]

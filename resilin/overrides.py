@@ -1,16 +1,18 @@
-"""Tensor-like objects: the names of torch.overrides, with `__tensor_function__` for `__torch_function__`.
+"""Tensor-like objects: the names of torch.overrides, also with `tensor` for `torch` in them.
 
-A class that has `__tensor_function__(cls, func, types, args=(), kwargs=None)` as a classmethod is called in place of
-every public function that gets an instance of it, as an argument or in a list or tuple among them. It returns the
-result, or NotImplemented to leave the call to the next class. Subclasses of Tensor inherit one that runs the function
-and makes the tensors of its result instances of the subclass. The page docs/custom-tensors.md shows both.
+A class that has `__torch_function__(cls, func, types, args=(), kwargs=None)` as a classmethod, or the same under a name
+of our own, `__tensor_function__`, is called in place of every public function that gets an instance of it, as an
+argument or in a list or tuple among them. It returns the result, or NotImplemented to leave the call to the next class.
+Subclasses of Tensor inherit one that runs the function and makes the tensors of its result instances of the subclass.
+The page docs/custom-tensors.md shows both.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import resilin
@@ -25,22 +27,32 @@ from resilin.nn import functional, init
 
 __all__ = [
     "BaseTensorFunctionMode",
+    "BaseTorchFunctionMode",
     "DisableTensorFunction",
     "DisableTensorFunctionSubclass",
+    "DisableTorchFunction",
+    "DisableTorchFunctionSubclass",
     "TensorFunctionMode",
+    "TorchFunctionMode",
+    "enable_reentrant_dispatch",
     "get_default_nowrap_functions",
     "get_ignored_functions",
     "get_overridable_functions",
     "get_testing_overrides",
     "handle_tensor_function",
+    "handle_torch_function",
     "has_tensor_function",
     "has_tensor_function_unary",
     "has_tensor_function_variadic",
+    "has_torch_function",
+    "has_torch_function_unary",
+    "has_torch_function_variadic",
     "is_tensor_like",
     "is_tensor_method_or_property",
     "redispatch_function",
     "resolve_name",
     "wrap_tensor_function",
+    "wrap_torch_function",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -92,9 +104,10 @@ def wrap_tensor_function(dispatcher: Callable[..., Iterable[Any]]) -> Callable[[
 
 
 class TensorFunctionMode:
-    """A context manager whose `__tensor_function__` gets every public call made inside it, in this thread.
+    """A context manager whose `__torch_function__` gets every public call made inside it, in this thread.
 
-    Subclasses define `__tensor_function__(self, func, types, args=(), kwargs=None)`. While it runs, the mode itself is
+    Subclasses define `__torch_function__(self, func, types, args=(), kwargs=None)`, or the same as
+    `__tensor_function__`. While it runs, the mode itself is
     not active, so that it may call `func`; modes entered before it are. TypeError when it returns NotImplemented.
     """
 
@@ -102,7 +115,9 @@ class TensorFunctionMode:
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """The result of the call."""
-        raise NotImplementedError(f"{type(self).__name__} must define __tensor_function__(self, func, types, ...)")
+        raise NotImplementedError(f"{type(self).__name__} must define __torch_function__(self, func, types, ...)")
+
+    __torch_function__ = __tensor_function__
 
     def __enter__(self) -> Any:
         dispatch.enter_mode(self)
@@ -120,6 +135,8 @@ class BaseTensorFunctionMode(TensorFunctionMode):
     ) -> Any:
         """The result of the plain call."""
         return func(*args, **(kwargs or {}))
+
+    __torch_function__ = __tensor_function__
 
 
 def redispatch_function(
@@ -173,10 +190,29 @@ def resolve_name(f: Callable[..., Any]) -> str:
 
 
 def is_tensor_like(inp: Any) -> bool:
-    """Whether `inp` is a Tensor or an instance of a class with `__tensor_function__`."""
-    return isinstance(inp, Tensor) or hasattr(type(inp), "__tensor_function__")
+    """Whether `inp` is a Tensor or an instance of a class with `__torch_function__` or `__tensor_function__`."""
+    return isinstance(inp, Tensor) or hasattr(inp, "__torch_function__") or hasattr(type(inp), "__tensor_function__")
 
 
 def is_tensor_method_or_property(func: Callable[..., Any]) -> bool:
     """Whether `func`, as a handler gets it, is a method of Tensor or reads or writes one of its attributes."""
     return (func in dispatch.PUBLIC and func.__qualname__.startswith("Tensor.")) or func in dispatch.attributes()
+
+
+@contextlib.contextmanager
+def enable_reentrant_dispatch() -> Iterator[None]:
+    """Run the block as it is: calls inside a handler are offered to other classes and modes anyway."""
+    yield
+
+
+# PyTorch's names
+
+has_torch_function = has_tensor_function
+has_torch_function_unary = has_tensor_function_unary
+has_torch_function_variadic = has_tensor_function_variadic
+handle_torch_function = handle_tensor_function
+wrap_torch_function = wrap_tensor_function
+TorchFunctionMode = TensorFunctionMode
+BaseTorchFunctionMode = BaseTensorFunctionMode
+DisableTorchFunction = DisableTensorFunction
+DisableTorchFunctionSubclass = DisableTensorFunctionSubclass

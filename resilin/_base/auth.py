@@ -1,14 +1,19 @@
 """Proof of the job's secret, both ways, before anything else is read from a connection.
 
 Challenge and response with HMAC-SHA256 (RFC 2104) over both nonces, the role and the purpose of the connection, so a
-proof cannot be replayed, reflected or used for another purpose. Every message has 32 bytes; none is parsed:
+proof cannot be replayed, reflected or used for another purpose. Who knocks proves first: a stranger is given 32 random
+bytes and nothing that the secret went into. Every message has 32 bytes; none is parsed:
 
     client -> server   nonce_c
     server -> client   nonce_s
     client -> server   HMAC(secret, "client" | purpose | nonce_c | nonce_s)
     server -> client   HMAC(secret, "server" | purpose | nonce_c | nonce_s), or 32 zero bytes: refused
 
-`purpose` is a short byte string such as b"resilin dist group": ends with different purposes refuse each other.
+`purpose` is a short byte string such as b"resilin dist group": ends with different purposes refuse each other. Where a
+server has a mark of its own that its clients were told (`to`), that is bound, too: what is proved to one that took a
+dead server's place cannot be passed on to another server of the job.
+A client's proof can be tried against guesses by who is dialed, as with every such exchange: what keeps the secret is
+that it has 128 random bits (`_base.secret`). After some wrong proofs the next ones from there wait (`wrong_proofs`).
 Without a secret both ends use the empty key, which proves nothing; each then demands that the kernel names the same
 user at the other end, or root (`require_same_user`).
 """
@@ -22,10 +27,11 @@ import socket
 import struct
 from collections.abc import Iterable
 
-from resilin._base import socket_owners
+from resilin._base import host_port, socket_owners
 from resilin._base.clock import Deadline
 from resilin._base.framing import recv_exactly
-from resilin._base.hangup import hung_up
+from resilin._base.socket_eof import hung_up
+from resilin._base.wrong_proofs import WrongProofs, place_of
 from resilin.errors import DistNetworkError, HandshakeError, SecretRequired
 
 WORD_BYTES = 32  # of a nonce and of a proof
@@ -35,25 +41,23 @@ _LOOKS = 50  # at tables of the kernel's that may skip rows while connections co
 _MOMENT_S = 0.1  # the peer's socket may lose its owner before this end hears of it
 
 
-def new_secret() -> str:
-    """A fresh job secret: 32 random bytes as hexadecimal text."""
-    return secrets.token_hex(32)
-
-
 def new_nonce() -> bytes:
     """32 random bytes."""
     return secrets.token_bytes(WORD_BYTES)
 
 
-def proof(secret: str, role: bytes, purpose: bytes, nonce_c: bytes, nonce_s: bytes) -> bytes:
-    """What `role` (b"client" or b"server") sends to prove that it knows `secret`."""
-    message = b"|".join((role, len(purpose).to_bytes(4, "big"), purpose, nonce_c, nonce_s))
+def proof(secret: str, role: bytes, purpose: bytes, nonce_c: bytes, nonce_s: bytes, to: str = "") -> bytes:
+    """What `role` (b"client" or b"server") sends to prove that it knows `secret`. `to`: the server's own mark."""
+    named = (purpose, to.encode())
+    message = b"|".join((role, *(len(part).to_bytes(4, "big") + part for part in named), nonce_c, nonce_s))
     return hmac.digest(secret.encode(), message, "sha256")
 
 
-def check_server(sock: socket.socket, secret: str, purpose: bytes, nonces: tuple[bytes, bytes], given: bytes) -> None:
+def check_server(
+    sock: socket.socket, secret: str, purpose: bytes, nonces: tuple[bytes, bytes], given: bytes, to: str = ""
+) -> None:
     """The client's last step. HandshakeError unless `given` proves `secret`; without one see `require_same_user`."""
-    if not hmac.compare_digest(given, proof(secret, b"server", purpose, *nonces)):
+    if not hmac.compare_digest(given, proof(secret, b"server", purpose, *nonces, to)):
         what = "refused our proof" if given == _REFUSAL else "did not prove its own knowledge"
         why = "another job or a wrong secret" if secret else "it has one, or it is another user's: set RESILIN_SECRET"
         raise HandshakeError(f"{_peer(sock)} {what} of the job's secret for {purpose.decode()}: {why}")
@@ -61,7 +65,7 @@ def check_server(sock: socket.socket, secret: str, purpose: bytes, nonces: tuple
         require_same_user(sock)
 
 
-def prove_as_client(sock: socket.socket, secret: str, purpose: bytes, deadline: Deadline) -> None:
+def prove_as_client(sock: socket.socket, secret: str, purpose: bytes, deadline: Deadline, to: str = "") -> None:
     """Run the client's side on a connected socket.
 
     Raises: HandshakeError if the server does not know the secret; SecretRequired (see `require_same_user`);
@@ -72,15 +76,24 @@ def prove_as_client(sock: socket.socket, secret: str, purpose: bytes, deadline: 
         sock.settimeout(deadline.left())
         sock.sendall(nonce_c)
         nonces = nonce_c, recv_exactly(sock, WORD_BYTES, deadline)
-        sock.sendall(proof(secret, b"client", purpose, *nonces))
+        sock.sendall(proof(secret, b"client", purpose, *nonces, to))
         given = recv_exactly(sock, WORD_BYTES, deadline)
     except OSError as error:
         raise DistNetworkError(f"handshake for {purpose.decode()} with {_peer(sock)} failed: {error}") from error
-    check_server(sock, secret, purpose, nonces, given)
+    check_server(sock, secret, purpose, nonces, given, to)
 
 
-def prove_as_server(sock: socket.socket, known: str | Iterable[str], purpose: bytes, deadline: Deadline) -> str:
+def prove_as_server(
+    sock: socket.socket,
+    known: str | Iterable[str],
+    purpose: bytes,
+    deadline: Deadline,
+    wrong: WrongProofs,
+    own: str = "",
+) -> str:
     """Run the server's side on an accepted socket; returns which of the `known` secrets the client proved.
+
+    `wrong`: the server's memory of who was wrong; `own`: the mark of it that clients were told.
 
     Raises: HandshakeError if it proved none; SecretRequired (see `require_same_user`); DistNetworkError if it goes away
     or is late.
@@ -91,16 +104,31 @@ def prove_as_server(sock: socket.socket, known: str | Iterable[str], purpose: by
         sock.settimeout(deadline.left())
         sock.sendall(nonces[1])
         given = recv_exactly(sock, WORD_BYTES, deadline)
+        _wait_for_turn(sock, wrong)
         for secret in [known] if isinstance(known, str) else known:
-            if hmac.compare_digest(given, proof(secret, b"client", purpose, *nonces)):
+            if hmac.compare_digest(given, proof(secret, b"client", purpose, *nonces, own)):
                 if not secret:
                     _require_or_refuse(sock)
-                sock.sendall(proof(secret, b"server", purpose, *nonces))
+                sock.sendall(proof(secret, b"server", purpose, *nonces, own))
                 return secret
+        name = _peer(sock)
+        wrong.note(_place(sock))  # before the answer: who hears it may try again at once
         sock.sendall(_REFUSAL)
     except OSError as error:
         raise DistNetworkError(f"handshake for {purpose.decode()} with {_peer(sock)} failed: {error}") from error
-    raise HandshakeError(f"{_peer(sock)} did not prove the job's secret for {purpose.decode()}")
+    raise HandshakeError(f"{name} did not prove the job's secret for {purpose.decode()}")
+
+
+def _wait_for_turn(sock: socket.socket, wrong: WrongProofs) -> None:
+    """Nothing is said of a proof before its time, whether it is right or wrong."""
+    wait_s = wrong.wait_s(_place(sock)) if wrong else 0.0
+    if wait_s and hung_up(sock, wait_s):
+        raise ConnectionResetError("it closed the connection")
+
+
+def _place(sock: socket.socket) -> str:
+    name = sock.getpeername()
+    return place_of(str(name[0]) if isinstance(name, tuple) else "", lambda: peer_user(sock))
 
 
 def _require_or_refuse(sock: socket.socket) -> None:
@@ -165,6 +193,6 @@ def peer_user(sock: socket.socket) -> int | None:
 def _peer(sock: socket.socket) -> str:
     try:
         name = sock.getpeername()
-        return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else "a local peer"
+        return host_port.join(*name[:2]) if isinstance(name, tuple) else "a local peer"
     except OSError:
         return "a peer that already left"

@@ -2,7 +2,7 @@
 
 The file is a header, written once, and `capacity` records of equal size. A record is written when a call is made, and
 again as it runs and ends; the kernel keeps what was written when the process is killed. Reading needs no help from the
-process. `Recorder` is the reference of the format; dist/native/flight.cpp writes the same bytes faster.
+process. `Recorder` is the reference of the format; distributed/native/flight.cpp writes the same bytes faster.
 
 A process may die, and a reader may look, between any two stores. So a record begins with its call's number, which is 0
 while the record is being filled. What comes later (what it carries, start, end) is written before the byte that says
@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from resilin._base import flight_record
 from resilin._base.clock import SYSTEM
-from resilin._base.flight_record import DATA_AT, RECORD_BYTES, STATE_AT, Call, Place, State, text_of
+from resilin._base.flight_record import DATA_AT, RECORD_BYTES, STATE_AT, Call, CallState, Place, text_of
 from resilin.errors import UsageError
 
 SUFFIX = ".flight"
@@ -79,6 +79,7 @@ class Recorder:
         size = HEADER_BYTES + capacity * RECORD_BYTES
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
+            os.fchmod(file, 0o600)  # a umask may take from the owner, too
             for at in range(0, size, len(_ZEROS)):  # a full disk is an error now, not a SIGBUS at some call
                 _write(file, _ZEROS[: size - at], at)
             self.map = mmap.mmap(file, size)
@@ -212,7 +213,7 @@ def running(path: Path) -> tuple[Call, ...]:
     except UsageError:
         return ()
     places = range(HEADER_BYTES, len(data) - RECORD_BYTES + 1, RECORD_BYTES)
-    found = [flight_record.decode(data, at, header.offset) for at in places if data[at + STATE_AT] == State.RUNNING]
+    found = [flight_record.decode(data, at, header.offset) for at in places if data[at + STATE_AT] == CallState.RUNNING]
     numbered = [(number, call) for number, call in found if number and call is not None]
     return tuple(call for _, call in sorted(numbered, key=lambda each: each[0]))
 

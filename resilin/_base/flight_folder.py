@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-import stat
 from pathlib import Path
 
-from resilin._base import env
+from resilin._base import env, private_files
 from resilin._base.flight import SUFFIX, Recorder, is_held
 
 KEPT = 64  # of ended processes: a job or a few of one host, 60 MB
@@ -28,26 +27,17 @@ def open_in(folder: str | None, capacity: int, job: str) -> Recorder:
     """A recorder with a new file in `folder`, or in `default()`. OSError when it cannot be made there."""
     if folder is None:
         place = default()
-        _own(place)
+        private_files.own_folder(place, others_may_read=True)
         _tidy(place)
     else:
         place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
+        private_files.make_folders(place)
     host = socket.gethostname()
     for number in range(1000):  # a process of the same number, in another container or before this one
         with contextlib.suppress(FileExistsError):
             name = f"{host}_{os.getpid()}{f'_{number}' if number else ''}{SUFFIX}"
             return Recorder(place / name, host, capacity, job)
     raise FileExistsError(f"{place}: a thousand files of process {os.getpid()} of {host} are there")
-
-
-def _own(place: Path) -> None:
-    """Anybody may make names in the temporary folder: use this one only if nobody else can write there."""
-    with contextlib.suppress(FileExistsError):
-        place.mkdir(mode=0o700)
-    found = place.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise PermissionError(f"{place} is not a folder that this user alone can write")
 
 
 def _tidy(place: Path) -> None:

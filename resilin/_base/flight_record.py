@@ -2,7 +2,7 @@
 
 This is the one definition for who writes and who reads. What makes no sense is decided by `amiss_*` for both: a writer
 refuses it with UsageError before a byte is written, a reader leaves the record out. So no record that was written whole
-is left out. dist/native/flight.cpp writes the same bytes and refuses the same.
+is left out. distributed/native/flight.cpp writes the same bytes and refuses the same.
 
 What comes later (what it carries, start, end) is written before the byte that says that it is there.
 """
@@ -43,7 +43,7 @@ _DTYPE_AT = struct.calcsize("<QBB2xiiiqqQ8q3d24s")
 _SHARDS_AT = struct.calcsize("<QBB2xiiiqqQ8q3d24s12s12s56s144sq32s")
 
 
-class State(IntEnum):
+class CallState(IntEnum):
     """How far a call has come."""
 
     EMPTY = 0
@@ -53,7 +53,7 @@ class State(IntEnum):
     FAILED = 4
 
 
-_STATES = frozenset(State) - {State.EMPTY}
+_STATES = frozenset(CallState) - {CallState.EMPTY}
 
 
 class Place(NamedTuple):
@@ -70,7 +70,7 @@ class Place(NamedTuple):
 class Call:
     """One recorded call. Times are seconds since the epoch on its host; 0 for what has not happened."""
 
-    state: State
+    state: CallState
     group: str
     key: int
     generation: int
@@ -158,7 +158,7 @@ def sealed(place: Place) -> int:
 def fresh(place: Place, what: bytes, line: bytes, by: bytes, tag: int, made: float) -> bytes:
     """The record of a call that was just made, with 0 for its number. Texts longer than their fields are cut."""
     return _RECORD.pack(
-        0, State.QUEUED, 0, place.rank, place.size, -1, place.generation, -1, sealed(place), *(0,) * MAX_DIMS,
+        0, CallState.QUEUED, 0, place.rank, place.size, -1, place.generation, -1, sealed(place), *(0,) * MAX_DIMS,
         made, 0.0, 0.0, what, b"", b"", place.group, line, tag, by, 0,
     )  # fmt: skip
 
@@ -173,7 +173,7 @@ def start(into: Any, at: int, sequence: int, now: float) -> None:
     _refuse(amiss_of_sequence(sequence))
     struct.pack_into("<q", into, at + _SEQUENCE_AT, sequence)
     struct.pack_into("<d", into, at + _STARTED_AT, now)
-    into[at + STATE_AT] = State.RUNNING
+    into[at + STATE_AT] = CallState.RUNNING
 
 
 def describe(into: Any, at: int, dtype: bytes, shape: tuple[int, ...], op: bytes, root: int, shards: int) -> None:
@@ -196,7 +196,7 @@ def describe(into: Any, at: int, dtype: bytes, shape: tuple[int, ...], op: bytes
 def end(into: Any, at: int, failed: bool, now: float) -> None:
     """Write that the call is over."""
     struct.pack_into("<d", into, at + _STARTED_AT + 8, now)
-    into[at + STATE_AT] = State.FAILED if failed else State.DONE
+    into[at + STATE_AT] = CallState.FAILED if failed else CallState.DONE
 
 
 # -------------------------------------------------------------------------------------------- reading
@@ -210,16 +210,16 @@ def decode(data: bytes, at: int, offset: float) -> tuple[int, Call | None]:
         return count, None
     shape = tuple(rest[: max(0, described - 1)])
     root, shards = (root, shards) if described else (-1, 0)  # what was not said to be there may be half written
-    sequence, started = (sequence, started) if state > State.QUEUED else (-1, 0.0)
-    ended = ended if state > State.RUNNING else 0.0
+    sequence, started = (sequence, started) if state > CallState.QUEUED else (-1, 0.0)
+    ended = ended if state > CallState.RUNNING else 0.0
     if amiss_of_place(rank, size) or amiss_of_sequence(sequence) or amiss_of_contents(size, shape, root, shards):
         return count, None
     if key != sealed(Place(group, key & _KEY, generation, rank, size)):
         return count, None
-    if not _in_order([made, *filter(None, (started, ended))], offset) or (state == State.RUNNING and not started):
+    if not _in_order([made, *filter(None, (started, ended))], offset) or (state == CallState.RUNNING and not started):
         return count, None
     return count, Call(
-        state=State(state), group=text_of(group), key=key & _KEY, generation=generation, rank=rank, size=size,
+        state=CallState(state), group=text_of(group), key=key & _KEY, generation=generation, rank=rank, size=size,
         sequence=sequence, what=text_of(what), dtype=text_of(dtype) if described else "", shape=shape,
         op=text_of(op) if described else "", told=bool(described), root=root, shards=shards, line=text_of(line),
         tag=tag, by=text_of(by),

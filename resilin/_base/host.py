@@ -6,6 +6,11 @@ import os
 import socket
 from functools import cache
 
+from resilin._base import host_port
+
+_LOCAL_NAMES = ("localhost", "ip6-localhost", "ip6-loopback")
+_V6_LOOPBACK = bytes(15) + b"\x01"
+
 
 @cache
 def host_id() -> str:
@@ -22,8 +27,34 @@ def host_id() -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether `address` (a name or a numeric address) can be reached from this host only."""
-    return address in ("localhost", "::1", "ip6-localhost") or address.startswith("127.")
+    """Whether `address`, numeric or a name that stands for loopback everywhere, can be reached from this host only.
+
+    What other names stand for: `is_on_loopback`.
+    """
+    packed = host_port.packed(address)
+    if packed is None:
+        return address.lower() in _LOCAL_NAMES
+    return packed == _V6_LOOPBACK or (len(packed) == 4 and packed[0] == 127)
+
+
+def is_on_loopback(name: str) -> bool:
+    """Whether all that `name`, or a numeric address, stands for here can be reached from this host only.
+
+    No name of that kind is known: it is not.
+    """
+    if host_port.packed(name) is not None:
+        return is_loopback(name)
+    found = addresses_of(name)
+    return is_loopback(name) if not found else all(map(is_loopback, found))
+
+
+def addresses_of(name: str) -> list[str]:
+    """The numeric addresses that `name` stands for here, the preferred one first; none when it is not known."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):  # UnicodeError: a name that cannot be one
+        return []
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 def address_towards(name: str, port: int) -> str:
@@ -37,6 +68,12 @@ def address_towards(name: str, port: int) -> str:
         name, _, *rest = probe.getsockname()
     scope = rest[1] if rest else 0  # of an IPv6 address of the link: the interface's number
     return f"{name}%{socket.if_indextoname(scope)}" if scope and "%" not in name else str(name)
+
+
+@cache
+def memory_bytes() -> int:
+    """Physical memory of this host: what others announce beyond it is no state that this process can take in."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_count() -> int:

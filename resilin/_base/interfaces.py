@@ -26,7 +26,7 @@ def own_address(server: tuple[str, int] | None = None) -> str:
     Loopback where the store is on loopback, for then all ranks are on this host, or where nothing else is known.
     UsageError for an interface that is not there or has no address; OSError when there is no way to `server`.
     """
-    if server is not None and host.is_loopback(server[0]):
+    if server is not None and host.is_on_loopback(server[0]):
         return "127.0.0.1"
     for variable in _VARIABLES:
         name = env.get(variable)

@@ -26,19 +26,27 @@ _WORD_BITS = 64
 class Costs:
     """What calls, states and keys may cost, by the bytes that were read of the pickle."""
 
-    def __init__(self, keys: frozenset[type], refuse: Callable[[str], NoReturn]) -> None:
+    def __init__(
+        self, keys: frozenset[type], refuse: Callable[[str], NoReturn], consumed: Callable[[], int] = lambda: 0
+    ) -> None:
+        """consumed: how many bytes were read so far."""
         self._keys, self._refuse = _PLAIN_KEYS | {complex} | keys, refuse
+        self._consumed, self._paid_for = consumed, 0
         self._left = _FREE_COSTS
         self._by_hash: dict[int, list[Any]] = {}  # keys whose hashes a sender can choose
         self._copied: dict[int, Any] = {}  # by identity, which holds as long as they are held here
 
     def earn(self, count: int) -> None:
-        """`count` bytes were read."""
+        """`count` bytes were read elsewhere."""
         self._left += count * _COSTS_PER_BYTE
 
     def spend(self, count: int) -> None:
         """Pay for `count` bytes or items that are about to be copied. ValueError where there are too many."""
         self._left -= count
+        if self._left < 0:  # counted when it is needed, and not for every byte that is read
+            consumed = self._consumed()
+            self.earn(consumed - self._paid_for)
+            self._paid_for = consumed
         if self._left < 0:
             raise ValueError("it makes far more of its bytes than they are: the same ones are copied again and again")
 

@@ -1,4 +1,4 @@
-"""Lets lower floors reduce over the ranks of a process group without knowing resilin.dist: it registers itself here."""
+"""Let lower floors reduce over ranks without knowing resilin.distributed, which registers itself here."""
 
 from __future__ import annotations
 

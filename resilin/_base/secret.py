@@ -1,4 +1,4 @@
-"""Reads secrets and passwords from files."""
+"""Reads secrets and passwords, and says which secrets are good enough."""
 
 from __future__ import annotations
 
@@ -6,11 +6,45 @@ import logging
 import os
 import stat
 
-from resilin._base import log
+from resilin._base import env, log
 from resilin.errors import UsageError
 
 _log = log.logger("secret")
+VARIABLE = "RESILIN_SECRET"
 MAX_BYTES = 4096
+MIN_CHARS = 22  # 128 random bits in base64: what a proof lets its reader try without asking us has no end before that
+_ADVICE = "`elastic-run --make-secret` prints a new one, for all nodes of the job"
+
+
+def new_secret() -> str:
+    """A fresh job secret: 32 random bytes as hexadecimal text."""
+    return os.urandom(32).hex()
+
+
+def checked(text: str, source: str) -> str:
+    """`text`, the secret that `source` gives; empty: there is none.
+
+    UsageError, which never shows it, when it is so short that whoever sees a proof of it may find it by guessing.
+    """
+    if 0 < len(text) < MIN_CHARS:
+        raise UsageError(
+            f"{source}: expected a secret of at least {MIN_CHARS} random characters, got {len(text)}, which can be "
+            f"guessed; {_ADVICE}"
+        )
+    return text
+
+
+def from_environment() -> str | None:
+    """The secret in RESILIN_SECRET; empty: there is none; None: nothing is said. UsageError as of `checked`."""
+    text = env.get(VARIABLE)
+    return None if text is None else checked(text, VARIABLE)
+
+
+def given(path: str | None) -> str:
+    """The job's secret from the file of --secret-file, else from the environment; empty: there is none."""
+    if path is None:
+        return from_environment() or ""
+    return checked(read_file(path, "--secret-file"), f"--secret-file {path}")
 
 
 def read_file(path: str, flag: str) -> str:
@@ -30,9 +64,7 @@ def read_file(path: str, flag: str) -> str:
     try:
         text = data.decode("utf-8").strip()
     except UnicodeDecodeError:
-        raise UsageError(
-            f"{flag} {path}: expected text in UTF-8, got other bytes; `openssl rand -hex 32` makes a secret"
-        ) from None
+        raise UsageError(f"{flag} {path}: expected text in UTF-8, got other bytes; {_ADVICE}") from None
     if not text or "\0" in text:
         raise UsageError(f"{flag} {path}: expected a secret, the file {'holds a zero byte' if text else 'is empty'}")
     if stat.S_ISREG(mode) and mode & 0o077:

@@ -1,4 +1,6 @@
-"""Whose a TCP socket of this host is, as its kernel says: by user id. Linux; of this network namespace.
+"""What the kernel says of TCP sockets of this host: whose they are, by user id, and whether the other end's answers.
+
+Linux; of this network namespace.
 
 The kernel is asked for the one socket (sock_diag(7): 15 us). Where it does not answer that, its tables are read
 (/proc/net/tcp: 8 ms and more where memory is large, for they have a place for every connection that might be).
@@ -17,6 +19,7 @@ from typing import Any
 Name = tuple[Any, ...]  # an address and a port, and what else `getsockname` gives
 
 _LISTENS = 10  # a state of a socket
+_SENDS_AGAIN, _PROBES = 1, 4  # what its timer is for: unacknowledged bytes, a receiver that had no room
 _SOCK_DIAG, _BY_FAMILY, _ERROR, _REQUEST = 4, 20, 2, 1  # of netlink
 _HEAD = struct.Struct("=IHHII")  # of a message: length, kind, flags, number, sender
 _ASKED = struct.Struct("=BBBBI")  # family, protocol, extensions, padding, states
@@ -32,7 +35,7 @@ def owner_of(end: Name, other: Name) -> int | None:
     None: nobody (closed, or not accepted yet), or it was not seen: the tables may skip rows while connections come and
     go.
     """
-    if not _answers():
+    if not answers():
         return _read_owner(end, other)
     found = _ask(end, other)
     return None if found is None or found[0] == _LISTENS else found[1]
@@ -44,15 +47,55 @@ def listening_users(host: str, port: int) -> set[int]:
     OSError: the kernel does not say, or there is no such name.
     """
     places: list[Name] = [name[:2] for *_, name in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    if not _answers():
+    if not answers():
         return _read_listening([*places, ("0.0.0.0", port), ("::", port)])
     found = [_ask(place, ("::" if ":" in str(place[0]) else "0.0.0.0", 0)) for place in places]
     return {each[1] for each in found if each is not None and each[0] == _LISTENS and each[1] is not None}
 
 
+def own_ends(other: Name) -> list[Name]:
+    """This process's ends of connections to `other`."""
+    found: list[Name] = []
+    with contextlib.suppress(FileNotFoundError):
+        for number in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError), _copy(int(number)) as sock:  # it is none, or was closed meanwhile
+                if sock.family in (socket.AF_INET, socket.AF_INET6) and _is_same(sock.getpeername(), other):
+                    found.append(sock.getsockname())
+    return found
+
+
+def unanswered(end: Name, other: Name) -> int | None:
+    """How often in a row the kernel has sent from `end` to `other` what that host has not acknowledged.
+
+    0: all is acknowledged, also where the process there takes nothing: its kernel answers. None: there is no such
+    connection, or this kernel does not say.
+    """
+    if not answers():
+        return None
+    found = _look(end, other)
+    if found is None:
+        return None
+    _, _, timer, times, *_ = found
+    return int(times) if timer in (_SENDS_AGAIN, _PROBES) else 0
+
+
+def _copy(number: int) -> socket.socket:
+    """Another descriptor of the socket that `number` is one of. OSError: it is no socket."""
+    copy = os.dup(number)
+    try:
+        return socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+
+
+def _is_same(name: Name, other: Name) -> bool:
+    return name[1] == other[1] and _plain(name) == _plain(other)
+
+
 @cache
-def _answers() -> bool:
-    """Whether the kernel answers questions for one socket: asked for one that is there."""
+def answers() -> bool:
+    """Return whether the kernel answers questions for one socket: asked for one that is there."""
     with contextlib.suppress(OSError, AttributeError), socket.socket(socket.AF_INET) as sock:
         sock.bind(("127.0.0.1", 0))
         sock.listen(1)
@@ -63,6 +106,15 @@ def _answers() -> bool:
 
 def _ask(end: Name, other: Name) -> tuple[int, int | None] | None:
     """State and user of the socket whose end this is, or that listens there. No user: it is in nobody's hands."""
+    found = _look(end, other)
+    if found is None:
+        return None
+    _, state, _, _, _, _, _, user, inode = found
+    return state, user if inode else None
+
+
+def _look(end: Name, other: Name) -> tuple[int, ...] | None:
+    """What the kernel says of the socket whose end this is, or that listens there: the fields of _FOUND."""
     ends = [_plain(end), _plain(other)]
     family = socket.AF_INET if all(len(packed) == 4 for packed in ends) else socket.AF_INET6
     addresses = [packed.ljust(16, b"\0") for packed in ends]
@@ -77,8 +129,7 @@ def _ask(end: Name, other: Name) -> tuple[int, int | None] | None:
         if number == -errno.ENOENT:
             return None
         raise OSError(-number, os.strerror(-number))
-    _, state, _, _, _, _, _, user, inode = _FOUND.unpack_from(answer, _HEAD.size)
-    return state, user if inode else None
+    return _FOUND.unpack_from(answer, _HEAD.size)
 
 
 def _plain(name: Name) -> bytes:

@@ -16,12 +16,15 @@ import re
 import signal
 from pathlib import Path
 
+from resilin._base import private_files
+
 FILE = "stacks.txt"
 SIGNAL = signal.SIGRTMIN + 9  # programs have their own uses for SIGUSR1 and SIGUSR2
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
 _OURS = f"{os.sep}{Path(__file__).parents[1].name}{os.sep}"
-_BASE, _DIST = (f"{_OURS}{package}{os.sep}" for package in ("_base", "dist"))
-_CALLS = tuple(f"{_DIST}{file}" for file in ("calls.py", "messages.py"))  # what collectives and messages run in
+_BASE, _DIST = (f"{_OURS}{package}{os.sep}" for package in ("_base", "distributed"))
+# what collectives and messages run in
+_CALLS = tuple(f"{_DIST}{file}" for file in ("group/collective_queue.py", "group/p2p_transport.py"))
 _LIBRARY = re.compile(r"[/\\]lib[/\\]python3[^/\\]*[/\\](?!(?:site|dist)-packages)|<frozen ")
 _file = -1  # open for good: a signal may come until the last moment
 
@@ -32,8 +35,8 @@ def watch(folder: Path) -> None:
     if _file >= 0:
         return
     try:
-        _file = os.open(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError:  # a worker does not end because nobody could look at it
+        _file = private_files.open_file(folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except OSError:  # a worker does not end because nobody could look at it, or another user has a hand in the file
         return
     faulthandler.register(SIGNAL, file=_file, all_threads=False)
 
@@ -59,7 +62,7 @@ def place(text: str) -> str:
 
 
 def strays(text: str) -> bool:
-    """Whether the main thread is in the middle of a call of resilin.dist, and waits there for nobody.
+    """Whether the main thread is in the middle of a call of resilin.distributed, and waits there for nobody.
 
     It has gone from there into other code: a signal's handler, an object's end, a hook.
     """

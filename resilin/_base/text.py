@@ -1,4 +1,4 @@
-"""Texts of others, for a terminal."""
+"""Texts of others, for a terminal: what it would obey is written out, so that it shows them and does nothing else."""
 
 from __future__ import annotations
 
@@ -7,8 +7,27 @@ from typing import Any
 
 
 def visible(text: str) -> str:
-    """`text` in which what a terminal would obey (colours, bells) or no file takes is written out: "\\x1b[31m"."""
+    """`text` as one line, in which what a terminal would obey or no file takes is written out: "\\x1b[31m", "\\n".
+
+    That is all of which Unicode says that nothing is to be seen, but for the space: C0 and C1 codes (escapes, bells,
+    returns), marks that change the direction of a text or have no width, lone surrogates.
+    """
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def visible_lines(text: str) -> str:
+    """`text` as `visible` has it, line by line: its line feeds and tabs stay. A carriage return before one goes."""
+    if text.isprintable():
+        return text
+    lines = text.replace("\r\n", "\n").split("\n")
+    return "\n".join("\t".join(map(visible, line.split("\t"))) for line in lines)
+
+
+def indented(text: str) -> str:
+    """`text` as `visible_lines` has it, with all lines but the first indented: none looks like another message."""
+    return visible_lines(text).replace("\n", "\n  ")
 
 
 def shown(value: Any) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -29,6 +29,9 @@ _MAX_INTEGER_BYTES = 1 << 16
 _MOST_LINKS = 1000
 _MOST_NAME, _MOST_TOLD = 200, 500  # letters of a name, and of an error, in a message
 _NOT_THERE: Final = object()
+_U1, _U2, _U4, _U8, _I4, _F8 = (struct.Struct(form) for form in ("<B", "<H", "<I", "<Q", "<i", ">d"))
+_LEAVES: Final = frozenset({int, float, str, bytes, bool, type(None), complex})
+_PLAIN_BOXES: Final = frozenset({dict, list, tuple})  # nothing else is at them than what is in them
 _DICTS, _LISTS = (dict, OrderedDict, Counter, defaultdict), (list, deque)
 _DAMAGE = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError, struct.error, EOFError)
 
@@ -63,7 +66,7 @@ class Unbuilt:
 
 
 class Unpickler:
-    """Reads one pickle from `file`, which stands behind it afterwards.
+    """Reads one pickle from `file`, which stands behind it afterwards, or from bytes, which is faster.
 
     names:      what GLOBAL finds, by module and name: `Allowed`, or a plain value. Errors call it the table. `Lacking`
                 is refused as what is not there, with its reason.
@@ -78,7 +81,7 @@ class Unpickler:
 
     def __init__(
         self,
-        file: BinaryIO,
+        file: BinaryIO | bytes,
         names: Mapping[tuple[str, str], Any],
         persistent: Callable[[Any], Any] | None,
         where: str,
@@ -88,11 +91,15 @@ class Unpickler:
         states: Mapping[type, Callable[[Costs, Any, Any], Any]] | None = None,
         keys: frozenset[type] = frozenset(),
     ) -> None:
-        self._file, self._names, self._persistent, self._where = file, names, persistent, where
-        self._left = limit  # bytes that this pickle may still have
+        self._names, self._persistent, self._where = names, persistent, where
+        self._file = None if isinstance(file, bytes) else file
+        self._data = file if isinstance(file, bytes) else b""  # what is there already, from `_at` to `_end`
+        self._at, self._end = 0, min(len(self._data), limit)
+        self._before = 0  # bytes that were read from the file
+        self._limit = limit
         self._steps = MAX_STEPS if steps is None else steps
         self._states = {OrderedDict: _set_versions, **(states or {})}
-        self._costs = Costs(keys, self._refuse)
+        self._costs = Costs(keys, self._refuse, lambda: self._at + self._before)
         self._stack: list[Any] = []
         self._marks: list[list[Any]] = []  # stacks below the marks
         self._memo: dict[int, Any] = {}
@@ -106,14 +113,22 @@ class Unpickler:
             for one in self._fragile:  # all are held here: none frees another
                 _empty(one)
             raise
+        finally:  # this and its costs refer to one another: what was read would stay until somebody looks for circles
+            self._data, self._memo, self._stack, self._marks, self._fragile = b"", {}, [], [], []
 
     def _run(self) -> Any:
         steps = 0
+        data, end = self._data, self._end
         try:
             while True:
-                code = self._take(1)[0]
+                at = self._at
+                if at < end:
+                    self._at = at + 1
+                    code = data[at]
+                else:
+                    code = self._take(1)[0]
                 if code == _STOP:
-                    return self._end()
+                    return self._result()
                 step = _STEPS.get(code)
                 if step is None:
                     self._refuse(f"pickle opcode {code:#04x}")
@@ -129,7 +144,7 @@ class Unpickler:
                 f"{self._where}: the pickle in it is damaged near its step {steps}: {what}", self._where
             ) from None
 
-    def _end(self) -> Any:
+    def _result(self) -> Any:
         (result,) = self._stack
         if self._marks:
             raise ValueError("a mark is left over")
@@ -147,37 +162,52 @@ class Unpickler:
 
     def _take(self, count: int) -> bytes:
         """The next `count` bytes, for which memory is taken only as they come."""
-        if not 0 <= count <= self._left:
-            raise EOFError(f"{count} more bytes are announced, at most {self._left} can follow")
-        data = gradual.read(self._file, count)
+        at = self._at
+        stop = at + count
+        if at <= stop <= self._end:
+            self._at = stop
+            return self._data[at:stop]
+        left = self._limit - self._before - at
+        if not 0 <= count <= left:
+            raise EOFError(f"{count} more bytes are announced, at most {left} can follow")
+        data = b"" if self._file is None else gradual.read(self._file, count)
         if len(data) != count:
             raise EOFError("it is cut short")
-        self._read(count)
+        self._before += count
         return data
 
-    def _read(self, count: int) -> None:
-        self._left -= count
-        self._costs.earn(count)
+    def _take_changeable(self, count: int) -> bytearray:
+        """As `_take`, in memory of its own, without a copy between."""
+        at = self._at
+        stop = at + count
+        if not at <= stop <= self._end:
+            return bytearray(self._take(count))
+        self._at = stop
+        return bytearray(memoryview(self._data)[at:stop])
 
     def _line(self) -> str:
-        line = self._file.readline(min(1024, max(0, self._left)))
-        self._read(len(line))
+        if self._file is None:
+            stop = self._data.find(b"\n", self._at, min(self._end, self._at + 1024)) + 1
+            line = self._take(max(0, stop - self._at))
+        else:
+            line = self._file.readline(min(1024, max(0, self._limit - self._before)))
+            self._before += len(line)
         if not line.endswith(b"\n"):
             raise EOFError("a name does not end")
         return line[:-1].decode("utf-8")
 
-    def _number(self, form: str) -> Any:
-        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
+    def _number(self, form: struct.Struct) -> Any:
+        return form.unpack(self._take(form.size))[0]
 
     # -- opcodes: plain values
 
-    def _text(self, form: str) -> None:
+    def _text(self, form: struct.Struct) -> None:
         self._stack.append(self._take(self._number(form)).decode("utf-8", "surrogatepass"))
 
-    def _bytes(self, form: str) -> None:
+    def _bytes(self, form: struct.Struct) -> None:
         self._stack.append(self._take(self._number(form)))
 
-    def _old_text(self, form: str) -> None:
+    def _old_text(self, form: struct.Struct) -> None:
         """Text of Python 2, in which bytes and text were one."""
         data = self._take(self._number(form))
         try:
@@ -185,7 +215,7 @@ class Unpickler:
         except UnicodeDecodeError:
             self._stack.append(data)
 
-    def _integer(self, form: str) -> None:
+    def _integer(self, form: struct.Struct) -> None:
         count = self._number(form)
         if not 0 <= count <= _MAX_INTEGER_BYTES:
             self._refuse(f"an integer of {count} bytes")
@@ -309,19 +339,24 @@ def _check_plain(root: Any, refuse: Callable[[str], NoReturn]) -> None:
     waiting, seen = [root], set()
     while waiting:
         value = waiting.pop()
+        if type(value) in _LEAVES or id(value) in seen:
+            continue
         if isinstance(value, Allowed):
             refuse(f"the function or class {value.name} as a value")
         if getattr(value, "is_raw_storage", False):
             refuse("raw storage as a value")
         if isinstance(value, Unbuilt):
             refuse("an object without its state")
-        if id(value) not in seen and (holds := _held(value)):
+        holds = [inner for inner in _held(value) if type(inner) not in _LEAVES]
+        if holds:
             seen.add(id(value))
             waiting.extend(holds)
 
 
-def _held(value: Any) -> list[Any]:
+def _held(value: Any) -> Iterable[Any]:
     """What lies in `value`, but for members of sets and keys, which were checked before."""
+    if type(value) in _PLAIN_BOXES:
+        return value.values() if type(value) is dict else value
     attributes = list(vars(value).values()) if hasattr(value, "__dict__") else []
     if isinstance(value, dict):
         return [*value.values(), *attributes]
@@ -360,7 +395,7 @@ def _push(value: Callable[[], Any]) -> Callable[[Unpickler], None]:
     return lambda machine: machine._stack.append(value())
 
 
-def _packed(form: str) -> Callable[[Unpickler], None]:
+def _packed(form: struct.Struct) -> Callable[[Unpickler], None]:
     return lambda machine: machine._stack.append(machine._number(form))
 
 
@@ -370,21 +405,21 @@ _BY_OPCODE: dict[bytes, Callable[[Unpickler], Any]] = {
     b"N": _push(lambda: None),
     b"\x88": _push(lambda: True),
     b"\x89": _push(lambda: False),
-    b"K": _packed("<B"),
-    b"M": _packed("<H"),
-    b"J": _packed("<i"),
-    b"G": _packed(">d"),
-    b"\x8a": lambda m: m._integer("<B"),  # LONG1
-    b"\x8b": lambda m: m._integer("<i"),  # LONG4
-    b"X": lambda m: m._text("<I"),
-    b"\x8c": lambda m: m._text("<B"),
-    b"\x8d": lambda m: m._text("<Q"),
-    b"U": lambda m: m._old_text("<B"),
-    b"T": lambda m: m._old_text("<i"),
-    b"B": lambda m: m._bytes("<I"),
-    b"C": lambda m: m._bytes("<B"),
-    b"\x8e": lambda m: m._bytes("<Q"),
-    b"\x96": lambda m: m._stack.append(bytearray(m._take(m._number("<Q")))),
+    b"K": _packed(_U1),
+    b"M": _packed(_U2),
+    b"J": _packed(_I4),
+    b"G": _packed(_F8),
+    b"\x8a": lambda m: m._integer(_U1),  # LONG1
+    b"\x8b": lambda m: m._integer(_I4),  # LONG4
+    b"X": lambda m: m._text(_U4),
+    b"\x8c": lambda m: m._text(_U1),
+    b"\x8d": lambda m: m._text(_U8),
+    b"U": lambda m: m._old_text(_U1),
+    b"T": lambda m: m._old_text(_I4),
+    b"B": lambda m: m._bytes(_U4),
+    b"C": lambda m: m._bytes(_U1),
+    b"\x8e": lambda m: m._bytes(_U8),
+    b"\x96": lambda m: m._stack.append(m._take_changeable(m._number(_U8))),
     b")": _push(tuple),
     b"]": _push(list),
     b"}": _push(dict),
@@ -407,10 +442,10 @@ _BY_OPCODE: dict[bytes, Callable[[Unpickler], Any]] = {
     b"b": Unpickler._build,
     b"Q": lambda m: m._stack.append(m._object_of(m._stack.pop())),
     b"q": lambda m: m._remember(m._take(1)[0]),
-    b"r": lambda m: m._remember(m._number("<I")),
+    b"r": lambda m: m._remember(m._number(_U4)),
     b"\x94": lambda m: m._remember(len(m._memo)),
     b"h": lambda m: m._stack.append(m._memo[m._take(1)[0]]),
-    b"j": lambda m: m._stack.append(m._memo[m._number("<I")]),
+    b"j": lambda m: m._stack.append(m._memo[m._number(_U4)]),
     b"0": lambda m: m._stack.pop(),
     b"1": lambda m: m._since_mark(),
     b"2": lambda m: m._stack.append(m._stack[-1]),

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilin.amp import arguments
-from resilin.core import pieces
+from resilin.core import shard_metadata
+from resilin.core.argument_checks import flag
 from resilin.core.autograd.grad_mode import no_grad
-from resilin.core.plain import flag
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError, UsageError
 
@@ -130,7 +130,8 @@ class GradScaler:
         """UsageError for gradients of which other ranks have the rest."""
         params = [param for group in optimizer.param_groups for param in group["params"]]
         why = "so a rank would leave out a step that the others do; use zero.ShardedGradScaler"
-        pieces.refuse("GradScaler", enumerate(params), why)
+        shard_metadata.refuse("GradScaler", enumerate(params), why)
+        shard_metadata.refuse_divided("GradScaler", enumerate(params), why)
 
     def _agreed(self, optimizer: SteppedOptimizer, overflowed: bool, gradients: bool) -> bool:
         """Whether the step is left out, from what this rank found in its `gradients`, if it has any.

@@ -74,7 +74,7 @@ from resilin.array_api.statistics import (
     var,
 )
 from resilin.array_api.types import astype, can_cast, finfo, iinfo, isdtype, result_type
-from resilin.core.api.math import (
+from resilin.core.api.mathematics.arithmetic import (
     abs,
     acos,
     acosh,
@@ -135,12 +135,13 @@ from resilin.core.api.math import (
     tanh,
     trunc,
 )
-from resilin.core.api.math import (
+from resilin.core.api.mathematics.arithmetic import (
     bitwise_not as bitwise_invert,
 )
-from resilin.core.api.math import (
+from resilin.core.api.mathematics.arithmetic import (
     eq as equal,
 )
+from resilin.core.api.mathematics.einsum import einsum as einsum  # beside the standard: einx asks for it
 from resilin.core.dtype import (
     bool_ as bool,
 )

@@ -7,11 +7,12 @@ from typing import Any, Literal
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import exchange, rearranging, shaping
+from resilin.core.api.conversion import dlpack
+from resilin.core.api.manipulation import rearranging, shaping
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
 
-asarray, from_dlpack = creation.asarray, exchange.from_dlpack
+asarray, from_dlpack = creation.asarray, dlpack.from_dlpack
 
 
 def arange(

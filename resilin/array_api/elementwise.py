@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.array_api.types import result_type
-from resilin.core.api import complexes, convert, elementwise, indexing, math, shaping
+from resilin.core.api.conversion import convert
+from resilin.core.api.manipulation import indexing, shaping
+from resilin.core.api.mathematics import arithmetic, complexes, elementwise
 from resilin.core.tensor import Tensor
 
 
 def round(x: Tensor, /) -> Tensor:
     """Rounded half to even, complex numbers by parts."""
-    return complexes.complex(math.round(x.real), math.round(x.imag)) if x.is_complex() else math.round(x)
+    return (
+        complexes.complex(arithmetic.round(x.real), arithmetic.round(x.imag)) if x.is_complex() else arithmetic.round(x)
+    )
 
 
 def positive(x: Tensor, /) -> Tensor:
     """A copy of `x`."""
-    return x.clone()  # type: ignore[no-any-return]
+    return x.clone()
 
 
 def _pair(x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
@@ -43,7 +47,7 @@ def sign(x: Tensor, /) -> Tensor:
     signs = elementwise.sgn(x)
     if x.dtype.kind < 2:
         return signs
-    chosen: Tensor = indexing.where(math.isnan(x), x, signs)
+    chosen: Tensor = indexing.where(arithmetic.isnan(x), x, signs)
     return chosen
 
 
@@ -52,7 +56,7 @@ def clip(x: Tensor, /, min: Any = None, max: Any = None) -> Tensor:
     if min is None and max is None:
         return shaping.clone(x)
     low, high = (_as_limit(limit, x) for limit in (min, max))
-    return convert.to(math.clamp(x, low, high), x.dtype)
+    return convert.to(arithmetic.clamp(x, low, high), x.dtype)
 
 
 def _as_limit(limit: Any, x: Tensor) -> Any:

@@ -46,7 +46,8 @@ class Info:
 
     def devices(self) -> list[device]:
         """Every device that tensors can be made on."""
-        return [device(kind, i) for kind in device_types() for i in range(device(kind).backend.count())]
+        found = [(kind, device(kind).backend) for kind in device_types()]
+        return [device(kind, i) for kind, backend in found if backend.elements for i in range(backend.count())]
 
 
 def namespace_info() -> Info:

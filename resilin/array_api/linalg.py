@@ -9,7 +9,8 @@ import resilin.linalg as linalg
 from resilin.array_api.statistics import over
 from resilin.array_api.statistics import sum as _sum
 from resilin.array_api.types import promoted
-from resilin.core.api import linear_algebra, math, products, shaping
+from resilin.core.api.manipulation import shaping
+from resilin.core.api.mathematics import arithmetic, linear_algebra, products
 from resilin.core.tensor import Tensor
 
 __all__ = [
@@ -75,7 +76,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
             f"vecdot: shapes {tuple(x1.shape)} and {tuple(x2.shape)} must have equal lengths at axis {axis}, which is "
             "negative"
         )
-    return _sum(math.conj(x1) * x2, axis=axis, dtype=x1.dtype)
+    return _sum(arithmetic.conj(x1) * x2, axis=axis, dtype=x1.dtype)
 
 
 def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:

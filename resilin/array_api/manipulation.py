@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from resilin.array_api.types import promoted
-from resilin.core.api import indexing, joining, rearranging, shaping
+from resilin.core.api.manipulation import indexing, joining, rearranging, shaping
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from resilin.array_api.types import promoted
-from resilin.core.api import indexing, reducing, scattering, shaping, sorting, uniques
+from resilin.core.api.manipulation import indexing, scattering, shaping, sorting, uniques
+from resilin.core.api.mathematics import reducing
 from resilin.core.tensor import Tensor
 
 

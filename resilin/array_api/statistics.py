@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import joining, rearranging, reducing
+from resilin.core.api.manipulation import joining, rearranging
+from resilin.core.api.mathematics import reducing
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 

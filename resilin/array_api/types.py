@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import convert
+from resilin.core.api.conversion import convert
 from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor
 

@@ -6,42 +6,51 @@ the processes that this one starts.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import resilin
 from resilin._base import env
-from resilin._base.place_finder import Same
+from resilin._base.place_finder import same
 from resilin.errors import UsageError
 
-__all__ = ["install"]
+__all__ = ["VERSION", "install"]
 
-_HERE = os.path.dirname(__file__)
-METADATA = os.path.join(_HERE, "_metadata")
-MODULES = os.path.join(_HERE, "_modules")  # a folder with a module `torch`, which calls `install`
+VERSION = f"2.13.0+resilin{resilin.__version__}"  # the PyTorch whose names are followed; also in torch.egg-info
+MODULES = os.path.join(os.path.dirname(__file__), "_modules")  # a folder with a package `torch` and its metadata
+_OWN = os.path.join(MODULES, "torch")
 
 
 class TorchFinder:
-    """Finds `torch` and what is below it: the modules of resilin with the same path."""
+    """Finds `torch` and what is below it: the modules of resilin with the same path, but for those of `_modules`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how `fullname` is loaded, None where it is not PyTorch's."""
-        if fullname != "torch" and not fullname.startswith("torch."):
-            return None
-        home: Any = Same("resilin" + fullname[len("torch") :])
-        return ModuleSpec(fullname, home)
+        """Return how `fullname` is loaded, None where it is not PyTorch's.
 
-    def find_distributions(self, context: Any) -> Iterator[Any]:
-        """Give `importlib.metadata`, which asks, the version of PyTorch whose names are followed."""
-        if context.name in (None, "torch"):
-            yield sys.modules["importlib.metadata"].PathDistribution(Path(METADATA))
+        ModuleNotFoundError says what there is instead of a place that has nothing here.
+        """
+        top, _, place = fullname.partition(".")
+        if top != "torch":
+            return None
+        if not place:
+            file = os.path.join(_OWN, "__init__.py")
+            return importlib.util.spec_from_file_location(fullname, file, submodule_search_locations=[_OWN])
+        own = os.path.join(_OWN, *place.split("."))
+        if os.path.exists(f"{own}.py"):
+            return importlib.util.spec_from_file_location(fullname, f"{own}.py")
+        if os.path.exists(os.path.join(own, "__init__.py")):
+            file = os.path.join(own, "__init__.py")
+            return importlib.util.spec_from_file_location(fullname, file, submodule_search_locations=[own])
+        try:
+            return same(fullname, f"resilin.{place}")
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(str(error).replace("named 'resilin.", "named 'torch.", 1)) from None
 
 
 def install() -> None:
@@ -61,4 +70,3 @@ def install() -> None:
     if MODULES not in sys.path:
         sys.path.insert(1, MODULES)  # where PYTHONPATH stands: spawned processes get this list
     env.prepend_path("PYTHONPATH", MODULES)
-    sys.modules["torch"] = resilin

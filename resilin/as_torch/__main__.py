@@ -3,6 +3,7 @@
 python -m resilin.as_torch SCRIPT ARGS
 python -m resilin.as_torch -m MODULE ARGS
 python -m resilin.as_torch -c CODE ARGS
+python -m resilin.as_torch - ARGS         (the program comes from standard input)
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from resilin.as_torch import install
 from resilin.errors import UsageError
@@ -22,27 +24,38 @@ def main(argv: Sequence[str]) -> None:
         print(__doc__.strip())
         sys.exit(0 if argv else 2)
     first, *rest = argv
-    if first in ("-m", "-c") and not rest:
-        raise UsageError(f"as_torch: {first} needs {'a module' if first == '-m' else 'code'}")
-    install()
+    try:
+        _check(first, rest)
+        install()
+    except UsageError as error:
+        sys.exit(f"python -m resilin.as_torch: error: {error}")
     if first == "-m":
-        sys.argv = rest
-        sys.path[0] = os.getcwd()
+        sys.argv, sys.path[0] = rest, os.getcwd()
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     elif first == "-c":
-        sys.argv = ["-c", *rest[1:]]
-        sys.path[0] = ""
-        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__", "__builtins__": __builtins__})
+        _run_text(rest[0], "<string>", ["-c", *rest[1:]])
+    elif first == "-":
+        _run_text(sys.stdin.read(), "<stdin>", ["-", *rest])
     else:
-        if not os.path.exists(first):
-            raise UsageError(f"as_torch: script {first!r} does not exist (in {os.getcwd()})")
-        sys.argv = [first, *rest]
-        sys.path[0] = os.path.dirname(os.path.abspath(first))
+        sys.argv, sys.path[0] = [first, *rest], os.path.dirname(os.path.abspath(first))
         runpy.run_path(first, run_name="__main__")
 
 
+def _check(first: str, rest: Sequence[str]) -> None:
+    if first in ("-m", "-c") and not rest:
+        raise UsageError(f"as_torch: {first} needs {'a module' if first == '-m' else 'code'}")
+    if not first.startswith("-") and not os.path.exists(first):
+        raise UsageError(f"as_torch: script {first!r} does not exist (in {os.getcwd()})")
+    if first.startswith("-") and first not in ("-m", "-c", "-"):
+        raise UsageError(f"as_torch: option {first!r} is unknown; expected SCRIPT, -m MODULE, -c CODE or -")
+
+
+def _run_text(text: str, name: str, argv: list[str]) -> None:
+    """Run a program that has no file, as the module `__main__`, where pickles of its functions look for them."""
+    sys.argv, sys.path[0] = argv, ""
+    main_module = sys.modules["__main__"] = ModuleType("__main__")
+    exec(compile(text, name, "exec", dont_inherit=True), main_module.__dict__)
+
+
 if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except UsageError as error:
-        sys.exit(f"python -m resilin.as_torch: error: {error}")
+    main(sys.argv[1:])

@@ -1,5 +1,7 @@
 """Automatic differentiation: the names of torch.autograd."""
 
+from typing import TYPE_CHECKING
+
 from resilin.autograd import forward_ad as forward_ad
 from resilin.autograd import function as function
 from resilin.autograd import grad_mode as grad_mode
@@ -24,6 +26,10 @@ from resilin.core.autograd.grad_mode import (
 from resilin.core.autograd.gradcheck import gradcheck, gradgradcheck
 from resilin.core.autograd.tape import CheckpointError
 from resilin.core.autograd.variable import Variable
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.autograd import anomaly_mode as anomaly_mode
+    from resilin.autograd import variable as variable
 
 __all__ = [
     "CheckpointError",

@@ -2,7 +2,7 @@
 
 On the CPU there is no such op: every kernel and every gradient is summed in one order that depends on shapes and
 strides alone, not on threads. A backend lists the ops that are different on its devices (`Backend.nondeterministic`);
-`ops/limits.py` asks `check` each time one of them runs.
+`ops/backend_support.py` asks `check` each time one of them runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.public import blame
+from resilin.core.public import error_context
 
 _MODES = ("default", "warn", "error")
 
@@ -36,9 +36,17 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
     choice.mode = 0 if not mode else 1 if warn_only else 2
 
 
+def set_deterministic(d: bool) -> None:
+    """The name that `use_deterministic_algorithms` had first."""
+    use_deterministic_algorithms(d)
+
+
 def are_deterministic_algorithms_enabled() -> bool:
     """Whether `use_deterministic_algorithms(True)` is in force, to warn or to raise."""
     return choice.mode != 0
+
+
+is_deterministic = are_deterministic_algorithms_enabled  # the name that it had first
 
 
 def is_deterministic_algorithms_warn_only_enabled() -> bool:
@@ -75,7 +83,7 @@ def check(name: str, device_type: str, why: str) -> None:
         "use_deterministic_algorithms(True) is set"
     )
     if choice.mode == 1:
-        warnings.warn(text, UserWarning, stacklevel=blame.level_of_user())
+        warnings.warn(text, UserWarning, stacklevel=error_context.level_of_user())
         return
     raise RuntimeError(
         f"{text}. Compute it on the CPU, turn the setting off around it, or set warn_only=True to go on with a warning"

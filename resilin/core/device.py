@@ -9,25 +9,27 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.backends import cupy
-from resilin.core.backends.base import Backend
+from resilin.core.backends import cupy, meta
+from resilin.core.backends.absent import Absent
+from resilin.core.backends.base import ArrayBackend
 from resilin.core.backends.numpy import NumpyBackend, SimBackend, make_xp
 from resilin.core.kernels.common import register_namespace
 
-_BACKENDS: dict[str, Backend] = {}
+_BACKENDS: dict[str, ArrayBackend] = {}
 _DEVICES: dict[tuple[str, int | None], device] = {}
-_BEFORE_REGISTRATION: list[Callable[[Backend], None]] = []
+_BEFORE_REGISTRATION: list[Callable[[ArrayBackend], None]] = []
 _EXTRAS: dict[str, Callable[..., Any]] = {}  # ops that array libraries have no function for: name to forward function
 
 
 class device:
     """Where a tensor lives: `device("cpu")`, `device("sim:1")`, `device("sim", 1)`. Equal devices are one object.
 
-    Raises RuntimeError for an unknown type or an index that does not exist.
+    One of PyTorch's types that this machine has no device of ("cuda" without a GPU, "mps") is a value, too: what uses
+    it raises RuntimeError, which says what is missing. So does an unknown type, or an index that does not exist.
     """
 
     __slots__ = ("backend", "index", "type", "xp")
-    backend: Backend
+    backend: ArrayBackend
     type: str
     index: int | None
     xp: Any
@@ -42,9 +44,9 @@ class device:
             raise TypeError(f"device(): expected a name such as 'cpu' or 'cuda:0', or a name and number; got {given!r}")
         if ":" in type:
             type, index = _parsed(type, index)
-        if type == "cpu":
+        if type in _WITHOUT_NUMBER:
             index = None
-        elif index is None:
+        elif index is None and (type, None) not in _DEVICES:
             index = _current(type)
         found = _DEVICES.get((type, index))
         return found or _make(cls, type, index)
@@ -79,18 +81,45 @@ def _parsed(text: str, index: int | None) -> tuple[str, int]:
 
 
 def _make(cls: Any, type: str, index: int | None) -> device:
-    backend = backend_of(type)
-    if index is not None and not 0 <= index < backend.count():
-        raise RuntimeError(f"device {type}:{index} does not exist: {type} has {backend.count()} device(s)")
+    backend: Any = _backend_or_why(type)
+    if not isinstance(backend, Absent) and index is not None and not 0 <= index < backend.count():
+        why = f"device {type}:{index} does not exist: {type} has {backend.count()} device(s)"
+        if type not in _PYTORCHS:
+            raise RuntimeError(why)
+        backend = Absent(type, why)
     made: device = object.__new__(cls)
-    made.type, made.index, made.backend, made.xp = type, index, backend, backend.xp
+    made.type, made.index, made.backend = type, index, backend
+    made.xp = backend if isinstance(backend, Absent) else backend.xp
     return _DEVICES.setdefault((type, index), made)
 
 
-_LATE: dict[str, Callable[[Any], Backend]] = {"cuda": cupy.load}  # backends whose library is imported at first use
+def present(name: str | int | device) -> device:
+    """Give the device of that name. RuntimeError says why where this machine has none of it."""
+    found = device(name)
+    if isinstance(found.backend, Absent):
+        found.backend.refuse()
+    return found
 
 
-def _load(type: str) -> Backend | None:
+_WITHOUT_NUMBER = ("cpu", "meta")
+_PYTORCHS = ("cuda", "mps", "xpu", "hpu", "mtia", "xla", "ipu", "hip", "vulkan", "maia", "privateuseone")
+_LATE: dict[str, Callable[[Any], ArrayBackend]] = {  # backends that are made at first use
+    "cuda": cupy.load,
+    "meta": meta.load,
+}
+
+
+def _backend_or_why(type: str) -> ArrayBackend | Absent:
+    """The backend of devices of `type`; of one of PyTorch's types that there is none of here, what says why."""
+    try:
+        return backend_of(type)
+    except RuntimeError as error:
+        if type not in _PYTORCHS:
+            raise
+        return Absent(type, str(error))
+
+
+def _load(type: str) -> ArrayBackend | None:
     """The backend of a device that is named for the first time, registered; None when there is none of that type."""
     make = _LATE.get(type)
     if make is not None:
@@ -98,12 +127,17 @@ def _load(type: str) -> Backend | None:
     return _BACKENDS.get(type)
 
 
-def backend_of(type: str) -> Backend:
+def backend_of(type: str) -> ArrayBackend:
     """The backend of devices of `type`. RuntimeError says why there is none."""
     found = _BACKENDS.get(type) or _load(type)
     if found is None:
         raise _unknown(type)
     return found
+
+
+def loaded_backend_of(type: str) -> ArrayBackend | None:
+    """The backend of devices of `type` where it is in use already; never imports a library."""
+    return _BACKENDS.get(type)
 
 
 def check_type(type: str) -> None:
@@ -119,14 +153,15 @@ def _unknown(type: str) -> RuntimeError:
     )
 
 
-def _current(type: str) -> int:
-    return backend_of(type).current()
+def _current(type: str) -> int | None:
+    backend = _backend_or_why(type)
+    return None if isinstance(backend, Absent) else backend.current()
 
 
-def register_backend(backend: Backend) -> None:
+def register_backend(backend: ArrayBackend) -> None:
     """Make devices of `backend.type` available. Raises RuntimeError when the type is taken."""
-    if not isinstance(backend, Backend):
-        raise TypeError(f"register_backend: expected an instance of resilin.core.backends.Backend, got {backend!r}")
+    if not isinstance(backend, ArrayBackend):
+        raise TypeError(f"register_backend: expected a resilin.core.backends.ArrayBackend, got {backend!r}")
     kind = getattr(backend, "type", None)
     if not (isinstance(kind, str) and kind.isidentifier()):
         raise ValueError(f"register_backend: expected a backend whose `type` is a name such as 'npu', got {kind!r}")
@@ -137,6 +172,10 @@ def register_backend(backend: Backend) -> None:
     for check in _BEFORE_REGISTRATION:
         check(backend)
     _BACKENDS[backend.type] = backend
+    for key in [key for key, made in _DEVICES.items() if key[0] == kind and isinstance(made.backend, Absent)]:
+        del _DEVICES[key]
+    if not hasattr(backend.xp, "elements"):
+        backend.xp.elements = backend.elements
     for name, forward in _EXTRAS.items():
         _complete(backend.xp, name, forward)
 
@@ -173,7 +212,7 @@ def device_types() -> tuple[str, ...]:
     return tuple(_BACKENDS)
 
 
-def before_registration(check: Callable[[Backend], None]) -> None:
+def before_registration(check: Callable[[ArrayBackend], None]) -> None:
     """Call `check` with each backend that is registered from now on; an error of it refuses the backend."""
     _BEFORE_REGISTRATION.append(check)
 

@@ -81,7 +81,7 @@ def by_name(name: str) -> dtype:
     try:
         return _BY_NAME[name]
     except KeyError:
-        raise TypeError(f"no dtype is called {name!r}; there are {', '.join(_BY_NAME)}") from None
+        raise TypeError(f"no dtype is called {name!r:.80}; there are {', '.join(_BY_NAME)}") from None
 
 
 def from_numpy(np_dtype: Any) -> dtype:

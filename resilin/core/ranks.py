@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin._base import ranks
-from resilin.core.api.joining import cat
+from resilin.core.api.manipulation.joining import cat
 from resilin.core.autograd.function import Function
 from resilin.core.tensor import Tensor
 

@@ -1,4 +1,4 @@
-"""`save` and `load`: nested containers of tensors and plain values in one file. Never pickle.
+"""`save` and `load`: nested containers of tensors and plain values in one file. No pickle, but of whole modules.
 
 Format (little-endian), in the manner of safetensors:
 
@@ -19,18 +19,20 @@ so that the blocks lie at multiples of 64 in the file.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import io
 import itertools
 import json
 import operator
 import os
+from argparse import Namespace
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from resilin._base import gradual, json_text, moments
+from resilin._base import fault_points, gradual, json_text
 from resilin.core import dtype as dtypes
-from resilin.core import typed_json
+from resilin.core import typed_json, whole_objects
 from resilin.core.device import device
 from resilin.core.state.copying import are_booleans, array_over, check_repeats
 from resilin.core.tensor import Parameter, Tensor, wrap
@@ -62,13 +64,18 @@ class _Writer:
         if isinstance(value, np.ndarray):
             typed_json.check_kind(value, path)
             return typed_json.tagged("numpy", self._numpy(value))
+        if isinstance(value, Namespace):
+            return typed_json.tagged("namespace", typed_json.encode(vars(value), path, self._leaf))
+        if whole_objects.is_whole(value):
+            data, name = whole_objects.pickled(value, path, self._tensor)
+            return typed_json.tagged("pickle", [name, self._numpy(np.frombuffer(data, np.uint8))])
         return None
 
     def _tensor(self, tensor: Tensor) -> int:
         known = self._seen.get(id(tensor))
         if known is not None:
             return known[0]
-        array = tensor._dev.backend.to_host(tensor._array)
+        array = tensor._dev.backend.to_host(tensor._array) if tensor._dev.xp.elements else tensor._array.one_for_all()
         kind = "parameter" if isinstance(tensor, Parameter) else "tensor"
         self.entries.append(
             {
@@ -90,6 +97,7 @@ class _Writer:
             return known[0]
         array = np.asarray(value)
         number = self._tensor(wrap(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))))
+        self.entries[number]["kind"] = "array"
         self._seen[id(value)] = number, value
         return number
 
@@ -118,13 +126,15 @@ def save(
 ) -> None:
     """Write `obj` (tensors, numbers, text, bytes, in lists, tuples, sets and dicts) to a path or an open binary file.
 
+    Also modules: they are pickled, and read with `load(..., weights_only=False)` where their classes can be imported.
+
     A path is written under another name first and renamed, so that a crash, or another writer, leaves the old file or
     a new one. Tensors and arrays that share memory are stored once, with their strides; of a view, the memory from its
     first to its last element. A subclass of list, tuple, dict or str comes back as what it is a subclass of, but for
     OrderedDict, Counter and Size. UsageError names the place of an object that cannot be saved; OSError the path, as
     of a full disk.
 
-    Nothing is pickled: `pickle_module` and `pickle_protocol` are there for programs that give them, and change nothing.
+    `pickle_module` and `pickle_protocol` are there for programs that give them, and change nothing.
     """
     writer = _Writer()
     try:
@@ -155,7 +165,7 @@ def _write(file: Any, header: bytes, places: list[dict[str, int]], blocks: list[
 
 def _put(file: Any, data: Any) -> None:
     """Write all of `data`: a file without a buffer may take a part at a time."""
-    moments.reached("saving")
+    fault_points.reached("saving")
     left = memoryview(data).cast("B")
     while left.nbytes:
         count = file.write(left)
@@ -170,46 +180,74 @@ def load(
     weights_only: bool = True,
     mmap: bool | None = None,
 ) -> Any:
-    """Read what `save` wrote. Loading runs no code of the file, whatever it holds.
+    """Read what `save` wrote, or PyTorch, as `checkpoint.import_torch` reads it.
+
+    Loading runs no code of the file, whatever it holds, unless `weights_only=False` allows modules that were saved
+    whole, which are unpickled: only for files whose writer you trust.
 
     Tensors that shared memory share it again, on the CPU; one that goes to another device gets memory of its own.
     `map_location`: the device (or a function of the saved device's name, or a dict of names) that tensors go to.
     `mmap=True`, of a path: the tensors lie in the file's pages, which are read when they are looked at; what is written
     to them stays in this process. The file must not be changed meanwhile, though it may be replaced, as `save` does.
-    UsageError when the file is not one of `save`'s, or is damaged.
+    UsageError when the file is not one of `save`'s, is damaged, or holds a module and `weights_only` is True. Of
+    PyTorch's files, UnsafePickle names what is neither a tensor nor a plain value, whatever `weights_only` says.
 
-    Nothing is unpickled: `pickle_module` and `weights_only` change nothing.
+    `pickle_module` changes nothing.
     """
     if isinstance(f, str | os.PathLike):
         with open(f, "rb") as file:
-            return _read(file, map_location, os.fspath(f), bool(mmap))
+            magic = file.read(8)
+            if _is_pytorchs(magic):
+                return _of_pytorch(f, os.fspath(f), map_location)
+            return _read(magic, file, map_location, os.fspath(f), bool(mmap), weights_only)
     if mmap:
         raise UsageError("load: mmap=True needs the path of the file, got an open one")
-    return _read(f, map_location, getattr(f, "name", "the file"), False)
+    name, magic = str(getattr(f, "name", "the file")), f.read(8)
+    if _is_pytorchs(magic):
+        return _of_pytorch(magic + f.read(), name, map_location)
+    return _read(magic, f, map_location, name, False, weights_only)
 
 
-def _read(file: Any, map_location: Any, name: str, mapped: bool) -> Any:
-    magic = file.read(8)
+def _is_pytorchs(magic: bytes) -> bool:
+    return magic[:2] == b"PK" or magic[:1] == b"\x80"
+
+
+def _of_pytorch(file: Any, name: str, map_location: Any) -> Any:
+    """The object in a file of PyTorch's, a path or bytes, which a package above this one reads."""
+    torch_files = importlib.import_module("resilin.checkpoint.torch_files")
+    return torch_files.read_torch(
+        file, name, lambda tensor, saved_on, held: _placed(tensor, saved_on, map_location, name, held)
+    )
+
+
+def _read(magic: bytes, file: Any, map_location: Any, name: str, mapped: bool, weights_only: bool) -> Any:
     if magic not in (_MAGIC, _MAGIC_OF_OWN_BLOCKS):
-        hint = " (it looks like a PyTorch file)" if magic[:2] in (b"PK", b"\x80\x02") else ""
-        raise UsageError(f"load: {name} was not written by resilin.save: it starts with {magic!r}{hint}")
+        raise UsageError(f"load: {name} was not written by resilin.save, nor by PyTorch: it starts with {magic!r}")
     length = int.from_bytes(file.read(8), "little")
     if length > _MAX_HEADER_BYTES:
         raise UsageError(f"load: {name} announces a header of {length} bytes, the limit is {_MAX_HEADER_BYTES}")
     try:
-        header = json_text.parse(gradual.read(file, length), finite=True)
+        header = json_text.parse(gradual.read(file, length), finite=True, deepest=None)
         entries, tree = header["tensors"], header["tree"]
         blocks = header["blocks"] if magic == _MAGIC else _own_blocks(entries, name)
     except UsageError:
         raise
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"load: the header of {name} is damaged: {error!r}") from None
+        raise UsageError(f"load: the header of {name} is damaged: {error!r:.200}") from None
     if not isinstance(entries, list) or not isinstance(blocks, list):
         raise UsageError(f"load: the header of {name} is damaged: tensors and blocks should be lists")
     read = _mapped if mapped else _loaded
     tensors = _tensors(entries, read(file, 16 + length, blocks, name), map_location, name)
+    leaves: dict[str, Any] = {
+        "tensor": tensors.__getitem__,
+        "numpy": lambda number: tensors[number].cpu().numpy(),
+        "namespace": lambda fields: Namespace(**typed_json.decode(fields, leaves)),
+        "pickle": lambda form: whole_objects.unpickled(form, tensors, name, weights_only),
+    }
     try:
-        return typed_json.decode(tree, {"tensor": tensors.__getitem__, "numpy": lambda number: tensors[number].numpy()})
+        return typed_json.decode(tree, leaves)
+    except whole_objects.NotLoaded as error:
+        raise error.cause from None
     except (
         KeyError,
         TypeError,
@@ -217,7 +255,7 @@ def _read(file: Any, map_location: Any, name: str, mapped: bool) -> Any:
         ValueError,
         RuntimeError,
     ) as error:  # the last of a device that is not here
-        raise UsageError(f"load: the tree of {name} is damaged: {error!r}") from None
+        raise UsageError(f"load: the tree of {name} is damaged: {error!r:.200}") from None
 
 
 def _own_blocks(entries: Any, name: str) -> list[Any]:
@@ -228,7 +266,7 @@ def _own_blocks(entries: Any, name: str) -> list[Any]:
             steps = itertools.accumulate([size, *reversed(entry["shape"][1:])], operator.mul)
             entry |= {"block": number, "offset": 0, "strides": list(steps)[: len(entry["shape"])][::-1]}
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"load: the entry of tensor {number} in {name} is damaged: {error!r}") from None
+            raise UsageError(f"load: the entry of tensor {number} in {name} is damaged: {error!r:.200}") from None
     return [{"start": entry.get("start"), "stop": entry.get("stop")} for entry in entries]
 
 
@@ -240,7 +278,7 @@ def _spans(places: Any, total: int, name: str) -> list[tuple[int, int]]:
         try:
             start, stop = int(place["start"]), int(place["stop"])
         except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(f"load: the entry of block {number} in {name} is damaged: {error!r}") from None
+            raise UsageError(f"load: the entry of block {number} in {name} is damaged: {error!r:.200}") from None
         if start != -(-end // _ALIGN) * _ALIGN or stop < start:
             raise UsageError(f"load: block {number} of {name} has impossible offsets {start} to {stop}")
         if stop > total:
@@ -289,7 +327,7 @@ def _tensors(entries: Any, blocks: list[Any], map_location: Any, name: str) -> l
             where, kind, grad = str(entry["device"]), entry["kind"], bool(entry["grad"])
             block, reach = blocks[entry["block"]], covered[entry["block"]]
         except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise UsageError(f"load: the entry of tensor {number} in {name} is damaged: {error!r}") from None
+            raise UsageError(f"load: the entry of tensor {number} in {name} is damaged: {error!r:.200}") from None
         low, high = _extent(dtype.itemsize, shape, strides, offset)
         if len(strides) != len(shape) or min(shape, default=0) < 0 or low < 0 or high > block.size:
             raise UsageError(f"load: tensor {number} of {name} has impossible offsets {low} to {high} in its block")
@@ -297,10 +335,12 @@ def _tensors(entries: Any, blocks: list[Any], map_location: Any, name: str) -> l
         try:
             array = array_over(block, dtype.np, shape, strides, offset) if high > low else np.zeros(shape, dtype.np)
         except ValueError as error:  # more dimensions or longer ones than numpy has
-            raise UsageError(f"load: the shape of tensor {number} in {name} is damaged: {error}") from None
+            raise UsageError(f"load: the shape of tensor {number} in {name} is damaged: {error!s:.200}") from None
         if array.dtype == np.bool_ and not are_booleans(array):
             raise UsageError(f"load: tensor {number} of {name} is boolean and has bytes that are neither 0 nor 1")
-        tensor = _placed(wrap(array), where, map_location, name, block.size)
+        tensor = wrap(array)
+        if kind != "array":
+            tensor = _placed(tensor, where, map_location, name, block.size)
         made.append(Parameter(tensor, grad) if kind == "parameter" else tensor.requires_grad_(grad))
     for number, (reach, block) in enumerate(zip(covered, blocks, strict=True)):
         if block.size and reach != [0, block.size]:
@@ -317,6 +357,8 @@ def _extent(itemsize: int, shape: list[int], strides: list[int], offset: int) ->
 
 
 def _placed(tensor: Tensor, saved_on: str, map_location: Any, name: str, held: int) -> Tensor:
+    if saved_on == "meta":  # one element stands for all, which are none: it stays without, as in PyTorch
+        return tensor.to(saved_on)
     target: Any = map_location
     if callable(map_location) and not isinstance(map_location, device):
         result = map_location(tensor, saved_on)

@@ -25,9 +25,10 @@ from resilin.core.state.memory_format import lies_in
 from resilin.core.state.size import Size, check_dim, strides_of
 from resilin.core.state.versions import InferenceCount, View, count_of, share_version, share_writes
 from resilin.core.state.write_log import before_move
+from resilin.errors import NoElements
 
 if TYPE_CHECKING:
-    from resilin.core.ops.regions import Taker
+    from resilin.core.ops.lazy_gradients import Taker
     from resilin.core.public.operator_types import Operators
 else:
     Operators = object
@@ -62,7 +63,7 @@ class Tensor(Operators):
     # [in-place writes as autograd counts them, shared by views; then, once somebody holds the memory under another
     # count (`data`, Parameter(x)), a list shared with those: [all writes of the memory]]; None means no write
     _vc: list[Any] | None
-    _view: View | None
+    _view: View[Tensor] | None
     _grad: Tensor | None
     _hooks: Hooks | None
     _grad_slot: Array | Taker | None
@@ -89,6 +90,8 @@ class Tensor(Operators):
         This one runs `func` as it is and makes the tensors of its result instances of the subclass.
         """
         return dispatch.default(cls, func, types, args, kwargs)
+
+    __torch_function__ = __tensor_function__
 
     @staticmethod
     def _wrap(array: Array, requires_grad: bool = False) -> Tensor:
@@ -133,6 +136,11 @@ class Tensor(Operators):
     def is_cuda(self) -> bool:
         """Whether it lives on a CUDA device."""
         return self._dev.type == "cuda"
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether it is on the meta device: a shape and a dtype, without elements."""
+        return self._dev.type == "meta"
 
     def size(self, dim: int | None = None) -> Any:
         """`shape`, or the length of dimension `dim`."""
@@ -363,6 +371,8 @@ class Tensor(Operators):
         """The numpy array itself (shared memory). RuntimeError off the CPU or in the graph, unless `force`."""
         if self._rg and not force:
             raise RuntimeError("this tensor requires grad: call .detach().numpy()")
+        if not self._dev.xp.elements:
+            raise TypeError("can't convert meta device type tensor to numpy: it has no elements")
         if self._dev is not CPU and not force:
             raise TypeError(f"this tensor is on {self._dev}: call .cpu() first")
         array: np.ndarray[Any, Any] = self._dev.backend.to_host(self._array)
@@ -384,6 +394,8 @@ class Tensor(Operators):
         """The only element as a Python number. RuntimeError when there is not exactly one."""
         if self._array.size != 1:
             raise RuntimeError(f"a tensor with {self._array.size} elements cannot be converted to a number")
+        if not self._dev.xp.elements:
+            raise NoElements("Tensor.item() cannot be called on meta tensors: they have no elements")
         value = self._dev.backend.to_host(self._array).reshape(()).item()
         return float(value) if self._array.dtype.kind == "V" else value
 
@@ -434,7 +446,7 @@ class Parameter(Tensor):
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
         pass  # done in __new__, so that copies and unpickling need no arguments
 
-    __tensor_function__ = dispatch.disabled  # what is computed of it is a Tensor
+    __tensor_function__ = __torch_function__ = dispatch.disabled  # what is computed of it is a Tensor
 
     def __repr__(self) -> str:
         return f"Parameter containing:\n{super().__repr__()}"

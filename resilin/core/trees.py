@@ -6,6 +6,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from resilin.errors import UsageError
+
+_FREE_PLACES, _PLACES_PER_PART = 1_000_000, 64
+_CONTAINERS = (dict, list, tuple)
+
 
 class Tree:
     """The shape of a nested structure without its leaves. None is a leaf.
@@ -100,3 +105,27 @@ def _spread(prefix: Any, value: Any, found: list[Any]) -> bool:
         )
     found.extend([prefix] * len(flatten(value)[0]))
     return True
+
+
+def check_shared(value: Any, what: str) -> None:
+    """UsageError, which begins with `what`, where containers hold one another so often that `value` has far more places
+    than parts: a list of twice the list before it has 2^39 after 39 of them. What contains itself counts once.
+    """
+    places: dict[int, int] = {}  # in each container, by identity, which holds as long as `value` does
+    parts = 0
+    left = [(value, False)]
+    while left:
+        one, ready = left.pop()
+        held = one.values() if isinstance(one, dict) else one
+        if ready:
+            parts += len(held)
+            places[id(one)] = min(1 + sum([places.get(id(part), 1) for part in held]), 1 << 62)
+        elif isinstance(one, _CONTAINERS) and id(one) not in places:
+            places[id(one)] = 1
+            left.append((one, True))
+            left += [(part, False) for part in held if isinstance(part, _CONTAINERS)]
+    if places.get(id(value), 1) > _FREE_PLACES + _PLACES_PER_PART * parts:
+        raise UsageError(
+            f"{what} has {len(places)} lists, tuples and dicts that hold one another again and again, at more than "
+            f"{_FREE_PLACES:,} places: expected a tree, or few that are shared"
+        )

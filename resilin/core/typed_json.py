@@ -10,19 +10,21 @@ from __future__ import annotations
 import base64
 import math
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from resilin._base.text import shown
 from resilin.core import dtype as dtypes
+from resilin.core import trees
 from resilin.core.device import device
 from resilin.core.state.size import Size
 from resilin.errors import UsageError
 
 _TAG = "$"
 _MOST_BITS = 4096  # of an integer in the JSON: Python reads decimals of some thousand digits, no more
+_MOST_ALIKE = 64  # keys of one hash: by chance, it is one
 Leaf = Callable[[Any, str], Any]
 
 
@@ -37,8 +39,14 @@ def encode(value: Any, path: str, leaf: Leaf) -> Any:
     leaf: asked for the form of everything that is no list, dict, text, number, bool or None: `tagged(...)`, or None for
           what it does not know. UsageError names the place of an object that nobody knows.
     A subclass of list, tuple, dict or str becomes what it is a subclass of, but for OrderedDict, Counter and Size.
-    RecursionError when it is nested too deeply, or contains itself.
+    RecursionError when it is nested too deeply, or contains itself. UsageError for few containers that hold one another
+    so often that their JSON would be without end.
     """
+    trees.check_shared(value, f"save: {path}")
+    return _form(value, path, leaf)
+
+
+def _form(value: Any, path: str, leaf: Leaf) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
     if type(value) is int:
@@ -46,7 +54,7 @@ def encode(value: Any, path: str, leaf: Leaf) -> Any:
     if isinstance(value, float) and not isinstance(value, np.generic):
         return value if math.isfinite(value) else tagged("float", repr(value))
     if isinstance(value, list):
-        return [encode(v, f"{path}[{i}]", leaf) for i, v in enumerate(value)]
+        return [_form(v, f"{path}[{i}]", leaf) for i, v in enumerate(value)]
     if isinstance(value, dict):
         return _dict(value, path, leaf)
     known = leaf(value, path)
@@ -55,10 +63,10 @@ def encode(value: Any, path: str, leaf: Leaf) -> Any:
 
 def _dict(value: dict[Any, Any], path: str, leaf: Leaf) -> Any:
     if all(isinstance(k, str) for k in value) and _TAG not in value and type(value) is dict:
-        return {k: encode(v, f"{path}[{k!r}]", leaf) for k, v in value.items()}
-    pairs = [[encode(k, f"key of {path}", leaf), encode(v, f"{path}[{k!r}]", leaf)] for k, v in value.items()]
+        return {k: _form(v, f"{path}[{k!r}]", leaf) for k, v in value.items()}
+    pairs = [[_form(k, f"key of {path}", leaf), _form(v, f"{path}[{k!r}]", leaf)] for k, v in value.items()]
     if isinstance(value, OrderedDict) and hasattr(value, "_metadata"):  # a module's state_dict, with versions
-        return tagged("state", [pairs, encode(value._metadata, f"{path}._metadata", leaf)])
+        return tagged("state", [pairs, _form(value._metadata, f"{path}._metadata", leaf)])
     kind = "ordered" if isinstance(value, OrderedDict) else "counter" if isinstance(value, Counter) else "dict"
     return tagged(kind, pairs)
 
@@ -66,10 +74,10 @@ def _dict(value: dict[Any, Any], path: str, leaf: Leaf) -> Any:
 def _tagged(value: Any, path: str, leaf: Leaf) -> Any:
     if isinstance(value, tuple):
         kind = "size" if isinstance(value, Size) else "tuple"
-        return tagged(kind, [encode(v, f"{path}[{i}]", leaf) for i, v in enumerate(value)])
+        return tagged(kind, [_form(v, f"{path}[{i}]", leaf) for i, v in enumerate(value)])
     if isinstance(value, set | frozenset):
         kind = "set" if isinstance(value, set) else "frozenset"
-        return tagged(kind, [encode(v, path, leaf) for v in sorted(value, key=repr)])
+        return tagged(kind, [_form(v, path, leaf) for v in sorted(value, key=repr)])
     if isinstance(value, bytes | bytearray):
         kind = "bytes" if isinstance(value, bytes) else "bytearray"
         return tagged(kind, base64.b64encode(value).decode("ascii"))
@@ -126,13 +134,30 @@ _PLAIN: dict[str, Callable[[Any], Any]] = {
 }
 _CONTAINERS: dict[str, Callable[[Any, Mapping[str, Callable[[Any], Any]]], Any]] = {
     "tuple": lambda v, leaves: tuple(decode(x, leaves) for x in v),
-    "set": lambda v, leaves: {decode(x, leaves) for x in v},
-    "frozenset": lambda v, leaves: frozenset(decode(x, leaves) for x in v),
-    "dict": lambda v, leaves: {decode(k, leaves): decode(x, leaves) for k, x in v},
-    "ordered": lambda v, leaves: OrderedDict((decode(k, leaves), decode(x, leaves)) for k, x in v),
+    "set": lambda v, leaves: set(_keys([decode(x, leaves) for x in v])),
+    "frozenset": lambda v, leaves: frozenset(_keys([decode(x, leaves) for x in v])),
+    "dict": lambda v, leaves: dict(_pairs(v, leaves)),
+    "ordered": lambda v, leaves: OrderedDict(_pairs(v, leaves)),
     "counter": lambda v, leaves: Counter(_CONTAINERS["dict"](v, leaves)),
     "state": lambda v, leaves: _state(_CONTAINERS["ordered"](v[0], leaves), decode(v[1], leaves)),
 }
+
+
+def _pairs(value: Any, leaves: Mapping[str, Callable[[Any], Any]]) -> Iterable[tuple[Any, Any]]:
+    keys = _keys([decode(key, leaves) for key, _ in value])
+    return zip(keys, [decode(one, leaves) for _, one in value], strict=True)
+
+
+def _keys(keys: list[Any]) -> list[Any]:
+    """`keys` of a dict, or members of a set. ValueError for many of one hash: each is compared with all others.
+
+    Hashes of text are random; those of numbers, and of what is made of numbers, can be chosen by whoever writes a file.
+    """
+    if len(keys) > _MOST_ALIKE:
+        hashes = sorted(hash(key) for key in keys if type(key) is not str)
+        if any(a == b for a, b in zip(hashes, hashes[_MOST_ALIKE:], strict=False)):
+            raise ValueError(f"more than {_MOST_ALIKE} keys of one hash")
+    return keys
 
 
 def _state(names: Any, metadata: Any) -> Any:

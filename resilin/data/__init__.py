@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from resilin.data.worker import WorkerInfo as WorkerInfo
     from resilin.data.worker import get_worker_info as get_worker_info
 
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.utils.data import _utils as _utils
+    from resilin.utils.data import dataloader as dataloader
+
 # public name -> module that defines it; no module may bear a public name (it would shadow it once imported)
 _WHERE = {
     "BatchSampler": "resilin.data.sampler",

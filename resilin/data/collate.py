@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import joining
+from resilin.core.api.manipulation import joining
 from resilin.core.device import CPU
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
-from resilin.data.structure import like_mapping, like_sequence, map_structure
+from resilin.data.containers import like_mapping, like_sequence, map_structure
 from resilin.errors import UsageError
 
 CollateMap = dict[type | tuple[type, ...], Callable[..., Any]]

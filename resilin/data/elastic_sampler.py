@@ -5,6 +5,7 @@
     shards          |  i0 i1 | i2 i3 | i4 i5 |                     shards = 3, 2 samples each
     world of 2      |  rank 0| rank 1        |                     run(rank) of the shards
       in rounds     |  rank 0| rank 1| rank 0| rank 1 repeats      as many shards for each rank
+    no fixed shards |  i0 i1 i2 | i3 i4 i5   |                     shards = None: one for each rank of the world
 
 Only the last lines know the world. The position moves when a step is committed, never by iterating.
 """
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from resilin._base.runs import run_of, turns_of
+from resilin._base.shard_ranges import run_of, turns_of
 from resilin.data.shuffle import permutation
 from resilin.errors import UsageError
 
@@ -36,17 +37,24 @@ class Shard:
     step: int
     """Number of the step since the start of training; (step, number) keys the shard's random draws."""
     indices: NDArray[np.int64]
-    """Samples of the shard, in order. Empty for a late shard of a ragged batch, but with `in_rounds`."""
+    """Samples of the shard, in order. Empty for a late shard of a ragged batch, but with `in_rounds` or without fixed
+    shards."""
     weight: float
     """`len(indices) / size of the step`: the share of the shard in the step's mean loss; 0 where it does not count."""
     counts: bool = True
-    """False, only with `in_rounds`: the samples are those of shard 0, so that all ranks compute as often. Nothing that
-    comes of them goes into gradients, buffers and sums."""
+    """False, only with `in_rounds` or without fixed shards: the samples are those of shard 0, so that all ranks compute
+    as often. With `in_rounds` nothing that comes of them goes into gradients, buffers and sums."""
     in_rounds: bool = False
     """Whether shards were dealt out in rounds."""
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    @property
+    def share(self) -> float:
+        """`weight * total`. Without fixed shards, what the loss is multiplied by so that the mean over ranks is that
+        over the step's samples: 1 where all ranks have as many, 0 where the samples only repeat."""
+        return self.weight * self.total
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -78,7 +86,8 @@ class ElasticSampler:
 
     length:      number of samples, or the data set itself.
     batch_size:  samples per step, over all ranks.
-    shards:      shards per step; results stay the same bits for any world size while this stays the same.
+    shards:      shards per step; results stay the same bits for any world size while this stays the same. None: as
+                 many as there are ranks, each of which trains on its part of the batch: see below.
     seed:        with the epoch, the key of the order (`resilin.data.shuffle.permutation`).
     shuffle:     False: the order is 0, 1, 2, ... in every epoch.
     drop_last:   leave out the epoch's last `length % batch_size` samples; else the last step is smaller.
@@ -91,6 +100,11 @@ class ElasticSampler:
     Rank r of W owns shards `range(r*V//W, (r+1)*V//W)`; with `in_rounds` shards r, r + W, r + 2W, ...: in each round
     every rank has one. What is missing in the last round, and an empty shard, repeats the samples of shard 0 and does
     not count (`Shard.counts`). So all ranks compute as many shards, none of them empty.
+    Without fixed shards rank r of W owns shard r of W, for DistributedDataParallel and `zero.shard` without `shards`.
+    Steps, and which samples they have, are the same for any world; the bits are not, because who computes what, and so
+    the order of sums, follows from the world. In a last step with too few samples for all ranks those without repeat
+    the samples of shard 0, as with `in_rounds`, so that all take part in the collectives. The mean over ranks then
+    counts parts of other sizes alike, as with DistributedSampler; a loss times `shard.share` gives the exact mean.
 
         sampler = ElasticSampler(len(data), batch_size=64, shards=8)
         for plan in sampler.steps(rank, world_size):
@@ -103,7 +117,7 @@ class ElasticSampler:
         self,
         length: int | Sized,
         batch_size: int,
-        shards: int,
+        shards: int | None = None,
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = False,
@@ -118,8 +132,14 @@ class ElasticSampler:
         self.drop_last = drop_last
         self.in_rounds = in_rounds
         for name in ("length", "batch_size", "shards"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"ElasticSampler: {name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"ElasticSampler: {name} must be at least 1, got {value}")
+        if in_rounds and shards is None:
+            raise UsageError(
+                "ElasticSampler: in_rounds=True deals out fixed shards, got shards=None; give the number that "
+                "zero.shard(..., shards=V) has, or leave in_rounds out"
+            )
         if self._end() == 0:
             raise UsageError(
                 f"ElasticSampler: drop_last=True leaves nothing of {self.length} samples with batch_size={batch_size}; "
@@ -160,15 +180,17 @@ class ElasticSampler:
         """The step that starts at `position` of `epoch`: pure, whatever this sampler's own position is."""
         size = min(self.batch_size, self._end() - position)
         batch = self._order_of(epoch)[position : position + size]
-        least = max(1, min(2, self.batch_size // self.shards))  # a single sample has no batch statistics
-        filled = min(self.shards, max(1, size // least))
+        shards = world_size if self.shards is None else self.shards
+        equal_work = self.in_rounds or self.shards is None  # all ranks compute, or the others' collectives wait
+        least = max(1, min(2, self.batch_size // shards))  # a single sample has no batch statistics
+        filled = min(shards, max(1, size // least))
 
         def cut(number: int) -> Shard:
             indices = batch[min(number, filled) * size // filled : min(number + 1, filled) * size // filled]
-            weight, repeats = len(indices) / size, self.in_rounds and not len(indices)
+            weight, repeats = len(indices) / size, equal_work and not len(indices)
             return Shard(
                 number=number,
-                total=self.shards,
+                total=shards,
                 epoch=epoch,
                 step=step,
                 indices=batch[: size // filled] if repeats else indices,
@@ -184,7 +206,7 @@ class ElasticSampler:
             position=position,
             size=size,
             ends_epoch=position + size >= self._end(),
-            shards=tuple(map(cut, dealt(rank, world_size, self.shards))),
+            shards=tuple(map(cut, dealt(rank, world_size, shards))),
         )
 
     def advance(self, plan: StepPlan) -> None:
@@ -245,6 +267,11 @@ class ElasticSampler:
         self._order = None
         if self.position >= self._end():  # only with drop_last and another batch_size: nothing is left of this epoch
             self.epoch, self.position = self.epoch + 1, 0
+
+    @property
+    def largest_world(self) -> int:
+        """How many workers have something to do: a shard each or, without fixed shards, a sample each."""
+        return self.batch_size if self.shards is None else self.shards
 
     def __repr__(self) -> str:
         return (

@@ -6,26 +6,45 @@ import os
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from resilin.data import pinning
 from resilin.data.fetch import Exhausted, make_fetcher
 from resilin.data.pool import Pool
-from resilin.data.worker import Result
+from resilin.data.worker import FetchResult
 from resilin.errors import ResilinError
 
-if TYPE_CHECKING:
-    from resilin.data.loader import DataLoader
-
 AT_EXIT = 10  # priority among multiprocessing's own finalizers: before it ends and joins its children
+
+
+class Loader(Protocol):
+    """What a pass uses of a DataLoader: the arguments, and where it leaves workers for the next pass."""
+
+    dataset: Any
+    num_workers: int
+    collate_fn: Callable[[Any], Any]
+    pin_memory: bool
+    pin_memory_device: str
+    drop_last: bool
+    timeout: float
+    prefetch_factor: int | None
+    persistent_workers: bool
+    in_order: bool
+    _batched: bool
+    _promised_length: int | None
+
+    @property
+    def _index_sampler(self) -> Any: ...
+
+    def _keep(self, pool: Pool) -> None: ...
 
 
 class LoaderIterator(Iterator[Any]):
     """What all passes share. An error of the data set leaves the pass usable: `next()` goes on after that batch."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._indices = iter(loader._index_sampler)
         self._pins = pinning.check_pins(loader.pin_memory, loader.pin_memory_device, stacklevel=4)
@@ -47,7 +66,7 @@ class LoaderIterator(Iterator[Any]):
             self._warn_of_length()
         return pinning.pin(result.batch) if self._pins else result.batch
 
-    def _next_result(self) -> Result:
+    def _next_result(self) -> FetchResult:
         """The next batch or error. StopIteration: there is no other."""
         raise NotImplementedError
 
@@ -65,17 +84,17 @@ class LoaderIterator(Iterator[Any]):
 class InProcessIterator(LoaderIterator):
     """Fetches each batch when it is asked for."""
 
-    def __init__(self, loader: DataLoader[Any]) -> None:
+    def __init__(self, loader: Loader) -> None:
         super().__init__(loader)
         self._fetch = make_fetcher(loader.dataset, loader._batched, loader.collate_fn, loader.drop_last)
         self._ended = False
 
-    def _next_result(self) -> Result:
+    def _next_result(self) -> FetchResult:
         if self._ended:
             raise StopIteration
         index = next(self._indices)
         try:
-            return Result(0, batch=self._fetch(index))
+            return FetchResult(0, batch=self._fetch(index))
         except Exhausted:
             self._ended = True
         raise StopIteration
@@ -87,7 +106,7 @@ class WorkerIterator(LoaderIterator):
     With `in_order=False` whichever batch is ready comes first, and the worker with the least to do is asked next.
     """
 
-    def __init__(self, loader: DataLoader[Any], pool: Pool, base_seed: int) -> None:
+    def __init__(self, loader: Loader, pool: Pool, base_seed: int) -> None:
         self._pool = pool
         # runs when the loop is left by break or an exception, and before multiprocessing ends its children at exit
         self._finalizer = Finalize(self, _let_go, args=(weakref.ref(loader), pool), exitpriority=AT_EXIT)
@@ -117,7 +136,7 @@ class WorkerIterator(LoaderIterator):
             self._asked.append(number)
             self._active.rotate(-1)
 
-    def _next_result(self) -> Result:
+    def _next_result(self) -> FetchResult:
         if self._pool.owner_pid != os.getpid():
             raise ResilinError(
                 f"DataLoader: this pass belongs to process {self._pool.owner_pid}, which forked this one "
@@ -132,7 +151,7 @@ class WorkerIterator(LoaderIterator):
         self._finalizer()
         raise StopIteration
 
-    def _answer(self) -> Result:
+    def _answer(self) -> FetchResult:
         """The next answer of a worker; another batch is asked for in its place."""
         try:
             result = self._receive()
@@ -142,14 +161,14 @@ class WorkerIterator(LoaderIterator):
             raise
         return result
 
-    def _receive(self) -> Result:
+    def _receive(self) -> FetchResult:
         wanted = [self._asked[0]] if self._loader.in_order else sorted(set(self._asked))
         try:
             number, result = self._pool.result(wanted, self._timeout_s)
         except ResilinError as error:
             if not self._pool.usable:
                 raise
-            return Result(0, error=error.with_traceback(None))  # it is only late, and may be waited for again
+            return FetchResult(0, error=error.with_traceback(None))  # it is only late, and may be waited for again
         self._asked.remove(number)
         if result.exhausted and number in self._active:
             self._active.remove(number)
@@ -162,7 +181,7 @@ class WorkerIterator(LoaderIterator):
         self._pool.close(hurry=True)
 
 
-def _let_go(loader_ref: weakref.ref[DataLoader[Any]], pool: Pool) -> None:
+def _let_go(loader_ref: weakref.ref[Loader], pool: Pool) -> None:
     """A pass is over, or was abandoned: its workers end unless they are to be kept."""
     loader = loader_ref()
     if loader is not None and loader.persistent_workers and pool.usable:

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 from resilin.core.rng import Generator
 from resilin.data.collate import default_collate, default_convert
 from resilin.data.dataset import IterableDataset
+from resilin.data.elastic_sampler import ElasticSampler
 from resilin.data.iteration import AT_EXIT, InProcessIterator, WorkerIterator
 from resilin.data.pool import Pool, WorkerPool
 from resilin.data.sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
@@ -35,7 +36,7 @@ class DataLoader(Generic[T_co]):
     batch_size:         samples per batch; None: no batching, samples come one by one.
     shuffle:            a new random order each pass.
     sampler:            gives the order, instead of shuffle. batch_sampler: gives lists of indices, instead of
-                        batch_size, shuffle, sampler and drop_last.
+                        batch_size, shuffle, sampler and drop_last. Of an ElasticSampler: those of its `ShardBatches`.
     num_workers:        workers that fetch ahead. The order of batches does not depend on how fast they are. An error of
                         the data set is raised here, with the worker's traceback as a note, and `next()` may go on after
                         it. A worker that dies ends the pass. They all end with the pass, the loader and this process.
@@ -66,7 +67,7 @@ class DataLoader(Generic[T_co]):
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Iterable[Any] | None = None,
-        batch_sampler: Iterable[Any] | None = None,
+        batch_sampler: Iterable[Any] | ElasticSampler | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[Any], Any] | None = None,
         pin_memory: bool = False,
@@ -141,18 +142,25 @@ class DataLoader(Generic[T_co]):
         batch_size: int | None,
         shuffle: bool | None,
         sampler: Iterable[Any] | None,
-        batch_sampler: Iterable[Any] | None,
+        batch_sampler: Iterable[Any] | ElasticSampler | None,
         drop_last: bool,
     ) -> None:
         stream = isinstance(self.dataset, IterableDataset)
         if stream and (shuffle or sampler is not None or batch_sampler is not None):
             raise UsageError("DataLoader: an IterableDataset decides its own order; shuffle and samplers do not apply")
+        if isinstance(sampler, ElasticSampler):
+            raise UsageError(
+                "DataLoader: an ElasticSampler says which samples form a batch, so it comes as batch_sampler=, without "
+                "batch_size and shuffle"
+            )
         if sampler is not None and shuffle:
             raise UsageError("DataLoader: give a sampler or shuffle=True, not both")
         if batch_sampler is not None:
             if batch_size != 1 or shuffle or sampler is not None or drop_last:
                 raise UsageError("DataLoader: batch_sampler excludes batch_size, shuffle, sampler and drop_last")
             batch_size = None
+            if isinstance(batch_sampler, ElasticSampler):
+                batch_sampler = ShardBatches(batch_sampler)
         elif batch_size is None and drop_last:
             raise UsageError("DataLoader: drop_last needs a batch_size")
         if sampler is None:

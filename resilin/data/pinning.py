@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from resilin.core.api.pinning import gpu
-from resilin.data.structure import map_structure
+from resilin.core.api.conversion.pinning import gpu
+from resilin.data.containers import map_structure
 
 
 def pin(data: Any) -> Any:

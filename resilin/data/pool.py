@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from resilin._base.clock import Deadline
 from resilin.core.machine import memory
 from resilin.data import messages, worker_process
-from resilin.data.failures import WorkerError, restore
-from resilin.data.worker import Begin, Fetch, Result, WorkerConfig
+from resilin.data.exception_transport import WorkerError, restore
+from resilin.data.worker import Begin, Fetch, FetchResult, WorkerConfig
 from resilin.errors import ResilinError
 
 STOP_S = 5.0  # how long a worker may take to finish its batch when asked to stop; then it is killed
@@ -54,7 +54,7 @@ class Pool(Protocol):
         """Ask worker `number` for the batch of `index`."""
         ...
 
-    def result(self, numbers: Sequence[int], timeout_s: float | None) -> tuple[int, Result]:
+    def result(self, numbers: Sequence[int], timeout_s: float | None) -> tuple[int, FetchResult]:
         """The next answer in this pass of one of the workers `numbers`, and whose it is.
 
         Its `error` is an exception of the worker's own code, to be raised. Raises: ResilinError when a worker died (of
@@ -174,7 +174,7 @@ class WorkerPool:
         """As `Pool.request`."""
         self._send(number, Fetch(self._epoch, index))
 
-    def result(self, numbers: Sequence[int], timeout_s: float | None) -> tuple[int, Result]:
+    def result(self, numbers: Sequence[int], timeout_s: float | None) -> tuple[int, FetchResult]:
         """As `Pool.result`. Workers that have died are told at once."""
         deadline = Deadline(timeout_s)
         while True:
@@ -205,7 +205,7 @@ class WorkerPool:
         late = ", ".join(f"{number} (pid {self._workers[number].process.pid})" for number in numbers)
         raise no_answer(f"worker {late}", deadline.seconds)
 
-    def _receive(self, number: int) -> Result:
+    def _receive(self, number: int) -> FetchResult:
         worker = self._workers[number]
         try:
             parts = worker.inbox.receive()
@@ -215,12 +215,12 @@ class WorkerPool:
             self.usable = False  # what follows in the connection belongs to the message that was lost
             raise
         try:
-            result: Result = messages.unpack(parts)
+            result: FetchResult = messages.unpack(parts)
         except Exception as error:  # noqa: BLE001 - the user's types may fail in any way: raised where the batch is due
             error.add_note(f"a batch of DataLoader worker {number} (pid {worker.process.pid}) cannot be unpickled here")
-            return Result(self._epoch, error=error)
+            return FetchResult(self._epoch, error=error)
         if isinstance(result.error, WorkerError):
-            return Result(result.epoch, error=restore(result.error, number, worker.process.pid))
+            return FetchResult(result.epoch, error=restore(result.error, number, worker.process.pid))
         return result
 
     def _death(self, number: int) -> ResilinError:

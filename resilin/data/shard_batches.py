@@ -11,7 +11,8 @@ from resilin.data.elastic_sampler import ElasticSampler
 class ShardBatches:
     """A `batch_sampler` for `DataLoader`: the shards of this rank, in order, from the last commit to the epoch's end.
 
-        loader = DataLoader(data, batch_sampler=ShardBatches(state.sampler), num_workers=2)
+        loader = DataLoader(data, batch_sampler=state.sampler, num_workers=2)   # which makes it
+        for step in elastic.steps(loader, epochs=10): ...                       # the loop, or by hand:
         while state.sampler.epoch < 10:
             batches = iter(loader)                          # anew in each generation and epoch
             for plan in state.sampler.steps():

@@ -15,7 +15,7 @@ from resilin._base.clock import Deadline
 from resilin._base.threads import OwnedThread
 from resilin.core.machine import memory
 from resilin.data.pool import STOP_S, no_answer
-from resilin.data.worker import Begin, Fetch, Result, Serving, WorkerConfig
+from resilin.data.worker import Begin, Fetch, FetchResult, Serving, WorkerConfig
 
 
 class ThreadPool:
@@ -28,7 +28,7 @@ class ThreadPool:
         self._stop_s = STOP_S  # none while a worker is found stuck
         self.usable = True
         self._news = threading.Condition()
-        self._results: list[deque[Result]] = [deque() for _ in configs]  # guarded by _news
+        self._results: list[deque[FetchResult]] = [deque() for _ in configs]  # guarded by _news
         self._requests: list[queue.SimpleQueue[Begin | Fetch | None]] = [queue.SimpleQueue() for _ in configs]
         self._threads = [
             OwnedThread(f"data-prefetch-{config.number}", lambda config=config: self._serve(config))  # type: ignore[misc]
@@ -51,7 +51,7 @@ class ThreadPool:
         """As `Pool.request`."""
         self._requests[number].put(Fetch(self._epoch, index))
 
-    def result(self, numbers: Sequence[int], timeout_s: float | None) -> tuple[int, Result]:
+    def result(self, numbers: Sequence[int], timeout_s: float | None) -> tuple[int, FetchResult]:
         """As `Pool.result`. Threads do not die: only the timeout is an error."""
         deadline = Deadline(timeout_s)
         with self._news:
@@ -94,7 +94,7 @@ class ThreadPool:
             else:
                 self._deliver(config.number, serving.fetch(request))
 
-    def _deliver(self, number: int, result: Result) -> None:
+    def _deliver(self, number: int, result: FetchResult) -> None:
         with self._news:
             if result.epoch == self._epoch:
                 self._results[number].append(result)

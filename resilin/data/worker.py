@@ -76,7 +76,7 @@ class Fetch:
 
 
 @dataclass(frozen=True)
-class Result:
+class FetchResult:
     """From a worker: the batch, or the error, or the news that the stream has ended."""
 
     epoch: int
@@ -144,19 +144,19 @@ class Serving:
         if self._failure is not None:
             self._why = f"{type(self._failure).__name__}: {self._failure}"
 
-    def fetch(self, request: Fetch) -> Result:
+    def fetch(self, request: Fetch) -> FetchResult:
         """The answer to `request`."""
         if self._fetcher is None:
             # an error that was raised holds the frames it went through, and with them the pass: it is let go
             failure, self._failure = self._failure, None
             again = f"DataLoader: worker {self._config.number} could not be set up: {self._why}"
-            return Result(request.epoch, error=failure or ResilinError(again))
+            return FetchResult(request.epoch, error=failure or ResilinError(again))
         try:
-            return Result(request.epoch, batch=self._fetcher(request.index))
+            return FetchResult(request.epoch, batch=self._fetcher(request.index))
         except Exhausted:
-            return Result(request.epoch, exhausted=True)
+            return FetchResult(request.epoch, exhausted=True)
         except self._catches as error:
-            return Result(request.epoch, error=error)
+            return FetchResult(request.epoch, error=error)
 
 
 def seed_process(config: WorkerConfig, base_seed: int) -> None:

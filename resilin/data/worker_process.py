@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import queue
@@ -12,14 +11,14 @@ import threading
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from resilin._base import parent_death
 from resilin.core.machine import memory, threads
 from resilin.data import messages
 from resilin.data.collate import default_collate
-from resilin.data.failures import describe
-from resilin.data.worker import Begin, Fetch, Result, Serving, WorkerConfig, forget_forker, seed_process
+from resilin.data.exception_transport import describe
+from resilin.data.worker import Begin, Fetch, FetchResult, Serving, WorkerConfig, forget_forker, seed_process
 from resilin.errors import ResilinError
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 LEFT = (signal.SIGINT, signal.SIGTERM)  # signals left to the parent
 
 
@@ -87,14 +86,11 @@ def _take_signals_again() -> None:
 def _die_with(parent_pid: int) -> None:
     """Let the kernel kill this process at once when its parent dies (Linux), even amid a long C call.
 
-    Inherited sockets close with it, so that the parent's peers see the death without delay. The kernel means the
-    thread that forked: only the main thread lives as long as its process. Elsewhere `_Requests` notices the end.
+    Inherited sockets close with it, so that the parent's peers see the death without delay. Elsewhere `_Requests`
+    notices the end.
     """
-    if sys.platform != "linux" or os.getppid() != parent_pid:  # a fork server is not the parent meant
-        return
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:  # it died before the call
-        os._exit(1)
+    if sys.platform == "linux" and os.getppid() == parent_pid:  # a fork server is not the parent meant
+        parent_death.die_with(parent_pid)
 
 
 class _Requests:
@@ -134,7 +130,7 @@ class _Requests:
         os._exit(1)
 
 
-def _answer(outbox: messages.Outbox, result: Result) -> None:
+def _answer(outbox: messages.Outbox, result: FetchResult) -> None:
     """Send `result`, or the error with which it cannot be sent."""
     if result.error is not None:
         _send_error(outbox, result, result.error)
@@ -161,5 +157,5 @@ def _answer(outbox: messages.Outbox, result: Result) -> None:
         _send_error(outbox, result, full)
 
 
-def _send_error(outbox: messages.Outbox, result: Result, error: Exception) -> None:
-    outbox.send(messages.pack(Result(result.epoch, error=describe(error))))
+def _send_error(outbox: messages.Outbox, result: FetchResult, error: Exception) -> None:
+    outbox.send(messages.pack(FetchResult(result.epoch, error=describe(error))))

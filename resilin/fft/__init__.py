@@ -1,5 +1,7 @@
 """Discrete Fourier transforms: the names of torch.fft."""
 
+from typing import TYPE_CHECKING
+
 from resilin.core.public import dispatch as _dispatch
 from resilin.fft.helpers import fftfreq, fftshift, ifftshift, rfftfreq
 from resilin.fft.transforms import (
@@ -22,6 +24,9 @@ from resilin.fft.transforms import (
     rfft2,
     rfftn,
 )
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.core.tensor import Tensor as Tensor
 
 __all__ = [
     "fft",

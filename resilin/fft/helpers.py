@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api import shaping
+from resilin.core.api.manipulation import shaping
 from resilin.core.ops import creation
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from resilin.core.api import math
+from resilin.core.api.mathematics import arithmetic
 from resilin.core.ops import fft as ops
 from resilin.core.tensor import Tensor
 from resilin.fft import shapes
@@ -77,12 +77,12 @@ def irfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None =
 
 def hfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The real transform, of `n` points, of a Hermitian signal given by its first half."""
-    return _real("fft.hfft", math.conj(input), n, dim, _mirrored("fft.hfft", norm))
+    return _real("fft.hfft", arithmetic.conj(input), n, dim, _mirrored("fft.hfft", norm))
 
 
 def ihfft(input: Tensor, n: int | None = None, dim: int = -1, norm: str | None = None) -> Tensor:
     """The inverse of `hfft`: the first n // 2 + 1 values of a real input's inverse transform."""
-    return math.conj(_half("fft.ihfft", input, n, dim, _mirrored("fft.ihfft", norm)))
+    return arithmetic.conj(_half("fft.ihfft", input, n, dim, _mirrored("fft.ihfft", norm)))
 
 
 def fft2(input: Tensor, s: Sizes = None, dim: Dims = (-2, -1), norm: str | None = None) -> Tensor:
@@ -140,9 +140,9 @@ def irfftn(input: Tensor, s: Sizes = None, dim: Dims = None, norm: str | None = 
 
 def hfftn(input: Tensor, s: Sizes = None, dim: Dims = None, norm: str | None = None) -> Tensor:
     """The real transform of a signal that is Hermitian, given by the first half of its last dimension."""
-    return _real("fft.hfftn", math.conj(input), s, dim, _mirrored("fft.hfftn", norm))
+    return _real("fft.hfftn", arithmetic.conj(input), s, dim, _mirrored("fft.hfftn", norm))
 
 
 def ihfftn(input: Tensor, s: Sizes = None, dim: Dims = None, norm: str | None = None) -> Tensor:
     """The inverse of `hfftn`."""
-    return math.conj(_half("fft.ihfftn", input, s, dim, _mirrored("fft.ihfftn", norm)))
+    return arithmetic.conj(_half("fft.ihfftn", input, s, dim, _mirrored("fft.ihfftn", norm)))

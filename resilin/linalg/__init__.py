@@ -1,9 +1,9 @@
 """Linear algebra: the names of torch.linalg."""
 
-from resilin.core.api.linear_algebra import linalg_cross as cross
-from resilin.core.api.linear_algebra import linalg_vander as vander
-from resilin.core.api.linear_algebra import multi_dot, vecdot
-from resilin.core.api.products import matmul
+from resilin.core.api.mathematics.linear_algebra import linalg_cross as cross
+from resilin.core.api.mathematics.linear_algebra import linalg_vander as vander
+from resilin.core.api.mathematics.linear_algebra import multi_dot, vecdot
+from resilin.core.api.mathematics.products import matmul
 from resilin.core.public import dispatch as _dispatch
 from resilin.errors import LinAlgError
 from resilin.linalg.decompose import (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from resilin.core.api import linear_algebra
-from resilin.core.api.linear_algebra import need_matrices
+from resilin.core.api.mathematics import linear_algebra
+from resilin.core.api.mathematics.linear_algebra import need_matrices
 from resilin.core.kernels import factorize
+from resilin.core.kernels.common import has_elements
 from resilin.core.ops import decompositions as ops
 from resilin.core.ops import index
 from resilin.core.tensor import Tensor, wrap
@@ -137,9 +138,16 @@ def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpa
         lower = LU_data[..., :k].tril(-1) + wrap(xp.eye(m, k, dtype=dtype), LU_data._dev)
         upper = LU_data[..., :k, :].triu()
     if unpack_pivots:
-        rows = factorize.permutation(xp.to_host(LU_pivots._array), m)
-        permutation = wrap(xp.asarray(np.eye(m, dtype=dtype)[rows].swapaxes(-1, -2).copy()), LU_data._dev)
+        permutation = wrap(_exchanged(xp, LU_pivots._array, m, dtype), LU_data._dev)
     return PLU(permutation, lower, upper)
+
+
+def _exchanged(xp: Any, pivots: Any, m: int, dtype: Any) -> Any:
+    """The matrices of LAPACK's exchanges of rows."""
+    if not has_elements(pivots):
+        return xp.empty((*pivots.shape[:-1], m, m), dtype)
+    rows = factorize.permutation(xp.to_host(pivots), m)
+    return xp.asarray(np.eye(m, dtype=dtype)[rows].swapaxes(-1, -2).copy())
 
 
 def eigh(A: Tensor, UPLO: str = "L") -> Eigen:

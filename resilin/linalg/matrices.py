@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilin.core.api import linear_algebra
+from resilin.core.api.mathematics import linear_algebra
 from resilin.core.tensor import Tensor
 
 

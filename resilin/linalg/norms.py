@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.api import linear_algebra, reducing, shaping
+from resilin.core.api.manipulation import shaping
+from resilin.core.api.mathematics import linear_algebra, reducing
 from resilin.core.ops import linalg as ops
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
@@ -112,12 +113,12 @@ def cond(A: Tensor, p: Any = None) -> Tensor:
         linear_algebra.need_matrices("linalg.cond", A)
         values = svdvals(A)
         if not values._array.shape[-1]:
-            return A.new_zeros(A._array.shape[:-2], dtype=values.dtype)  # type: ignore[no-any-return]
+            return A.new_zeros(A._array.shape[:-2], dtype=values.dtype)
         return values[..., -1] / values[..., 0] if p == -2 else values[..., 0] / values[..., -1]
     linear_algebra.need_matrices("linalg.cond", A, square=True)
     inverse, info = inv_ex(A)
     found = matrix_norm(A, p) * matrix_norm(inverse.masked_fill((info != 0)[..., None, None], 1), p)
-    return found.masked_fill(info != 0, math.inf)  # type: ignore[no-any-return]
+    return found.masked_fill(info != 0, math.inf)
 
 
 def tolerances(A: Tensor, atol: Any, rtol: Any) -> tuple[Any, Any]:

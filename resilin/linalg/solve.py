@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from resilin.core.api import linear_algebra, reducing
-from resilin.core.api.linear_algebra import need_matrices
+from resilin.core.api.mathematics import linear_algebra, reducing
+from resilin.core.api.mathematics.linear_algebra import need_matrices
 from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
 from resilin.core.kernels import factorize
 from resilin.core.ops import index
@@ -122,7 +122,7 @@ def lu_solve(LU: Tensor, pivots: Tensor, B: Tensor, *, left: bool = True, adjoin
     """X with A @ X = B for the A that `lu_factor` factorised; `adjoint`: with A^H, `left=False`: X @ A = B."""
     _check_systems("linalg.lu_solve", LU, B, left)
     if not left:
-        return lu_solve(LU, pivots, B.mH, adjoint=not adjoint).mH  # type: ignore[no-any-return]
+        return lu_solve(LU, pivots, B.mH, adjoint=not adjoint).mH
     n = LU._array.shape[-1]
     rows = factorize.permutation(pivots._array, n)
     shape = np.broadcast_shapes(LU._array.shape[:-2], B._array.shape[:-2])
@@ -186,7 +186,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
             f"linalg.tensorinv: the products of the dimensions before and from {ind} on must be equal, got {rows} and "
             f"{columns} for the shape {tuple(shape)}"
         )
-    return inv(A.reshape(rows, columns)).reshape(*shape[ind:], *shape[:ind])  # type: ignore[no-any-return]
+    return inv(A.reshape(rows, columns)).reshape(*shape[ind:], *shape[:ind])
 
 
 def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
@@ -199,4 +199,4 @@ def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:
         raise RuntimeError(
             f"linalg.tensorsolve: A of shape {tuple(A.shape)} is not square for B of shape {tuple(B.shape)}"
         )
-    return solve(A.reshape(rows, columns), B.reshape(-1)).reshape(shape)  # type: ignore[no-any-return]
+    return solve(A.reshape(rows, columns), B.reshape(-1)).reshape(shape)

@@ -1,5 +1,7 @@
 """Modules with the names and semantics of torch.nn."""
 
+from typing import TYPE_CHECKING
+
 from resilin.core.tensor import Parameter
 from resilin.nn import attention, functional, grad, init, parameter, utils
 from resilin.nn.modules.activation import (
@@ -155,6 +157,9 @@ from resilin.nn.modules.transformer import (
 )
 from resilin.nn.modules.upsampling import Upsample, UpsamplingBilinear2d, UpsamplingNearest2d
 from resilin.nn.parameter import Buffer, UninitializedBuffer, UninitializedParameter
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.nn import parallel as parallel
 
 __all__ = [
     "CELU",

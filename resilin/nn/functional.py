@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.api import neural
-from resilin.core.api.activations import (
+from resilin.core.api.mathematics.distances import (
+    cosine_similarity,
+    pairwise_distance,
+    pdist,
+)
+from resilin.core.api.nn import neural
+from resilin.core.api.nn.activations import (
     celu,
     celu_,
     elu,
@@ -36,9 +41,7 @@ from resilin.core.api.activations import (
     threshold,
     threshold_,
 )
-from resilin.core.api.bags import bilinear, embedding_bag
-from resilin.core.api.columns import channel_shuffle, fold, local_response_norm, pixel_shuffle, pixel_unshuffle, unfold
-from resilin.core.api.convolving import (
+from resilin.core.api.nn.convolving import (
     conv1d,
     conv2d,
     conv3d,
@@ -47,22 +50,18 @@ from resilin.core.api.convolving import (
     conv_transpose2d,
     conv_transpose3d,
 )
-from resilin.core.api.ctc import (
+from resilin.core.api.nn.ctc import (
     ctc_loss,
 )
-from resilin.core.api.distances import (
-    cosine_similarity,
-    pairwise_distance,
-    pdist,
-)
-from resilin.core.api.dropping import alpha_dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout
-from resilin.core.api.grids import affine_grid, grid_sample
-from resilin.core.api.likelihood_losses import (
+from resilin.core.api.nn.dropping import alpha_dropout, dropout1d, dropout2d, dropout3d, feature_alpha_dropout
+from resilin.core.api.nn.embedding_bag import bilinear, embedding_bag
+from resilin.core.api.nn.grids import affine_grid, grid_sample
+from resilin.core.api.nn.likelihood_losses import (
     gaussian_nll_loss,
     multilabel_soft_margin_loss,
     poisson_nll_loss,
 )
-from resilin.core.api.losses import (
+from resilin.core.api.nn.losses import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     cross_entropy,
@@ -74,7 +73,7 @@ from resilin.core.api.losses import (
     nll_loss,
     smooth_l1_loss,
 )
-from resilin.core.api.margin_losses import (
+from resilin.core.api.nn.margin_losses import (
     cosine_embedding_loss,
     hinge_embedding_loss,
     margin_ranking_loss,
@@ -84,8 +83,8 @@ from resilin.core.api.margin_losses import (
     triplet_margin_loss,
     triplet_margin_with_distance_loss,
 )
-from resilin.core.api.multihead import multi_head_attention_forward
-from resilin.core.api.neural import (
+from resilin.core.api.nn.multihead import multi_head_attention_forward
+from resilin.core.api.nn.neural import (
     dropout,
     gelu,
     linear,
@@ -99,8 +98,8 @@ from resilin.core.api.neural import (
     softmax,
     softplus,
 )
-from resilin.core.api.normalizing import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
-from resilin.core.api.pooling import (
+from resilin.core.api.nn.normalizing import batch_norm, group_norm, instance_norm, layer_norm, rms_norm
+from resilin.core.api.nn.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
     adaptive_avg_pool3d,
@@ -122,7 +121,7 @@ from resilin.core.api.pooling import (
     max_unpool2d,
     max_unpool3d,
 )
-from resilin.core.api.pooling_indices import (
+from resilin.core.api.nn.pooling_indices import (
     adaptive_max_pool1d_with_indices,
     adaptive_max_pool2d_with_indices,
     adaptive_max_pool3d_with_indices,
@@ -132,7 +131,15 @@ from resilin.core.api.pooling_indices import (
     max_pool2d_with_indices,
     max_pool3d_with_indices,
 )
-from resilin.core.api.resampling import interpolate, upsample, upsample_bilinear, upsample_nearest
+from resilin.core.api.nn.resampling import interpolate, upsample, upsample_bilinear, upsample_nearest
+from resilin.core.api.nn.unfold import (
+    channel_shuffle,
+    fold,
+    local_response_norm,
+    pixel_shuffle,
+    pixel_unshuffle,
+    unfold,
+)
 from resilin.core.public import dispatch as _dispatch
 from resilin.core.tensor import Tensor
 

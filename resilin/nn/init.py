@@ -89,6 +89,8 @@ def trunc_normal_(
 
     with no_grad():
         tensor.uniform_(2 * below(a) - 1, 2 * below(b) - 1, generator=generator)
+        if not tensor._dev.xp.elements:
+            return tensor
         uniform = tensor._dev.backend.to_host(tensor._array).astype(np.float64)
         values = _erfinv(uniform) * (std * math.sqrt(2.0)) + mean
         tensor._array[...] = tensor._dev.xp.asarray(np.clip(values, a, b))
@@ -198,6 +200,8 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
         return tensor
     normal_(tensor, 0.0, 1.0, generator)
     rows = tensor.shape[0]
+    if not tensor._dev.xp.elements:
+        return tensor
     flat = tensor._dev.backend.to_host(tensor._array).reshape(rows, -1).astype(np.float64)
     q, r = np.linalg.qr(flat if rows >= flat.shape[1] else flat.T)
     q *= np.where(np.diagonal(r) < 0, -1.0, 1.0)  # so that all orthogonal matrices are equally likely
@@ -231,6 +235,8 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
     count = math.ceil(sparsity * rows)
     normal_(tensor, 0.0, std, generator)
     with no_grad():
+        if not tensor._dev.xp.elements:
+            return tensor
         order = uniform_(Tensor._wrap(np.empty((rows, columns))), generator=generator)._array.argsort(0)
         whole = tensor._dev.backend.to_host(tensor._array)
         np.put_along_axis(whole, order[:count], 0, 0)

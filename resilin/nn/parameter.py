@@ -49,7 +49,7 @@ class Buffer(Tensor):
     def __init__(self, data: Tensor | None = None, *, persistent: bool = True) -> None:
         pass  # done in __new__
 
-    __tensor_function__ = dispatch.disabled  # what is computed of it is a Tensor
+    __tensor_function__ = __torch_function__ = dispatch.disabled  # what is computed of it is a Tensor
 
 
 class UninitializedTensorMixin:

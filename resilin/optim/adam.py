@@ -1,8 +1,7 @@
-"""Adam and AdamW."""
+"""Adam: running means of gradients and of their squares."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -120,45 +119,3 @@ class Adam(Optimizer):
         for p, state in zip(parameters, states, strict=True):
             state["step"]._array.fill(step)
             p._bump()
-
-
-class AdamW(Adam):
-    """Adam with decoupled weight decay (Loshchilov and Hutter, 2019): p *= 1 - lr * weight_decay before each step.
-
-    It stays so with the state of an Adam that is loaded.
-    """
-
-    def __init__(
-        self,
-        params: Params,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        amsgrad: bool = False,
-        *,
-        maximize: bool = False,
-        foreach: bool | None = None,
-        capturable: bool = False,
-        differentiable: bool = False,
-        fused: bool | None = None,
-    ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            foreach=foreach,
-            maximize=maximize,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-            decoupled_weight_decay=True,
-        )
-
-    def _load(self, state_dict: Mapping[str, Any]) -> None:
-        super()._load(state_dict)
-        for group in self.param_groups:
-            group["decoupled_weight_decay"] = True

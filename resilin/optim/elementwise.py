@@ -94,3 +94,12 @@ class Elementwise(Optimizer):
 def parts(array: Any) -> tuple[Any, ...]:
     """The real and imaginary parts of a complex array, as views; a real array alone."""
     return (array.real, array.imag) if array.dtype.kind == "c" else (array,)
+
+
+def gradient_and_means(group: Group) -> Constants:
+    """Return sign, penalty, shrink factor, and the factors of the two running means, of NAdam and RAdam."""
+    beta1, beta2 = group["betas"]
+    decay, sign = float(group["weight_decay"]), -1.0 if group["maximize"] else 1.0
+    if group["decoupled_weight_decay"]:
+        return (sign, 0.0, 1 - float(group["lr"]) * decay, 1 - beta1, beta2, 1 - beta2)
+    return (sign, decay, 1.0, 1 - beta1, beta2, 1 - beta2)

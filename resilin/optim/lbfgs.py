@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.argument_checks import whole
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
 from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.gemm import matmul
-from resilin.core.ops.guarding import is_half, put_rounded, widened
-from resilin.core.plain import whole
+from resilin.core.ops.errstate import is_half, put_rounded, widened
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError, UsageTypeError
-from resilin.optim import kinds
+from resilin.optim import state_checks
 from resilin.optim.line_search import Point, strong_wolfe
 from resilin.optim.optimizer import Closure, Group, Optimizer, Params
 
@@ -75,7 +75,7 @@ class LBFGS(Optimizer):
         params = self.param_groups[0]["params"]
         if param is not params[0]:  # which has the state of all
             return {}
-        shapes = [kinds.shape_of(each) for each in params]
+        shapes = [state_checks.shape_of(each) for each in params]
         flat = None if None in shapes else (sum(_elements(each) for each in params),)
         return dict.fromkeys(("d", "prev_flat_grad"), flat)
 
@@ -91,9 +91,9 @@ class LBFGS(Optimizer):
             return
         for name in _COUNTS:
             if entry.get(name) is not None:
-                kinds.check_value(f"{where}, {name}", entry[name], None)
+                state_checks.check_value(f"{where}, {name}", entry[name], None)
         begun = [name for name in (*_COUNTS[1:], *_RESULTS) if entry.get(name) is not None]
-        if not begun or (begun == ["n_iter"] and kinds.is_zero(entry["n_iter"])):
+        if not begun or (begun == ["n_iter"] and state_checks.is_zero(entry["n_iter"])):
             return
         if missing := [name for name in ("n_iter", *_RESULTS) if entry.get(name) is None]:
             raise UsageError(
@@ -101,16 +101,16 @@ class LBFGS(Optimizer):
                 "from all of them; was a part of the state left out?"
             )
         for name in ("t", "H_diag"):
-            kinds.check_value(f"{where}, {name}", entry[name], None)
+            state_checks.check_value(f"{where}, {name}", entry[name], None)
         shape = self._moment_shapes(self.param_groups[0], param)["d"]
         for name in _MEMORY:
             if not isinstance(entry[name], list | tuple):
                 raise UsageTypeError(f"{where}, {name} must be a list, got {entry[name]!r:.80}")
             for place, value in enumerate(entry[name]):
                 of = None if name == "ro" else param
-                kinds.check_value(f"{where}, {name}[{place}]", value, of)
+                state_checks.check_value(f"{where}, {name}[{place}]", value, of)
                 if of is not None:
-                    kinds.check_shape(f"{where}, {name}[{place}]", value, shape, param)
+                    state_checks.check_shape(f"{where}, {name}[{place}]", value, shape, param)
         counts = {name: len(entry[name]) for name in _MEMORY}
         if len(set(counts.values())) > 1:
             told = ", ".join(f"{count} in {name}" for name, count in counts.items())

@@ -9,24 +9,35 @@ import math
 import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from resilin._base import moments
+from resilin._base import fault_points
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
-from resilin.core.pieces import is_piece
-from resilin.core.public import blame
+from resilin.core.public import error_context
+from resilin.core.shard_metadata import is_piece
 from resilin.core.state.hooks import RemovableHandle
 from resilin.core.tensor import Tensor
 from resilin.errors import ResilinError, UsageError, UsageTypeError
-from resilin.optim import arrays, kinds
+from resilin.optim import numpy_state, state_checks
 
-Params = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
+ParamsT: TypeAlias = Iterable[Tensor] | Iterable[tuple[str, Tensor]] | Iterable[dict[str, Any]]
+Params = ParamsT
 Closure = Callable[[], Any]
 Group = dict[str, Any]
 Hook = Callable[..., Any]
 Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+class _RequiredParameter:
+    """The class of `required`."""
+
+    def __repr__(self) -> str:
+        return "<required parameter>"
+
+
+required = _RequiredParameter()  # the default of an option that has to be given
 
 ROUNDING = 1e-12  # a rate that a schedule has brought to 0 may be below it by so much: LinearLR ends at -1e-17
 
@@ -145,6 +156,8 @@ class Optimizer:
         if names is not None:
             group["param_names"] = names
         for name, default in self.defaults.items():
+            if default is required and name not in group:
+                raise UsageError(f"parameter group didn't specify a value of required optimization parameter {name}")
             group.setdefault(name, default)
         _check_common(type(self).__name__, group)
         self._check_group(group)
@@ -165,7 +178,7 @@ class Optimizer:
             f"{type(self).__name__}: optimizer contains a parameter group with duplicate parameters, which every step "
             "moves as often as they are named; in future, this will cause an error",
             UserWarning,
-            stacklevel=blame.level_of_user(),
+            stacklevel=error_context.level_of_user(),
         )
 
     def _check_group(self, group: Group) -> None:
@@ -173,7 +186,7 @@ class Optimizer:
 
     def _check_numbers(self, group: Group, *names: str) -> None:
         for name in names:
-            if not kinds.is_number(group[name]):
+            if not state_checks.is_number(group[name]):
                 raise UsageTypeError(f"{type(self).__name__}: {name} must be a number, got {group[name]!r:.80}")
 
     def _check_not_negative(self, group: Group, *names: str) -> None:
@@ -188,7 +201,7 @@ class Optimizer:
     def _check_several(self, group: Group, name: str, what: str, count: int) -> None:
         """UsageTypeError unless an option is a list or tuple of `count` numbers."""
         values = group[name]
-        if not (isinstance(values, list | tuple) and len(values) == count and all(map(kinds.is_number, values))):
+        if not (isinstance(values, list | tuple) and len(values) == count and all(map(state_checks.is_number, values))):
             got = f"{len(values)}: {values!r:.80}" if isinstance(values, list | tuple) else f"{values!r:.80}"
             raise UsageTypeError(f"{type(self).__name__}: {name} must be {what}, got {got}")
 
@@ -219,10 +232,10 @@ class Optimizer:
         with no_grad(), np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
             try:
                 for group in self.param_groups:
-                    moments.reached("optimizer")
+                    fault_points.reached("optimizer")
                     for each in (group,) if not (self._has_twins and self._twins_in_turn) else _without_twins(group):
                         self._update(each)
-                moments.reached("optimizer")
+                fault_points.reached("optimizer")
             except KeyError as error:
                 raise UsageError(
                     f"{type(self).__name__}.step: a parameter's state or options have no {error}; was the state that "
@@ -294,8 +307,8 @@ class Optimizer:
         for hook in list(self._load_pre_hooks.values()):
             replaced = hook(self, dict(state_dict))
             state_dict = state_dict if replaced is None else replaced
-        kinds.check(self, state_dict, Optimizer)
-        self._load(arrays.with_tensors(self, state_dict))
+        state_checks.check(self, state_dict, Optimizer)
+        self._load(numpy_state.with_tensors(self, state_dict))
         for hook in list(self._load_post_hooks.values()):
             hook(self)
 
@@ -307,7 +320,7 @@ class Optimizer:
         """
         check_state_dict(self, state_dict)
         if not self._load_pre_hooks:
-            kinds.check(self, state_dict, Optimizer)
+            state_checks.check(self, state_dict, Optimizer)
 
     @property
     def _kind(self) -> Optimizer:
@@ -320,7 +333,7 @@ class Optimizer:
 
     def _moment_shapes(self, group: Group, param: Tensor) -> dict[str, tuple[int, ...] | None]:
         """Of the states of `param` that are arrays, in a group with these options: their shapes. None: none yet."""
-        return dict.fromkeys(self._moments(group), kinds.shape_of(param))
+        return dict.fromkeys(self._moments(group), state_checks.shape_of(param))
 
     def _check_entry(self, where: str, entry: Mapping[str, Any], param: Tensor) -> None:
         """Raise UsageError for a state of `param` that no step can go on from; subclasses override it."""
@@ -368,7 +381,7 @@ def _check_common(where: str, group: Group) -> None:
     lr = group.get("lr")
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise UsageError(f"{where}: lr given as a tensor must have one element, got shape {list(lr.shape)}")
-    kinds.check_flags(where, group)
+    state_checks.check_flags(where, group)
     if group.get("foreach") and group.get("fused"):
         raise UsageError(f"{where}: foreach and fused cannot both be True; every step is one native call anyway")
     if group.get("differentiable"):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.api.half_precision import rounded_once
+from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError

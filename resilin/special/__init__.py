@@ -1,14 +1,14 @@
 """Special functions: the names of torch.special."""
 
-from resilin.core.api.math import exp2, expm1, log1p, logit, round, xlogy
-from resilin.core.api.neural import erf, log_softmax, softmax
-from resilin.core.api.neural import sigmoid as expit
-from resilin.core.api.reducing import logsumexp
-from resilin.core.api.special import digamma, erfc, erfinv, i0, polygamma, sinc, xlog1py
-from resilin.core.api.special import igamma as gammainc
-from resilin.core.api.special import igammac as gammaincc
-from resilin.core.api.special import lgamma as gammaln
-from resilin.core.api.special import mvlgamma as multigammaln
+from resilin.core.api.mathematics.arithmetic import exp2, expm1, log1p, logit, round, xlogy
+from resilin.core.api.mathematics.reducing import logsumexp
+from resilin.core.api.mathematics.special import digamma, erfc, erfinv, i0, polygamma, sinc, xlog1py
+from resilin.core.api.mathematics.special import igamma as gammainc
+from resilin.core.api.mathematics.special import igammac as gammaincc
+from resilin.core.api.mathematics.special import lgamma as gammaln
+from resilin.core.api.mathematics.special import mvlgamma as multigammaln
+from resilin.core.api.nn.neural import erf, log_softmax, softmax
+from resilin.core.api.nn.neural import sigmoid as expit
 from resilin.core.public import dispatch as _dispatch
 from resilin.special.functions import (
     bessel_j0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilin.core.api import special
+from resilin.core.api.mathematics import special
 from resilin.core.ops import special as special_ops  # declares the ops named below
 from resilin.core.ops.registry import OPS
 from resilin.core.tensor import Tensor
@@ -31,4 +31,4 @@ def spherical_bessel_j0(input: Tensor) -> Tensor:
         input = input * 1.0
     zero = input == 0
     safe = input.masked_fill(zero, 1)
-    return (safe.sin() / safe).masked_fill(zero, 1).masked_fill(input.isinf(), 0)  # type: ignore[no-any-return]
+    return (safe.sin() / safe).masked_fill(zero, 1).masked_fill(input.isinf(), 0)

@@ -1,4 +1,9 @@
-"""What tests of resilin, and of programs that use it, need: a clock to own, real etcd members, conformance suites.
+"""What tests of resilin, and of programs that use it, need: comparison of tensors by torch.testing's names, a clock to
+own, real etcd members, conformance suites.
 
 At the top of the floors: nothing in the library imports it, and it may import everything.
 """
+
+from resilin.testing.comparing import assert_allclose, assert_close
+
+__all__ = ["assert_allclose", "assert_close"]

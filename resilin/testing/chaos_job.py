@@ -61,12 +61,27 @@ def backward(model: DistributedDataParallel, plan: Any, x: Any, y: Any) -> None:
             F.cross_entropy(model(x[shard.indices]), y[shard.indices]).backward()
 
 
+def save(state: resilin.elastic.State, checkpoint: Path) -> None:
+    """Write the checkpoint, on one rank."""
+    if resilin.elastic.world().rank == 0:
+        resilin.save(state.state_dict(), checkpoint)
+
+
+def check_saved(steps: int, checkpoint: Path) -> None:
+    """UsageError unless the last checkpoint that was due has been written, whatever happened to the world there."""
+    due = steps // STEPS_PER_CHECKPOINT * STEPS_PER_CHECKPOINT
+    found = resilin.load(checkpoint)["step"] if checkpoint.exists() else 0
+    if found != due:
+        raise UsageError(f"{checkpoint}: expected the state of step {due}, found that of step {found}")
+
+
 def train(state: resilin.elastic.State, steps: int, pace_s: float, workers: int, checkpoint: Path) -> None:
     """One generation: from the last commit to `steps`."""
     if resilin.elastic.world().world_size < workers:
         pace_s *= SLOWER
     model = DistributedDataParallel(state.model, shards=SHARDS)
     x, y = samples(SAMPLES)
+    state.on_commit(every=STEPS_PER_CHECKPOINT, do=lambda state: save(state, checkpoint))
     while state.step < steps:
         for plan in state.sampler.steps():
             state.optimizer.zero_grad()
@@ -75,8 +90,6 @@ def train(state: resilin.elastic.State, steps: int, pace_s: float, workers: int,
             state.optimizer.step()
             state.scheduler.step()
             state.commit(plan)
-            if resilin.elastic.world().rank == 0 and state.step % STEPS_PER_CHECKPOINT == 0:
-                resilin.save(state.state_dict(), checkpoint)
             if state.step == steps:
                 break
 
@@ -99,6 +112,7 @@ def main() -> None:
         state.load_state_dict(resilin.load(checkpoint))
     resilin.elastic.run(timeout=args.timeout)(train)(state, args.steps, args.pace, args.workers, checkpoint)
     if resilin.elastic.world().rank == 0:
+        check_saved(args.steps, checkpoint)
         print(f"state sha256 {state.fingerprint()}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The conformance suite of `resilin.core.backends.Backend`: what every device type must do, as tests to inherit.
+"""The conformance suite of `resilin.core.backends.ArrayBackend`: what every device type must do, as tests to inherit.
 
     resilin.register_backend(Mine())
 

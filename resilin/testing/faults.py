@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from resilin._base.clock import SYSTEM
-from resilin.dist import phases
-from resilin.dist.group import ProcessGroup
-from resilin.dist.message import Kind
+from resilin.distributed.group.process_group import ProcessGroup
+from resilin.distributed.wire import call_phases
+from resilin.distributed.wire.frames import Kind
 from resilin.errors import UsageError
 
 CALLS = (
@@ -37,7 +37,7 @@ CALLS = (
 )
 """What a fault can be planned in. Object collectives, coalesced calls and new groups are made of these."""
 PHASES = ("start", "arrived", "agreeing", "agreed", "data", "moved", "end")
-"""Points of a call, see `dist.phases`; "agreeing" is data of the agreement. Each way of moving bytes has some of them.
+"""Points of a call, see `call_phases`; "agreeing" is data of the agreement. Each way of moving bytes has some of them.
 
 Collectives: shared memory: start, arrived, agreed, data, moved, arrived (nth=1), end; sockets: start, agreeing, agreed,
 data, end; several hosts: of both. send, recv: start, data (sockets), moved, end (send). connect and reconfigure: start,
@@ -132,7 +132,7 @@ class FaultPlan:
     @contextmanager
     def watching(self, rank: int) -> Iterator[None]:
         """Let the plan strike this thread, which is `rank`, and what it leaves to the worker threads of its groups."""
-        with phases.listening(_Rank(self, rank).hear):
+        with call_phases.listening(_Rank(self, rank).hear):
             yield
 
     def _add(
@@ -168,7 +168,7 @@ class _Rank:
         self._current = threading.local()  # what, call, seen: of the call that this thread is in
 
     def hear(self, phase: str, what: str, group: Any) -> None:
-        """As `dist.phases.Listener`."""
+        """As `call_phases.Listener`."""
         now = self._current
         with self._lock:
             if group is not None:

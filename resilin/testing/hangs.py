@@ -24,13 +24,14 @@ from resilin._base import flight
 from resilin._base.clock import SYSTEM, Deadline
 from resilin._base.flight import SUFFIX, Recorder
 from resilin._base.threads import OwnedThread
-from resilin.dist import api, loader, recorder, tree
-from resilin.dist.backends.base import METHODS
-from resilin.dist.world import get_world_size
-from resilin.elastic.hangs import blame, stalls
+from resilin.distributed.api import collectives
+from resilin.distributed.backends.base import METHODS
+from resilin.distributed.group.default_group import get_world_size
+from resilin.distributed.wire import flight_recorder, loader, shard_tree
+from resilin.elastic.hangs import blame, stall_record
 from resilin.elastic.hangs.blame import Verdict
-from resilin.elastic.hangs.pace import Pace
-from resilin.elastic.hangs.stalls import Stall, Standing
+from resilin.elastic.hangs.stall_record import Stall, Standing
+from resilin.elastic.hangs.step_time import StepTime
 from resilin.errors import UsageError
 from resilin.testing.faults import FaultPlan
 from resilin.testing.patience import PATIENCE_S
@@ -48,8 +49,8 @@ Hanging = Callable[[int, Make], Any]
 
 
 def _sum_along_tree(rank: int, make: Make) -> None:
-    plan = tree.plan(SHARDS, get_world_size())
-    api.tree_all_reduce({node: make(np.ones(4)) for node in plan.subtrees(rank)}, make(np.ones(4)), plan)
+    plan = shard_tree.plan(SHARDS, get_world_size())
+    collectives.tree_all_reduce({node: make(np.ones(4)) for node in plan.subtrees(rank)}, make(np.ones(4)), plan)
 
 
 def _rows(make: Make, root: bool = True) -> list[Any] | None:
@@ -57,15 +58,15 @@ def _rows(make: Make, root: bool = True) -> list[Any] | None:
 
 
 COLLECTIVES: Mapping[str, Hanging] = {
-    "barrier": lambda rank, make: api.barrier(),
-    "all_reduce": lambda rank, make: api.all_reduce(make(np.ones(4))),
-    "reduce": lambda rank, make: api.reduce(make(np.ones(4)), dst=0),
-    "broadcast": lambda rank, make: api.broadcast(make(np.ones(4)), src=HUNG),
-    "all_gather": lambda rank, make: api.all_gather(_rows(make) or [], make(np.ones(4))),
-    "reduce_scatter": lambda rank, make: api.reduce_scatter(make(np.ones(4)), _rows(make) or []),
-    "gather": lambda rank, make: api.gather(make(np.ones(4)), _rows(make, rank == 0), dst=0),
-    "scatter": lambda rank, make: api.scatter(make(np.ones(4)), _rows(make, rank == HUNG), src=HUNG),
-    "all_to_all": lambda rank, make: api.all_to_all(_rows(make) or [], _rows(make) or []),
+    "barrier": lambda rank, make: collectives.barrier(),
+    "all_reduce": lambda rank, make: collectives.all_reduce(make(np.ones(4))),
+    "reduce": lambda rank, make: collectives.reduce(make(np.ones(4)), dst=0),
+    "broadcast": lambda rank, make: collectives.broadcast(make(np.ones(4)), src=HUNG),
+    "all_gather": lambda rank, make: collectives.all_gather(_rows(make) or [], make(np.ones(4))),
+    "reduce_scatter": lambda rank, make: collectives.reduce_scatter(make(np.ones(4)), _rows(make) or []),
+    "gather": lambda rank, make: collectives.gather(make(np.ones(4)), _rows(make, rank == 0), dst=0),
+    "scatter": lambda rank, make: collectives.scatter(make(np.ones(4)), _rows(make, rank == HUNG), src=HUNG),
+    "all_to_all": lambda rank, make: collectives.all_to_all(_rows(make) or [], _rows(make) or []),
     "tree_all_reduce": _sum_along_tree,
 }
 """A call of each collective of a backend, in which others wait for rank HUNG."""
@@ -87,14 +88,14 @@ def judged(files: Sequence[Path]) -> Verdict:
     """What agents conclude of the flight recorders of all ranks of a job, in their order."""
     read = [flight.read(path) for path in files]
     workers = tuple(
-        Standing(rank=rank, pid=one.pid, doing="idle", calls=stalls.compact(one.calls), unread=one.damage)
+        Standing(rank=rank, pid=one.pid, doing="idle", calls=stall_record.compact(one.calls), unread=one.damage)
         for rank, one in enumerate(read)
     )
     told = json.loads(json.dumps(asdict(Stall(generation=1, round=1, workers=workers))))
-    return blame.judge(stalls.from_json(told).workers, len(files))
+    return blame.judge(stall_record.from_json(told).workers, len(files))
 
 
-def watch(files: Sequence[Path], pace: Pace) -> Named:
+def watch(files: Sequence[Path], pace: StepTime) -> Named:
     """Wait until no rank has made a call for as long as `pace` allows, and judge. UsageError when they never rest."""
     patience, last, since = Deadline(PATIENCE_S), -1, SYSTEM.monotonic()
     while not patience.passed():
@@ -118,7 +119,7 @@ def recorders(folder: Path, count: int) -> Iterator[list[Path]]:
     """Within the block each thread of `run_ranks` records into a file of its own, as a process would: the files."""
     files = files_of(folder, count)
     opened: dict[int, tuple[Recorder, Any]] = {}
-    lock, before = threading.Lock(), recorder._of_process
+    lock, before = threading.Lock(), flight_recorder._of_process
 
     def of_thread() -> tuple[Recorder, Any] | None:
         name = threading.current_thread().name.rpartition("rank-")[2]
@@ -127,14 +128,14 @@ def recorders(folder: Path, count: int) -> Iterator[list[Path]]:
         with lock:
             if int(name) not in opened:
                 made = Recorder(files[int(name)], socket.gethostname(), _CAPACITY)
-                opened[int(name)] = made, recorder.native_flight(made) if loader.native is not None else None
+                opened[int(name)] = made, flight_recorder.native_flight(made) if loader.native is not None else None
             return opened[int(name)]
 
-    recorder._of_process = of_thread
+    flight_recorder._of_process = of_thread
     try:
         yield files
     finally:
-        recorder._of_process = before
+        flight_recorder._of_process = before
         for made, native in opened.values():
             made.close()
             if native is not None:
@@ -153,7 +154,7 @@ def hangs(
     calls: Mapping[str, Hanging],
     *,
     make: Make = np.asarray,
-    pace: Pace | None = None,
+    pace: StepTime | None = None,
     comes: FaultPlan | None = None,
     **options: Any,
 ) -> dict[str, Named]:
@@ -169,7 +170,7 @@ def hangs(
     def rank_main(rank: int) -> None:
         try:
             for name, call in calls.items():
-                api.barrier()
+                collectives.barrier()
                 arrived.wait(PATIENCE_S)
                 if rank == HUNG and comes is None:
                     said[name].wait(PATIENCE_S)
@@ -182,7 +183,7 @@ def hangs(
         try:
             for name, event in said.items():
                 arrived.wait(PATIENCE_S)
-                found[name] = watch(files, pace or Pace(LIMIT_S))
+                found[name] = watch(files, pace or StepTime(LIMIT_S))
                 event.set()
         finally:
             for event in said.values():

@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces joined by a veth pair."""
+"""Several hosts on one machine: network namespaces, two joined by a veth pair or any number by a switch."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 
 _COMMAND_TIMEOUT_S = 10
+_NOBODY = "02:00:00:00:00:00"  # an address of the link layer that no host has
 _numbers = count()  # of the pairs that this process makes: names and addresses must differ
 
 
@@ -30,7 +31,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """One of the two."""
+    """One of them."""
 
     name: str
     """Of its namespace."""
@@ -53,6 +54,18 @@ class Host:
     def cut(self, link: int = 0) -> None:
         """Take a link down."""
         self.ip("link", "set", self.links[link].device, "down")
+
+    def cut_from(self, other: Host) -> None:
+        """From now on nothing gets to `other` or comes from it, on a switch: packets go nowhere, and nobody says so."""
+        for one, two in ((self, other), (other, self)):
+            for address in (two.links[0].address, two.links[0].address6):
+                one.ip("neigh", "replace", address, "lladdr", _NOBODY, "dev", one.links[0].device, "nud", "permanent")
+
+    def meets(self, other: Host) -> None:
+        """End what `cut_from` did."""
+        for one, two in ((self, other), (other, self)):
+            for address in (two.links[0].address, two.links[0].address6):
+                one.ip("neigh", "del", address, "dev", one.links[0].device)
 
     def restore(self, link: int = 0) -> None:
         """Take it up again; its IPv6 addresses are gone."""
@@ -81,13 +94,49 @@ def two_hosts(links: int = 1) -> Iterator[Sequence[Host]]:
         for host in hosts:
             host.ip("link", "set", "lo", "up")
             for link in host.links:
-                host.ip("addr", "add", f"{link.address}/24", "dev", link.device)
-                host.ip("addr", "add", f"{link.address6}/64", "dev", link.device, "nodad")
-                host.ip("link", "set", link.device, "up")
+                _bring_up(host, link)
         yield hosts
     finally:
         for host in made:
             _ip("netns", "del", host.name)
+
+
+@contextmanager
+def switched_hosts(count: int) -> Iterator[Sequence[Host]]:
+    """That many hosts which reach one another through a switch and nothing else, until the block ends.
+
+    NotPermitted: needs CAP_SYS_ADMIN.
+    """
+    number = next(_numbers)
+    hosts = [_host(number, at + 1, chr(ord("a") + at), 1) for at in range(count)]
+    switch = f"rs{os.getpid()}s{number}"
+    made = []
+    try:
+        try:
+            for name in (switch, *(host.name for host in hosts)):
+                _ip("netns", "add", name)
+                made.append(name)
+            _ip("-n", switch, "link", "add", "switch", "type", "bridge")
+            _ip("-n", switch, "link", "set", "switch", "up")
+        except (subprocess.CalledProcessError, FileNotFoundError) as error:
+            raise NotPermitted(str(getattr(error, "stderr", error) or error).strip()) from error
+        for port, host in enumerate(hosts):
+            link = host.links[0]
+            pair = ("link", "add", link.device, "netns", host.name, "type", "veth", "peer", "name", f"port{port}")
+            _ip(*pair, "netns", switch)
+            _ip("-n", switch, "link", "set", f"port{port}", "master", "switch", "up")
+            host.ip("link", "set", "lo", "up")
+            _bring_up(host, link)
+        yield hosts
+    finally:
+        for name in made:
+            _ip("netns", "del", name)
+
+
+def _bring_up(host: Host, link: Link) -> None:
+    host.ip("addr", "add", f"{link.address}/24", "dev", link.device)
+    host.ip("addr", "add", f"{link.address6}/64", "dev", link.device, "nodad")
+    host.ip("link", "set", link.device, "up")
 
 
 def _host(number: int, at: int, side: str, links: int) -> Host:

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def held(count: int = 1, host: str = "127.0.0.1") -> Iterator[list[int]]:
-    """`count` ports of `host`, an IPv4 address; others' until the block ends."""
+    """`count` ports of `host`, a numeric address; others' until the block ends."""
     with contextlib.ExitStack() as stack:
-        holders = [stack.enter_context(socket.socket()) for _ in range(count)]
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        holders = [stack.enter_context(socket.socket(family)) for _ in range(count)]
         for one in holders:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind((host, 0))

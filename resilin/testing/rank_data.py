@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from resilin.dist.reduce_op import Array, ReduceOp
+from resilin.distributed.wire.reduce_op import Array, ReduceOp
 
 _HALF = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 

@@ -19,17 +19,17 @@ from resilin._base import env
 from resilin._base.threads import OwnedThread
 from resilin.core import rng
 from resilin.core.machine import memory
-from resilin.dist.backends.registry import BackendConfig
-from resilin.dist.endpoint import Endpoint, Listener
-from resilin.dist.group import ProcessGroup, connect
-from resilin.dist.kv import FileStore
-from resilin.dist.world import set_default_group, use_group
+from resilin.distributed.backends.registry import BackendConfig
+from resilin.distributed.connections.listener import Endpoint, Listener
+from resilin.distributed.group.default_group import set_default_group, use_group
+from resilin.distributed.group.process_group import ProcessGroup, connect
+from resilin.distributed.stores import FileStore
 from resilin.errors import UsageError
 from resilin.testing.faults import FaultPlan, Killed
+from resilin.testing.job_secret import SECRET
 from resilin.testing.patience import PATIENCE_S
 
 TRANSPORTS = ("shm", "unix", "tcp", "hosts")
-_SECRET = "test"  # the listeners' from the start: one of the environment is another job's
 
 
 @dataclass
@@ -81,7 +81,8 @@ def run_ranks(
     `told(rank, endpoint)` is what the others are told of a rank's endpoint: that of a relay before it, say.
     `faults` strike where the plan says; a rank it kills has neither value nor error.
     """
-    listeners = [listener(transport, rank, _SECRET) for rank in range(count)]
+    # the secret is the listeners' from the start: one of the environment is another job's
+    listeners = [listener(transport, rank, SECRET) for rank in range(count)]
     endpoints = [told(rank, each.endpoint).describe() for rank, each in enumerate(listeners)]
     outcome = Outcome()
     groups: dict[int, ProcessGroup] = {}
@@ -102,7 +103,7 @@ def run_ranks(
                 rank,
                 group_name=group_name,
                 generation=1,
-                secret=_SECRET,
+                secret=SECRET,
                 timeout_s=timeout_s,
                 backends=BackendConfig(backend(rank) if callable(backend) else backend),
             )
@@ -191,7 +192,7 @@ def start_ranks(count: int, source: str, directory: str, **overrides: str) -> li
                 "RANK": str(rank),
                 "WORLD_SIZE": str(count),
                 "TEST_INIT_METHOD": f"file://{directory}/rendezvous",
-                "RESILIN_SECRET": "test",
+                "RESILIN_SECRET": SECRET,
                 **overrides,
             },
         )

@@ -76,7 +76,11 @@ class Relay:
                 near, _ = self._listening.accept()
             except OSError:
                 return
-            far = socket.create_connection(self._target)
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:  # it listens no more: who came hears of that as without us
+                near.close()
+                continue
             with self._lock:
                 self._sockets += [near, far]
                 self._pumps.append(OwnedThread("relay-pump", partial(self._pump, near, far, True)))

@@ -87,8 +87,9 @@ class S3Server:
     def _answer(self) -> str:
         pipe = self._process.stdout
         assert pipe is not None
-        ready, _, _ = select.select([pipe], [], [], _ANSWER_S)
-        line = pipe.readline() if ready else b""
+        poller = select.poll()  # not `select`, which knows 1024 descriptors
+        poller.register(pipe, select.POLLIN)
+        line = pipe.readline() if poller.poll(_ANSWER_S * 1000) else b""
         if not line:
             raise ResilinError(
                 f"the S3 server does not answer (exit status {self._process.poll()}); does "

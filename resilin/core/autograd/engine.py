@@ -15,15 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from resilin._base import moments
+from resilin._base import fault_points
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import NODE_HOOKS
 from resilin.core.autograd.tape import Node, Pick, edge_of
 from resilin.core.device import CPU, different_devices, lacking
 from resilin.core.kernels.contiguous import ascontiguousarray
 from resilin.core.ops.calling import as_array
-from resilin.core.ops.guarding import SILENT, restore, silence
-from resilin.core.ops.regions import Product, Region, written_out
+from resilin.core.ops.errstate import SILENT, restore, silence
+from resilin.core.ops.lazy_gradients import Product, Region, written_out
 from resilin.core.ops.registry import TENSOR_XP, Op
 from resilin.core.ops.shape import permute_dims
 from resilin.core.tensor import Tensor, wrap
@@ -34,10 +34,10 @@ _by_seq = attrgetter("seq")
 
 class _Running(threading.local):
     def __init__(self) -> None:
-        self.runs: list[_Run] = []
+        self.runs: list[Run] = []
 
 
-_running = _Running()
+running = _Running()
 
 
 def queue_callback(fn: Callable[[], None], outermost: bool = False) -> None:
@@ -45,18 +45,18 @@ def queue_callback(fn: Callable[[], None], outermost: bool = False) -> None:
 
     outermost: of those that run inside one another (a reentrant checkpoint's), the one that all others are part of.
     """
-    if not _running.runs:
+    if not running.runs:
         raise RuntimeError("queue_callback: no backward is running in this thread")
-    _running.runs[0 if outermost else -1].callbacks.append(fn)
+    running.runs[0 if outermost else -1].callbacks.append(fn)
 
 
-def outermost() -> _Run | None:
+def outermost() -> Run | None:
     """The backward that runs in this thread, the outer one where backwards are nested (as in a reentrant checkpoint):
     something to tell it from others by, and its `callbacks` run at its end. None when none runs."""
-    return _running.runs[0] if _running.runs else None
+    return running.runs[0] if running.runs else None
 
 
-class _Run:
+class Run:
     """One backward. With `create`, gradients are recorded tensors; otherwise they are bare arrays."""
 
     __slots__ = ("callbacks", "capture", "captured", "create", "grads", "keep", "owned", "sums", "targets", "uses")
@@ -135,10 +135,10 @@ class _Run:
             self.owned.add(edge)
         g.add_to(before)
 
-    def walk(self, order: list[Node]) -> None:
+    def walk(self, order: Sequence[Node]) -> None:
         """Run every node's rule and hand its gradients on."""
         grads, create, keep, targets = self.grads, self.create, self.keep, self.targets if self.capture else None
-        heard = moments.heard
+        heard = fault_points.heard
         for node in order:
             if heard is not None:
                 heard("backward")
@@ -162,18 +162,7 @@ class _Run:
             try:
                 parts = list(node.run_recorded(TENSOR_XP, g) if create else node.run(g))
             except Exception as error:
-                if node.trace is not None:
-                    error.add_note("forward call of this operation:\n" + "".join(node.trace))
-                if (
-                    isinstance(error, ValueError | IndexError)
-                    and isinstance(node.op, Op)
-                    and not isinstance(error, ResilinError)
-                ):  # numpy's: the rule met arrays that no longer fit
-                    raise RuntimeError(
-                        f"{node.name()}: what it saved does not fit its gradient of shape {_shape(g)}: {error}"
-                    ) from error
-                if isinstance(error, AttributeError) and isinstance(node.op, Op):
-                    raise lacking(f"the gradient of {node.op.name}", error) from None
+                explain(error, node, g)
                 raise
             if hooks is not None or mode.anomaly:
                 parts = [written_out(part) for part in parts]
@@ -181,7 +170,7 @@ class _Run:
                 parts = hooks.behind(parts, g, node.dev)
             del g
             if mode.anomaly and mode.check_nan:
-                _check_nan(node, parts)
+                check_nan(node, parts)
             if not keep:
                 node.free()
             self.hand_on(node, parts)
@@ -252,6 +241,20 @@ class _Run:
             if result is not None:
                 value = _checked(hook, result, value)
         return value if self.create else value._array
+
+
+def explain(error: Exception, node: Node, g: Any) -> None:
+    """Say what is known of `error`, which the rule of `node` raised for `g`; raise another one that says it better."""
+    if node.trace is not None:
+        error.add_note("forward call of this operation:\n" + "".join(node.trace))
+    if (
+        isinstance(error, ValueError | IndexError) and isinstance(node.op, Op) and not isinstance(error, ResilinError)
+    ):  # numpy's: the rule met arrays that no longer fit
+        raise RuntimeError(
+            f"{node.name()}: what it saved does not fit its gradient of shape {_shape(g)}: {error}"
+        ) from error
+    if isinstance(error, AttributeError) and isinstance(node.op, Op):
+        raise lacking(f"the gradient of {node.op.name}", error) from None
 
 
 def _checked(hook: Any, result: Any, before: Tensor) -> Tensor:
@@ -369,7 +372,8 @@ def _references_when_alone() -> int:
 _ALONE = _references_when_alone()
 
 
-def _check_nan(node: Node, parts: Any) -> None:
+def check_nan(node: Node, parts: Any) -> None:
+    """RuntimeError where a gradient of an input of `node` is not a number."""
     for index, part in enumerate(parts):
         array = part._array if isinstance(part, Tensor) else part
         if array is not None and array.dtype.kind in "fc" and bool(np.isnan(np.sum(array))):
@@ -379,7 +383,7 @@ def _check_nan(node: Node, parts: Any) -> None:
             raise error
 
 
-def _start(run: _Run, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Any]:
+def start(run: Run, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> list[Any]:
     """Put the first gradients in place; gives the roots."""
     roots = []
     for tensor, gradient in zip(tensors, gradients, strict=True):
@@ -432,13 +436,13 @@ def run_backward(
     batched ones; `create_graph` implies it."""
     capture = capture and targets is not None
     chosen = None if targets is None else {edge_of(t) for t in targets}
-    run = _Run(create_graph or recorded, retain_graph, chosen, capture)
+    run = Run(create_graph or recorded, retain_graph, chosen, capture)
     before = mode.grad
     mode.grad = create_graph
-    _running.runs.append(run)
+    running.runs.append(run)
     token = silence(SILENT)
     try:
-        roots = _start(run, tensors, gradients)
+        roots = start(run, tensors, gradients)
         order = run.plan(roots)
         for root in roots:
             if not isinstance(root, Node):
@@ -450,7 +454,7 @@ def run_backward(
             run.callbacks.pop(0)()
     finally:
         restore(token)
-        _running.runs.pop()
+        running.runs.pop()
         mode.grad = before
     if targets is None or not capture:
         return []

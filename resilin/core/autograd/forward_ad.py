@@ -12,8 +12,8 @@ import threading
 from typing import Any, NamedTuple
 
 from resilin.core.autograd import tangents as by_nodes
+from resilin.core.autograd.batched_vjp import pull
 from resilin.core.autograd.grad_mode import enable_grad, mode
-from resilin.core.autograd.pulling import pull
 from resilin.core.autograd.transforms import depends_on_more, new_place, zeros_with
 from resilin.core.batching.levels import union
 from resilin.core.tensor import Tensor
@@ -38,6 +38,11 @@ class _Levels(threading.local):
 
 
 _levels = _Levels()
+
+
+def is_active() -> bool:
+    """Return whether this thread is inside a level of forward mode."""
+    return bool(_levels.stack)
 
 
 def enter_dual_level() -> int:

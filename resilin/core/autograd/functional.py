@@ -217,7 +217,7 @@ def _join(column: list[Tensor], out: Tensor, source: Tensor) -> Tensor:
         zeros = source._dev.xp.zeros
         return wrap(zeros((*out._array.shape, *source._array.shape), source._array.dtype), source._dev)
     joined: Tensor = stack.call(column, 0)
-    return joined.reshape(*out.shape, *source.shape)  # type: ignore[no-any-return]
+    return joined.reshape(*out.shape, *source.shape)
 
 
 def hessian(

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from resilin.core.autograd import engine, pulling
+from resilin.core.autograd import batched_vjp, engine
 from resilin.core.autograd.nodes import GradientEdge, stand_in
 from resilin.core.autograd.tape import edge_of
 from resilin.core.autograd.vmap import vmap
@@ -57,7 +57,7 @@ def grad(
     if is_grads_batched:
         return _of_batch(outs, ins, seeds, retain_graph, create_graph, allow_unused, materialize_grads)
     keep = create_graph if retain_graph is None else retain_graph
-    found = pulling.pull(outs, ins, seeds, retain_graph=keep, create_graph=create_graph)
+    found = batched_vjp.pull(outs, ins, seeds, retain_graph=keep, create_graph=create_graph)
     if materialize_grads:
         return tuple(zeros_like(t) if g is None else g for g, t in zip(found, ins, strict=True))
     for place, g in enumerate(found):

@@ -230,7 +230,7 @@ class _All:
 
         def arrived(gradient: Tensor) -> None:
             waiting = self._runs.__dict__
-            key = str(id(engine._running.runs[-1]))
+            key = str(id(engine.running.runs[-1]))
             if key not in waiting:
                 waiting[key] = [None] * self._count
                 engine.queue_callback(lambda: self._end(waiting.pop(key)))
@@ -256,7 +256,7 @@ class _Any:
 
         def arrived(gradient: Tensor) -> None:
             seen = self._runs.__dict__
-            key = str(id(engine._running.runs[-1]))
+            key = str(id(engine.running.runs[-1]))
             if key not in seen:
                 seen[key] = True
                 engine.queue_callback(lambda: seen.pop(key))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.dtype import NpDtype
-from resilin.core.ops.guarding import FLOAT32, ON_HOST, is_half, widened
+from resilin.core.ops.errstate import FLOAT32, ON_HOST, is_half, widened
 from resilin.core.tensor import Tensor
 
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from resilin.core.autograd.batched_vjp import in_sight, out_of_sight, pull
 from resilin.core.autograd.engine import undo
 from resilin.core.autograd.function import FunctionNode, has_own_jvp
 from resilin.core.autograd.grad_mode import enable_grad
-from resilin.core.autograd.pulling import in_sight, out_of_sight, pull
 from resilin.core.autograd.tape import Node, Pick, edge_of
 from resilin.core.batching.levels import inner, union
 from resilin.core.ops.creation import zeros_like

@@ -19,7 +19,7 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import METADATA, NODE_HOOKS, GradientEdge, NodeHooks, node_of
 from resilin.core.autograd.rule_inputs import Meta, is_wide, wide, wide_recorded
 from resilin.core.dtype import NpDtype
-from resilin.core.ops.guarding import is_half, widened
+from resilin.core.ops.errstate import is_half, widened
 from resilin.core.state.hooks import RemovableHandle, add_hook
 from resilin.core.state.versions import InferenceCount, View, share_version
 from resilin.core.tensor import Tensor, wrap
@@ -320,7 +320,7 @@ def check_layout(shown: Any, tensor: Tensor) -> None:
         )
 
 
-def refresh(tensor: Tensor, view: View) -> None:
+def refresh(tensor: Tensor, view: View[Tensor]) -> None:
     """Record a view anew from its base, whose history an in-place write has changed."""
     fresh = view.base
     for op, params in view.chain:

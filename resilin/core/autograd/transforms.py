@@ -14,8 +14,8 @@ from typing import Any
 
 from resilin.core import trees
 from resilin.core.autograd import tangents
+from resilin.core.autograd.batched_vjp import pull
 from resilin.core.autograd.grad_mode import enable_grad, mode
-from resilin.core.autograd.pulling import pull
 from resilin.core.autograd.tape import Node, edge_of
 from resilin.core.autograd.vmap import vmap
 from resilin.core.batching.levels import current, full, hide, inner, levels_of, union

@@ -15,7 +15,7 @@ import numpy as np
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 
-class Backend(ABC):
+class ArrayBackend(ABC):
     """Arrays of one kind of device, `type`: devices are called "type:0", "type:1" and so on.
 
     `xp` is the namespace that ops' forward and gradient functions get: numpy's names (array API) plus the extras listed
@@ -26,6 +26,8 @@ class Backend(ABC):
 
     type: str
     xp: Any
+    elements: bool = True
+    """Whether arrays have elements; without them, `empty` makes what has a shape and a dtype only."""
     unsupported: Mapping[str, str] = _NONE
     """Ops that raise NotImplementedError on these devices, with the reason."""
     nondeterministic: Mapping[str, str] = _NONE
@@ -43,6 +45,10 @@ class Backend(ABC):
     @abstractmethod
     def from_host(self, array: np.ndarray[Any, Any], index: int) -> Any:
         """A copy of a numpy array in the memory of device `index`."""
+
+    def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A new array, of which nothing is known but shape and dtype; asked for where there are no `elements`."""
+        raise NotImplementedError(f"backend {self.type!r} makes arrays by its `xp`")
 
     @abstractmethod
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.backends.base import Backend
+from resilin.core.backends.base import ArrayBackend
 from resilin.core.backends.cupy_names import make_xp
 from resilin.core.kernels.common import register_namespace
 from resilin.errors import OutOfMemoryError
@@ -37,7 +37,7 @@ def load(host: Any) -> CupyBackend:
     return CupyBackend(cupy, importlib.import_module("cupyx"), host)
 
 
-class CupyBackend(Backend):
+class CupyBackend(ArrayBackend):
     """CUDA devices through CuPy."""
 
     type = "cuda"
@@ -54,6 +54,11 @@ class CupyBackend(Backend):
     def count(self) -> int:
         """Number of CUDA devices that this process sees."""
         return int(self.cupy.cuda.runtime.getDeviceCount())
+
+    def cuda_version(self) -> str:
+        """The version of CUDA, such as "12.9"."""
+        number = int(self.cupy.cuda.runtime.runtimeGetVersion())
+        return f"{number // 1000}.{number % 1000 // 10}"
 
     def current(self) -> int:
         """The device that `cuda` without a number means."""

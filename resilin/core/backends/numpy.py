@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.backends import quick
-from resilin.core.backends.base import Backend
+from resilin.core.backends import small_array
+from resilin.core.backends.base import ArrayBackend
 from resilin.core.kernels import contiguous, gemm, joining, pack, places, reduce_rows, sigmoid
 
 Array = np.ndarray[Any, Any]
@@ -86,15 +86,15 @@ def make_xp() -> SimpleNamespace:
         "matmul": gemm.matmul,
         "matmul_add": gemm.matmul_add,
         "sigmoid": sigmoid.forward,
-        "broadcast_to": quick.broadcast_to,
-        "expand_dims": quick.expand_dims,
-        "squeeze": quick.squeeze,
-        "ones_like": quick.ones_like,
-        "stack": quick.stack,
-        "any": quick.any,
-        "all": quick.all,
-        "max": quick.max,
-        "min": quick.min,
+        "broadcast_to": small_array.broadcast_to,
+        "expand_dims": small_array.expand_dims,
+        "squeeze": small_array.squeeze,
+        "ones_like": small_array.ones_like,
+        "stack": small_array.stack,
+        "any": small_array.any,
+        "all": small_array.all,
+        "max": small_array.max,
+        "min": small_array.min,
         "scatter_add_zeros": places.add_along,
         "take_along_axis": _take_along_axis,
         "write_at": _write_at,
@@ -107,7 +107,7 @@ def make_xp() -> SimpleNamespace:
     return made
 
 
-class NumpyBackend(Backend):
+class NumpyBackend(ArrayBackend):
     """The host's memory."""
 
     type = "cpu"

@@ -130,6 +130,11 @@ def current() -> tuple[Level, ...]:
     return tuple(level for level in _here.levels if not level.single)
 
 
+def running_here() -> bool:
+    """Return whether this thread is inside a vmap."""
+    return bool(_here.levels)
+
+
 class entered:
     """Inside, `level` is the innermost of this thread."""
 
@@ -270,7 +275,7 @@ class BatchedTensor(Tensor):
     """A tensor as it looks inside vmap; `_inner` is the whole, with the dimensions of `levels` in front."""
 
     __slots__ = ("_inner", "levels")
-    __tensor_function__ = dispatch.disabled  # functions see it as any other tensor
+    __tensor_function__ = __torch_function__ = dispatch.disabled  # functions see it as any other tensor
     _inner: Tensor
     levels: tuple[Level, ...]
     __hash__ = object.__hash__

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from resilin.core.kernels.common import Array
+from resilin.core.kernels.common import Array, array_namespace, has_elements
 
 
 def places(starts: Array, ends: Array) -> Array:
@@ -23,6 +23,8 @@ def fractional_starts(samples: Array, size: int, kernel: int, count: int) -> Arr
 
     The numbers are rounded in the samples' dtype, and the last window ends with the dimension.
     """
+    if not has_elements(samples):
+        samples = np.zeros(samples.shape, samples.dtype)
     starts = np.full((*samples.shape, count), size - kernel, np.int64)
     if count > 1:
         alpha = samples.dtype.type((size - kernel) / (count - 1))
@@ -37,6 +39,9 @@ def positions(x: Array, windows: list[Array]) -> Array:
 
     Shape: x (N, C, ...); `windows` has `places` per dimension, (M, L) or (N, C, M, L); result (N, C, M, ...).
     """
+    if not has_elements(x):
+        lengths: list[int] = [window.shape[-2] for window in windows]
+        return array_namespace(x).empty((*x.shape[:2], *lengths), np.int64)  # type: ignore[no-any-return]
     sizes = x.shape[2:]
     value = x
     index = np.broadcast_to(np.arange(math.prod(sizes)).reshape(sizes), x.shape)

@@ -21,11 +21,19 @@ def compute_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 _NAMESPACES: dict[type, Any] = {}
+_WITHOUT_ELEMENTS: set[type] = set()
 
 
-def register_namespace(kind: type, xp: Any) -> None:
-    """Let `array_namespace` give `xp` for arrays of type `kind`."""
+def register_namespace(kind: type, xp: Any, elements: bool = True) -> None:
+    """Let `array_namespace` give `xp` for arrays of type `kind`; `elements`: whether they have some to look at."""
     _NAMESPACES[kind] = xp
+    if not elements:
+        _WITHOUT_ELEMENTS.add(kind)
+
+
+def has_elements(array: Any) -> bool:
+    """Whether there is something in `array` to look at: not on the meta device."""
+    return type(array) not in _WITHOUT_ELEMENTS
 
 
 def array_namespace(array: Any) -> Any:
@@ -34,6 +42,11 @@ def array_namespace(array: Any) -> Any:
     For code that is given arrays and no `xp`: references of kernels, constants of a rule that is being recorded.
     """
     return _NAMESPACES.get(type(array), np)
+
+
+def is_readable(array: Any) -> bool:
+    """Whether there are elements to look at: not in an empty array, and not on the meta device."""
+    return bool(array.size) and has_elements(array)
 
 
 def is_array(value: Any) -> bool:

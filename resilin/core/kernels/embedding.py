@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from resilin.core.kernels.common import Array, array_namespace, compute_dtype
+from resilin.core.kernels.common import Array, array_namespace, compute_dtype, is_readable
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
@@ -31,7 +31,7 @@ def backward(g: Array, index: Array, num: int, padding_idx: int | None) -> Array
 
 
 def _check(index: Array, num: int) -> None:
-    if index.size and (int(index.min()) < 0 or int(index.max()) >= num):
+    if is_readable(index) and (int(index.min()) < 0 or int(index.max()) >= num):
         wrong = index[(index < 0) | (index >= num)][0]
         raise UsageError(f"embedding: index {int(wrong)} is outside [0, {num}); the table has {num} rows")
 

@@ -1,4 +1,4 @@
-"""Matrix products: panels and tiles in registers, on this library's own threads (cpu/product.hpp).
+"""Matrix products: panels and tiles in registers, on this library's own threads (native/matmul/product.hpp).
 
 An element of a product of matrices is a sum over K in an order that K alone decides, so a result has the same bits for
 any number of threads, any strides, and on every x86-64 CPU with fused multiply-adds. Products with a vector, and of

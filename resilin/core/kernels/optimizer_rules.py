@@ -1,8 +1,8 @@
 """Steps of the elementwise optimizers: many parameters in one call, in place. A rule is a formula over one parameter.
 
 The constants of a rule are made by the optimizer in float64 and rounded to the parameter's dtype here; the native form
-(cpu/optimizer_rules.cpp) takes the same lists and constants in the same order. Formulas and their order: PyTorch's; a
-square is scaled before it is squared, so that large gradients do not overflow.
+(native/kernels/optimizer_rules.cpp) takes the same lists and constants in the same order. Formulas and their order are
+PyTorch's; a square is scaled before it is squared, so that large gradients do not overflow.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.kernels.common import Array, array_namespace, compute_dtype
+from resilin.core.kernels.common import Array, array_namespace, compute_dtype, has_elements
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
@@ -54,6 +54,9 @@ def max2d_forward(
         out = _native_max_pool2d_forward(x, P, Q, *kernel, *stride, *padding, *dilation)
         if out is not None:
             return out  # type: ignore[no-any-return]
+    if not has_elements(x):
+        xp = array_namespace(x)
+        return xp.empty((*x.shape[:2], P, Q), x.dtype), xp.empty((*x.shape[:2], P, Q), np.int64)
     return reference_max2d_forward(x, (P, Q), kernel, stride, padding, dilation)
 
 

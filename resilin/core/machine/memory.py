@@ -30,7 +30,10 @@ def install() -> None:
 
 
 def locate(array: Array) -> tuple[int, int] | None:
-    """(arena id, byte offset) of the array's first element when all of it lies in one arena, else None."""
+    """(arena id, byte offset) of the array's first element when all of it lies in one arena, else None.
+
+    None, too, of memory that was lent (`lending`); what was located is not lent before it is freed.
+    """
     return _locate(array)  # type: ignore[no-any-return]
 
 
@@ -80,8 +83,11 @@ class Readers:
 
 def stats() -> dict[str, int]:
     """Bytes in use (`allocated`), the most ever in use (`peak`) and bytes in arenas (`reserved`); the number of
-    `arenas`, of freed blocks reused (`hits`) and of blocks made fresh (`misses`)."""
-    return _stats() or dict.fromkeys(("allocated", "peak", "reserved", "hits", "misses", "arenas"), 0)
+    `arenas`, of freed blocks reused (`hits`), of blocks made fresh (`misses`), of `loans` to other processes and of
+    `windows` on what those have lent."""
+    return _stats() or dict.fromkeys(
+        ("allocated", "peak", "reserved", "hits", "misses", "arenas", "loans", "windows"), 0
+    )
 
 
 def empty_cache() -> None:

@@ -15,11 +15,11 @@ from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, device, different_devices, lacking
 from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.kernels.loader import native
-from resilin.core.ops.guarding import refused
+from resilin.core.ops.errstate import refused
 from resilin.core.state.versions import View
 from resilin.core.state.write_log import LOGS
 from resilin.core.tensor import Parameter, Tensor, wrap, wrap_in_python
-from resilin.errors import ResilinError
+from resilin.errors import NoElements, ResilinError
 
 
 class Declared(Protocol):
@@ -250,7 +250,7 @@ def to_float(x: Any) -> Any:
     return x.astype(dtypes.default_np()) if x.dtype.kind in "iub" else x
 
 
-_ARRAY_ERRORS = (ValueError, TypeError, IndexError, AttributeError)
+_ARRAY_ERRORS = (ValueError, TypeError, IndexError, AttributeError, NoElements)
 
 
 def op_error(op: Declared, arrays: Any, params: Any, error: Exception) -> Exception:
@@ -259,6 +259,8 @@ def op_error(op: Declared, arrays: Any, params: Any, error: Exception) -> Except
     IndexError stays one, a wrong type of a parameter stays a TypeError, everything else is a RuntimeError. Errors that
     are resilin's own already pass as they are.
     """
+    if isinstance(error, NoElements):
+        return NoElements(f"{op.name}: {error}")
     if isinstance(error, ResilinError):
         return error
     if isinstance(error, AttributeError):

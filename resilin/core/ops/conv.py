@@ -12,7 +12,7 @@ import numpy as np
 
 from resilin.core.kernels import conv2d as conv_kernel
 from resilin.core.kernels import pool as pool_kernel
-from resilin.core.ops.guarding import ON_DEVICES
+from resilin.core.ops.errstate import ON_DEVICES
 from resilin.core.ops.registry import op, override
 
 

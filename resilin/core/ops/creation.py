@@ -14,7 +14,7 @@ from resilin.core import nested_data
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, default_device, device
-from resilin.core.ops.guarding import SILENT, restore, silence
+from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.state.memory_format import orders
 from resilin.core.state.size import lengths_of
 from resilin.core.tensor import Tensor, wrap
@@ -66,10 +66,24 @@ class layout:
 strided = layout("strided")
 
 
+_device = device  # a function's argument has its name
+
+
 def finish(array: Any, dev: Any, requires_grad: bool = False) -> Tensor:
     """A new leaf over a numpy array, moved to a device (the default one for None)."""
     target = default_device() if dev is None else device(dev)
     made = wrap(array if target is CPU else target.backend.from_host(array, target.index or 0), target)
+    return made.requires_grad_(requires_grad) if requires_grad else made
+
+
+def finish_new(
+    make: Callable[[], Any], shape: tuple[int, ...], dtype: Any, dev: Any, requires_grad: bool = False
+) -> Tensor:
+    """`finish` of what `make` gives, a numpy array of this shape and dtype. It is not called for the meta device."""
+    target = default_device() if dev is None else device(dev)
+    if target is CPU or target.xp.elements:
+        return finish(make(), target, requires_grad)
+    made = wrap(target.backend.empty(shape, dtype), target)
     return made.requires_grad_(requires_grad) if requires_grad else made
 
 
@@ -184,21 +198,28 @@ def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
 @factory
 def zeros(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Zeros."""
-    return finish(np.zeros(shape_of(sizes if size is None else (size,)), _np(dtype)), device, requires_grad)
+    shape, kind = shape_of(sizes if size is None else (size,)), _np(dtype)
+    return finish_new(lambda: np.zeros(shape, kind), shape, kind, device, requires_grad)
 
 
 @factory
 def ones(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones."""
-    array = np.empty(shape_of(sizes if size is None else (size,)), _np(dtype))
+    shape, kind = shape_of(sizes if size is None else (size,)), _np(dtype)
+    return finish_new(lambda: _ones(shape, kind), shape, kind, device, requires_grad)
+
+
+def _ones(shape: tuple[int, ...], kind: Any) -> Any:
+    array = np.empty(shape, kind)
     array.fill(1)  # in half of the time that np.ones takes for a small one
-    return finish(array, device, requires_grad)
+    return array
 
 
 @factory
 def empty(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Memory as it comes."""
-    return finish(uninitialized(shape_of(sizes if size is None else (size,)), _np(dtype)), device, requires_grad)
+    shape, kind = shape_of(sizes if size is None else (size,)), _np(dtype)
+    return finish_new(lambda: uninitialized(shape, kind), shape, kind, device, requires_grad)
 
 
 def _number(where: str, value: Any) -> Any:
@@ -219,13 +240,15 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
     value = _number("full", fill_value)
     target = dtypes.of_number(value) if dtype is None else dtypes.to_numpy(dtype)
     value = dtypes.number_for("full", value, target)
-    return finish(np.full(shape_of((size,)), value, target), device, requires_grad)
+    shape = shape_of((size,))
+    return finish_new(lambda: np.full(shape, value, target), shape, target, device, requires_grad)
 
 
 @factory
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones on the diagonal of an n x m matrix."""
-    return finish(np.eye(*shape_of((n, n if m is None else m)), dtype=_np(dtype)), device, requires_grad)
+    shape, kind = shape_of((n, n if m is None else m)), _np(dtype)
+    return finish_new(lambda: np.eye(*shape, dtype=kind), shape, kind, device, requires_grad)
 
 
 def _bounds(given: tuple[Any, ...], start: Any, end: Any, step: Any) -> tuple[Any, Any, Any]:
@@ -269,18 +292,23 @@ def arange(
     else:
         target = dtypes.to_numpy(dtype)
     if target.kind in "iu":
-        return finish(_whole_range(start, end, step, target), device, requires_grad)
-    return finish(np.arange(start, end, step).astype(target, copy=False), device, requires_grad)
+        return _whole_range((start, end, step), target, device, requires_grad)
+    count = math.ceil((end - start) / step)
+    values = lambda: np.arange(start, end, step).astype(target, copy=False)  # noqa: E731
+    return finish_new(values, (count,), target, device, requires_grad)
 
 
-def _whole_range(start: Any, end: Any, step: Any, target: Any) -> Any:
+def _whole_range(bounds: tuple[Any, Any, Any], target: Any, dev: Any, requires_grad: bool) -> Tensor:
     """`arange` of an integer dtype: of numbers rounded towards 0, and as many as before that but for int64."""
-    first, last, stride = int(start), int(end), int(step)
+    first, last, stride = map(int, bounds)
     if stride == 0:
-        raise RuntimeError(f"arange: step must be nonzero, {step} is rounded to 0 for {dtypes.from_numpy(target)}")
+        raise RuntimeError(f"arange: step must be nonzero, {bounds[2]} is rounded to 0 for {dtypes.from_numpy(target)}")
     if target == np.int64:
-        return np.arange(first, last, stride, dtype=np.int64)
-    return (first + np.arange(math.ceil((end - start) / step)) * stride).astype(target, copy=False)
+        count = max(-(-(last - first) // stride), 0)
+        return finish_new(lambda: np.arange(first, last, stride, dtype=np.int64), (count,), target, dev, requires_grad)
+    count = math.ceil((bounds[1] - bounds[0]) / bounds[2])
+    values = lambda: (first + np.arange(count) * stride).astype(target, copy=False)  # noqa: E731
+    return finish_new(values, (count,), target, dev, requires_grad)
 
 
 def _ends(where: str, start: Any, end: Any, steps: int) -> tuple[Any, Any, int]:
@@ -347,6 +375,9 @@ def _like(fill: Any) -> Any:
     @factory
     def like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         target = input._array.dtype if dtype is None else dtypes.to_numpy(dtype)
+        if device is not None and not (input._dev.xp.elements and _device(device).xp.elements):
+            shape = input._array.shape
+            return finish_new(lambda: fill(CPU.xp, shape, target), shape, target, device, requires_grad)
         made = wrap(fill(input._dev.xp, input._array.shape, target), input._dev)
         if ACTIVE and batched_in((input,)):
             made = ACTIVE[-1].made_like(input, made)

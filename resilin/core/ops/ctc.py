@@ -1,4 +1,4 @@
-"""Connectionist temporal classification as an op. Arguments are checked in `core/api/ctc.py`."""
+"""Connectionist temporal classification as an op. Arguments are checked in `core/api/nn/ctc.py`."""
 
 from __future__ import annotations
 

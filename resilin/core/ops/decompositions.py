@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import factorize
-from resilin.core.kernels.common import array_namespace
+from resilin.core.kernels.common import array_namespace, has_elements
 from resilin.core.ops.linalg import adjoint
 from resilin.core.ops.registry import is_complex, op
 
@@ -131,6 +131,8 @@ def _(xp, needs, g, _y, x, pivot=True):
     if m > k:
         rows = xp.concat((rows, under), -2)
     pivots = getattr(pivots, "_array", pivots)
+    if not has_elements(pivots):
+        return (rows,)
     ns = array_namespace(pivots)
     back = np.argsort(factorize.permutation(ns.to_host(pivots), m), axis=-1)[..., None]
     return (xp.take_along_axis(rows, ns.from_host(np.broadcast_to(back, rows.shape)), rows.ndim - 2),)

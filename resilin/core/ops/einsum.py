@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import string
 
-from resilin.core.ops.guarding import ON_DEVICES
+from resilin.core.ops.errstate import ON_DEVICES
 from resilin.core.ops.registry import op
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels.loader import kernel
-from resilin.core.ops.guarding import ANY, ON_DEVICES, refused
+from resilin.core.ops.errstate import ANY, ON_DEVICES, refused
 from resilin.core.ops.registry import accelerate, is_complex, op
 
 _FLOAT32 = np.dtype(np.float32)

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import places as kernel
-from resilin.core.kernels.common import is_array
-from resilin.core.ops.guarding import widened
-from resilin.core.ops.regions import Region
+from resilin.core.kernels.common import is_array, is_readable
+from resilin.core.ops.errstate import widened
+from resilin.core.ops.lazy_gradients import Region
 from resilin.core.ops.registry import op
 
 _ROWS = np.array([2, 0, 2, 1])
@@ -48,7 +48,7 @@ def check_range(x: Any, index: Any) -> None:
     for number, part in enumerate(parts):
         if part is Ellipsis:
             axis = x.ndim - sum(map(_dimensions, parts[number + 1 :]))
-        elif is_array(part) and part.dtype.kind in "iu" and part.size:
+        elif is_array(part) and part.dtype.kind in "iu" and is_readable(part):
             low, high, length = int(part.min()), int(part.max()), x.shape[axis]
             if low < -length or high >= length:
                 wrong = low if low < -length else high

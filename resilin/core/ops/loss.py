@@ -1,4 +1,4 @@
-"""Losses that deserve a fused rule. Reductions and argument checks are in `core/api/losses.py`."""
+"""Losses that deserve a fused rule. Reductions and argument checks are in `core/api/nn/losses.py`."""
 
 # N samples, C classes
 

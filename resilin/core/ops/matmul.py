@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import reduce_rows as kernel
-from resilin.core.ops.guarding import ON_DEVICES
-from resilin.core.ops.regions import Product
+from resilin.core.ops.errstate import ON_DEVICES
+from resilin.core.ops.lazy_gradients import Product
 from resilin.core.ops.registry import op
 
 

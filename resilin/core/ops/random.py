@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from resilin.core.batching.active import ACTIVE, BATCHED
 from resilin.core.device import CPU, device
 from resilin.core.kernels import philox
 from resilin.core.kernels.common import compute_dtype
-from resilin.core.ops.creation import factory, finish, shape_of
+from resilin.core.ops.creation import factory, finish, finish_new, shape_of
 from resilin.core.ops.registry import op
 from resilin.core.rng import Generator, pick
 from resilin.core.tensor import Tensor, wrap
@@ -45,7 +46,8 @@ def rand(
 ) -> Tensor:
     """Uniform in [0, 1)."""
     shape = shape_of(sizes if size is None else (size,))
-    return finish(_draw("uniform", generator, shape, _float(dtype)), device, requires_grad)
+    target = _float(dtype)
+    return finish_new(lambda: _draw("uniform", generator, shape, target), shape, target, device, requires_grad)
 
 
 @factory
@@ -59,7 +61,8 @@ def randn(
 ) -> Tensor:
     """Standard normal."""
     shape = shape_of(sizes if size is None else (size,))
-    return finish(_draw("normal", generator, shape, _float(dtype)), device, requires_grad)
+    target = _float(dtype)
+    return finish_new(lambda: _draw("normal", generator, shape, target), shape, target, device, requires_grad)
 
 
 @factory
@@ -83,8 +86,9 @@ def randint(
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={values[0]} >= to={values[1]}")
     if dtype is not None:
         _check_span("randint", int(values[0]), int(values[1]), dtypes.to_numpy(dtype))
-    array = pick(generator).integers(int(values[0]), int(values[1]), shape_of((values[2],)))
-    return finish(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), device, requires_grad)
+    shape, target = shape_of((values[2],)), np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype)
+    drawn = lambda: pick(generator).integers(int(values[0]), int(values[1]), shape).astype(target, copy=False)  # noqa: E731
+    return finish_new(drawn, shape, target, device, requires_grad)
 
 
 @factory
@@ -99,8 +103,9 @@ def randperm(
     """The integers 0 to n - 1 in random order, int64."""
     if n < 0:
         raise RuntimeError(f"randperm: n must not be negative, got {n}")
-    array = pick(generator).permutation(n)
-    return finish(array if dtype is None else array.astype(dtypes.to_numpy(dtype)), device, requires_grad)
+    target = np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype)
+    drawn = lambda: pick(generator).permutation(n).astype(target, copy=False)  # noqa: E731
+    return finish_new(drawn, (n,), target, device, requires_grad)
 
 
 @factory
@@ -184,7 +189,8 @@ def normal(
         raise TypeError("normal(): mean and std are numbers, so a size is needed, as in normal(0.0, 1.0, (2, 3))")
     for value in tensors:
         need_floats("normal", value)
-    lowest = std if not isinstance(std, Tensor) else std.min().item() if std.numel() else 0
+    known = isinstance(std, Tensor) and std.numel() and std._dev.xp.elements
+    lowest = std if not isinstance(std, Tensor) else std.min().item() if known else 0
     if not lowest >= 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {lowest}")
     if size is None:
@@ -202,6 +208,8 @@ def normal(
 
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
     """1 with the probability that `input` holds (or `p`), else 0."""
+    if not input._dev.xp.elements:
+        return wrap(input._dev.xp.empty_like(input._array), input._dev)
     chance = input._array if p is None else p
     if p is None and input._array.size and not (float(input._array.min()) >= 0 and float(input._array.max()) <= 1):
         raise RuntimeError("bernoulli: expected probabilities between 0 and 1")
@@ -227,6 +235,9 @@ def multinomial(
         raise RuntimeError(f"multinomial: number of categories cannot exceed 2^24, got {kinds}")
     if not kinds:
         raise RuntimeError(f"multinomial: there is nothing to sample from in a tensor of shape {tuple(input.shape)}")
+    shape = (*input._array.shape[:-1], num_samples)
+    if not input._dev.xp.elements:
+        return wrap(input._dev.xp.empty(shape, np.int64), input._dev)
     weights = np.atleast_2d(input._dev.xp.to_host(input._array).astype(np.float64))
     if weights.min(initial=0) < 0 or not np.isfinite(weights).all() or (weights.sum(-1) <= 0).any():
         raise RuntimeError("probability tensor contains either inf, nan or element < 0, or a row that sums to 0")
@@ -243,7 +254,7 @@ def multinomial(
         with np.errstate(divide="ignore"):
             keys = np.log1p(-source.uniform(weights.shape, np.dtype(np.float64))) / weights
         found = np.argsort(-keys, axis=-1, kind="stable")[:, :num_samples]
-    return finish(found.reshape((*input._array.shape[:-1], num_samples)).astype(np.int64), input._dev)
+    return finish(found.reshape(shape).astype(np.int64), input._dev)
 
 
 def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Generator | None = None) -> Tensor:
@@ -251,7 +262,7 @@ def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Ge
     need_floats("uniform_", self)
     if not from_ <= to:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={from_} > to={to}")
-    return _fill(self, _draw("uniform", generator, self._array.shape, self._array.dtype), to - from_, from_)
+    return _fill(self, lambda: _draw("uniform", generator, self._array.shape, self._array.dtype), to - from_, from_)
 
 
 def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Generator | None = None) -> Tensor:
@@ -259,16 +270,18 @@ def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Gen
     need_floats("normal_", self)
     if not std >= 0:
         raise RuntimeError(f"normal_ expects std >= 0.0, but found std {std}")
-    return _fill(self, _draw("normal", generator, self._array.shape, self._array.dtype), std, mean)
+    return _fill(self, lambda: _draw("normal", generator, self._array.shape, self._array.dtype), std, mean)
 
 
 def fill_bernoulli(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Write 1 with probability `p` (a number, or a tensor that broadcasts), else 0, into this tensor."""
     need_floats("bernoulli_", self, "fVbiu")
+    if isinstance(p, Tensor) and not p._dev.xp.elements:
+        return _fill(self, lambda: p, 1, 0)
     chance = np.asarray(p._dev.backend.to_host(p._array), np.float64) if isinstance(p, Tensor) else np.float64(p)
     if not ((chance >= 0) & (chance <= 1)).all():
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-    return _fill(self, pick(generator).uniform(self._array.shape) < chance, 1, 0)
+    return _fill(self, lambda: pick(generator).uniform(self._array.shape) < chance, 1, 0)
 
 
 def fill_integers(self: Tensor, *bounds: int | None, generator: Generator | None = None, **named: Any) -> Tensor:
@@ -287,8 +300,7 @@ def fill_integers(self: Tensor, *bounds: int | None, generator: Generator | None
     if low >= high:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     _check_span("random_", low, high, self._array.dtype)
-    drawn = pick(generator).integers(low, high, self._array.shape)
-    return self.copy_(wrap(drawn) if self._dev is CPU else wrap(drawn).to(self._dev))
+    return _fill(self, lambda: pick(generator).integers(low, high, self._array.shape), 1, 0)
 
 
 _EXACT_BITS = {2: 11, 4: 24, 8: 53}  # below 2 to this power, floats of so many bytes hold every integer
@@ -328,8 +340,8 @@ def fill_exponential(self: Tensor, lambd: float = 1.0, *, generator: Generator |
     _need_continuous("Exponential", self)
     if not lambd > 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-    uniform = pick(generator).uniform(self._array.shape, np.dtype(np.float64))
-    return _fill(self, -np.log1p(-uniform), 1 / lambd, 0)
+    shape, double = self._array.shape, np.dtype(np.float64)
+    return _fill(self, lambda: -np.log1p(-pick(generator).uniform(shape, double)), 1 / lambd, 0)
 
 
 def _need_continuous(name: str, tensor: Tensor) -> None:
@@ -340,7 +352,11 @@ def _need_continuous(name: str, tensor: Tensor) -> None:
         )
 
 
-def _fill(self: Tensor, drawn: Any, scale: float, shift: float) -> Tensor:
+def _fill(self: Tensor, draw: Callable[[], Any], scale: float, shift: float) -> Tensor:
+    """Write what `draw` gives, times `scale` plus `shift`, into this tensor. Nothing is drawn for the meta device."""
+    if not self._dev.xp.elements:
+        return self.copy_(self.detach())
+    drawn = draw()
     if scale != 1 or shift != 0:
         drawn = drawn * scale + shift
     return self.copy_(wrap(drawn) if self._dev is CPU else wrap(drawn).to(self._dev))
@@ -363,8 +379,8 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not training or p == 0:
         return input
-    mask = draw_mask(input._array.shape, p)
     kind = compute_dtype(input._array.dtype)
+    mask = draw_mask(input._array.shape, p, input._dev)
     if mask.dtype != kind:
         mask = mask.astype(kind)
     out: Tensor = apply_mask.call(input, on_device(mask, input._dev))
@@ -378,8 +394,10 @@ def on_device(mask: Any, dev: device) -> Any:
     return dev.xp.asarray(mask)
 
 
-def draw_mask(shape: tuple[int, ...], p: float) -> Any:
-    """The factors of one dropout: 0 with probability p, else 1 / (1 - p)."""
+def draw_mask(shape: tuple[int, ...], p: float, dev: device) -> Any:
+    """The factors of one dropout for tensors on `dev`: 0 with probability p, else 1 / (1 - p)."""
+    if not dev.xp.elements:
+        return dev.xp.empty(shape, np.float32)
     if ACTIVE:
         return ACTIVE[-1].drawn(shape, lambda whole: _draw_mask(whole, p))
     return _draw_mask(shape, p)

@@ -11,7 +11,7 @@ from resilin.core.ops import rejection
 from resilin.core.ops.creation import finish
 from resilin.core.ops.random import _fill, _need_continuous, need_floats
 from resilin.core.rng import Generator, pick
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 
 _DOUBLE = np.dtype(np.float64)
 
@@ -20,6 +20,8 @@ def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     """Poisson distributed with the rates that `input` holds, finite and 0 or more, in its dtype."""
     if input._array.dtype.kind not in "fV":
         raise NotImplementedError(f"poisson(): not implemented for {input.dtype}; supported: floating point")
+    if not input._dev.xp.elements:
+        return wrap(input._dev.xp.empty_like(input._array), input._dev)
     rate = input._dev.xp.to_host(input._array).astype(np.float64)
     if not (rate >= 0).all():
         raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
@@ -44,6 +46,9 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
         raise NotImplementedError(
             f"binomial(): expected two tensors of one floating point dtype, got {count.dtype} and {prob.dtype}"
         )
+    if not count._dev.xp.elements:
+        shape = np.broadcast_shapes(count._array.shape, prob._array.shape)
+        return wrap(count._dev.xp.empty(shape, count._array.dtype), count._dev)
     given = [x._dev.xp.to_host(x._array).astype(np.float64) for x in (count, prob)]
     n, p = np.broadcast_arrays(*given)
     if not (n >= 0).all() or not np.isfinite(n).all() or not ((p >= 0) & (p <= 1)).all():
@@ -57,8 +62,8 @@ def fill_geometric(self: Tensor, p: float, *, generator: Generator | None = None
     need_floats("geometric_", self, "fViu")
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
-    uniform = pick(generator).uniform(self._array.shape, _DOUBLE)
-    return _fill(self, np.maximum(np.ceil(np.log1p(-uniform) / math.log1p(-p)), 1.0), 1, 0)
+    draw = _uniform(generator)
+    return _fill(self, lambda: np.maximum(np.ceil(np.log1p(-draw(self._array.shape)) / math.log1p(-p)), 1.0), 1, 0)
 
 
 def fill_cauchy(self: Tensor, median: float = 0, sigma: float = 1, *, generator: Generator | None = None) -> Tensor:
@@ -66,8 +71,8 @@ def fill_cauchy(self: Tensor, median: float = 0, sigma: float = 1, *, generator:
     _need_continuous("Cauchy", self)
     if not sigma > 0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
-    uniform = pick(generator).uniform(self._array.shape, _DOUBLE)
-    return _fill(self, np.tan(math.pi * (uniform - 0.5)), sigma, median)
+    draw = _uniform(generator)
+    return _fill(self, lambda: np.tan(math.pi * (draw(self._array.shape) - 0.5)), sigma, median)
 
 
 def fill_log_normal(self: Tensor, mean: float = 1, std: float = 2, *, generator: Generator | None = None) -> Tensor:
@@ -75,5 +80,5 @@ def fill_log_normal(self: Tensor, mean: float = 1, std: float = 2, *, generator:
     need_floats("log_normal_", self, "fV")
     if not std > 0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
-    normal = pick(generator).normal(self._array.shape, _DOUBLE)
-    return _fill(self, np.exp(normal * std + mean), 1, 0)
+    draw = lambda: np.exp(pick(generator).normal(self._array.shape, _DOUBLE) * std + mean)  # noqa: E731
+    return _fill(self, draw, 1, 0)

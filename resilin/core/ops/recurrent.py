@@ -26,6 +26,7 @@ def _sample(r: Any, kind: str, sizes: tuple[int, ...], reverse: bool, bias: bool
     complex=True,
     tensors=8,
     outputs=0,
+    at_once=True,
     samples=lambda r: [
         _sample(r, "lstm", (2, 2), False),
         _sample(r, "lstm", (2, 1), True, bias=False, proj=1),

@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 
 from resilin.core import determinism
+from resilin.core.backends.meta.operations import by_shape
 from resilin.core.device import add_to_namespaces
 from resilin.core.ops.calling import make_call
-from resilin.core.ops.guarding import ANY, ON_DEVICES, ON_HOST, guarded, guarded_kernel, taking
+from resilin.core.ops.errstate import ANY, ON_DEVICES, ON_HOST, guarded, guarded_kernel, taking
 from resilin.core.ops.on_host import on_host
 
 Rule = Callable[..., Any]
@@ -85,6 +86,8 @@ class Op:
         self.narrow: bool | str = facts.pop("narrow", self.moves)
         self.single: bool | str = facts.pop("single", self.narrow)
         self.host: str = facts.pop("host", "")
+        self.at_once: bool = facts.pop("at_once", False)
+        forward = by_shape(forward, name, bool(self.host and self.elementwise))
         refuses = facts.pop("refuses", False)
         if facts:
             raise TypeError(f"op {name!r}: unknown facts {sorted(facts)}")
@@ -188,7 +191,8 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
 
     `tensors` number of tensor inputs (default: arguments without a default; -1: the first argument is a sequence of
     tensors), `elementwise` (scalars and promotion are handled), `exponent` (a number as second operand must fit the
-    dtype of integers), `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `floats`
+    dtype of integers), `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `at_once`
+    (its rule shares most work between the inputs' gradients: never one without the others), `floats`
     (integers are converted to the default dtype first, and a number beside them is used as it is), `quiet` (numpy's
     floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
     `moves` (elements are moved or converted, not computed with, so 16-bit floats need no float32; the default for

@@ -110,3 +110,28 @@ def _excess(x: Any) -> Any:
     exact = _LOG_FACTORIALS[few.astype(np.int64)] - few * np.log(np.maximum(few, 1.0)) + few
     series = 0.5 * np.log(2 * np.pi * safe) + (1 / 12 - (1 / 360 - 1 / 1260 / (safe * safe)) / (safe * safe)) / safe
     return np.where(x < 16, exact, series)
+
+
+def log_gamma(concentration: Any, uniform: Uniform, normal: Uniform) -> Any:
+    """Logarithms of gamma distributed numbers of rate 1, for an array of shapes; of a shape that is not finite and
+    positive, its own logarithm.
+
+    The cube of a normal number under a squeeze (G. Marsaglia, W. W. Tsang, "A Simple Method for Generating Gamma
+    Variables", 2000); for shapes below 1 that of the shape + 1, times a power of a uniform number. Logarithms, as
+    those of small shapes lie below what a float can be.
+    """
+    shape = concentration.reshape(-1)
+    d = np.where(shape < 1, shape + 1, shape) - 1 / 3
+    with np.errstate(all="ignore"):
+        found = np.log(shape)
+    left = np.flatnonzero(np.isfinite(shape) & (shape > 0))
+    small = left[shape[left] < 1]
+    while left.size:
+        x, u = normal(left.shape), 1 - uniform(left.shape)
+        v = (1 + x / np.sqrt(9 * d[left])) ** 3
+        log_v = np.log(np.maximum(v, 1e-300))
+        kept = (v > 0) & (np.log(u) < x * x / 2 + d[left] * (1 - v + log_v))
+        found[left[kept]] = np.log(d[left[kept]]) + log_v[kept]
+        left = left[~kept]
+    found[small] += np.log1p(-uniform(small.shape)) / shape[small]
+    return found.reshape(concentration.shape)

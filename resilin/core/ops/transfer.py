@@ -7,7 +7,7 @@ from resilin.core.ops.registry import op
 from resilin.core.tensor import Tensor
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), CPU, CPU)])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), CPU, CPU)])
 def transfer(xp, x, source=None, target=None):
     """A copy on another device."""
     return target.backend.from_host(source.backend.to_host(x), target.index or 0)
@@ -24,4 +24,6 @@ def move(tensor: Tensor, target: device) -> Tensor:
     """A recorded copy of `tensor` on `target`."""
     moved: Tensor = transfer.call(tensor, tensor._dev, target)
     moved._dev = target
+    if moved._node is not None:
+        moved._node.dev = target  # of the gradient that comes to it, which hooks see
     return moved

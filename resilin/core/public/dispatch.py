@@ -1,8 +1,8 @@
-"""Lets arguments take over a call: `__tensor_function__`, PyTorch's `__torch_function__` under a name of our own.
+"""Lets arguments take over a call: `__tensor_function__`, or by PyTorch's name `__torch_function__`.
 
 Every public function that takes tensors (of `resilin`, `resilin.nn.functional`, `linalg`, `fft`, `special`, and the
 methods and attributes of Tensor) is a `public` one: it calls the function behind it unless an argument, or an element
-of a list or tuple among the arguments, is of a class with `__tensor_function__`, or a mode is active. Then `take_over`
+of a list or tuple among the arguments, is of a class with such a method, or a mode is active. Then `take_over`
 asks the mode or the classes. Functions inside the library call one another without that, so a call is offered once.
 
 The check is native code: for plain tensors it costs a few dozen nanoseconds. `_in_python` is its form without it.
@@ -19,7 +19,7 @@ import numpy as np
 
 from resilin.core.kernels import loader
 from resilin.core.kernels.common import is_array
-from resilin.core.public import blame, together
+from resilin.core.public import device_check, error_context
 from resilin.core.public.numpy_names import also_numpys
 
 Function = Callable[..., Any]
@@ -60,11 +60,25 @@ def overrides(value: Any) -> bool:
     kind = type(value)
     if kind in _plain:
         return False
+    base, name = _defined(kind)
+    found = base.__dict__[name] if base else None
+    return found is not None and found is not disabled
+
+
+_NAMES = ("__tensor_function__", "__torch_function__")
+
+
+def _defined(kind: type) -> tuple[type | None, str]:
+    """The nearest class of `kind` that says who takes over its calls, and by which name: ours, if by both."""
     for base in kind.__mro__:
-        if "__tensor_function__" in base.__dict__:
-            found = base.__dict__["__tensor_function__"]
-            return found is not None and found is not disabled
-    return False
+        for name in _NAMES:
+            if name in base.__dict__:
+                return base, name
+    return None, _NAMES[0]
+
+
+def _ask(value: Any, func: Function, types: tuple[type, ...], args: Any, kwargs: Any) -> Any:
+    return getattr(value, _defined(type(value))[1])(func, types, args, kwargs)
 
 
 def enabled() -> bool:
@@ -73,6 +87,11 @@ def enabled() -> bool:
         _state.skip = False
         return False
     return not _state.disabled
+
+
+def is_changed() -> bool:
+    """Return whether a mode takes over this thread's calls, or classes may not."""
+    return bool(_state.modes or _state.disabled)
 
 
 def redispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -112,7 +131,7 @@ def take_over(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     given = (*args, *kwargs.values())
     found = overriding(_elements(given)) if _state.modes or not _state.disabled else ()
     if not _state.modes and not found:
-        together.meet(function, given)
+        device_check.meet(function, given)
         return function.__wrapped__(*args, **kwargs)
     return offer(vars(function).get("func", function), found, args, kwargs)
 
@@ -126,7 +145,7 @@ def offer(func: Function, found: Sequence[Any], args: tuple[Any, ...], kwargs: d
     if _state.modes:
         mode = _state.modes.pop()
         try:
-            answer = mode.__tensor_function__(func, types, args, kwargs)
+            answer = _ask(mode, func, types, args, kwargs)
         finally:
             _state.modes.append(mode)
         asked: list[Any] = [mode]
@@ -137,12 +156,13 @@ def offer(func: Function, found: Sequence[Any], args: tuple[Any, ...], kwargs: d
     else:
         asked = list(found)
         for value in found:
-            answer = value.__tensor_function__(func, types, args, kwargs)
+            answer = _ask(value, func, types, args, kwargs)
             if answer is not NotImplemented:
                 return answer
     names = ", ".join(f"{type(v).__module__}.{type(v).__qualname__}" for v in asked)
     raise TypeError(
-        f"no implementation found for {name_of(func)!r}: the __tensor_function__ of {names} returned NotImplemented"
+        f"no implementation found for {name_of(func)!r}: the {_defined(type(asked[0]))[1]} of {names} returned "
+        "NotImplemented"
     )
 
 
@@ -226,12 +246,12 @@ def _in_python(raw: Function, reflected: str | None, unnamed: Function | None = 
             if taken:
                 return take_over(call, args, kwargs)
             if len(args) > 1 or kwargs or (args and isinstance(args[0], list | tuple)):
-                together.meet(call, (*args, *kwargs.values()))
+                device_check.meet(call, (*args, *kwargs.values()))
             return raw(*args, **kwargs) if kwargs else unnamed(*args)
         except Exception as error:
             if isinstance(error, TypeError) and reflected and len(args) == 2 and foreign(args[1], reflected, taken):
                 return NotImplemented
-            made = error if taken else blame.explain(call, (*args, *kwargs.values()), error)
+            made = error if taken else error_context.explain(call, (*args, *kwargs.values()), error)
             if made is error:
                 raise
             raise made from made.__cause__
@@ -326,6 +346,6 @@ def configure(tensor: type, parameter: type, retype: Function) -> None:
     _never = frozenset((tensor, parameter, int, float, bool, str, type(None)))
     if native is not None:
         native.function_configure(tensor, parameter, disabled, take_over)
-        native.function_explain(blame.explain)
+        native.function_explain(error_context.explain)
         native.function_foreign(foreign)
-        native.function_meet(together.meet, tensor)
+        native.function_meet(device_check.meet, tensor)

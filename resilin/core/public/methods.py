@@ -7,37 +7,26 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.api import (
-    activations,
-    convert,
+from resilin.core.api.conversion import convert, dlpack, layouts, pinning, printing, tensor_types
+from resilin.core.api.manipulation import indexing, joining, rearranging, scattering, shaping, sorting, uniques
+from resilin.core.api.mathematics import (
+    arithmetic,
     elementwise,
-    exchange,
-    indexing,
-    joining,
-    layouts,
     linear_algebra,
-    math,
-    neural,
-    pinning,
-    printing,
     products,
-    rearranging,
     reducing,
-    scattering,
-    shaping,
-    sorting,
     special,
     spectral,
     statistics,
-    uniques,
 )
+from resilin.core.api.nn import activations, neural
 from resilin.core.autograd import engine
 from resilin.core.dtype import to_numpy
 from resilin.core.ops import creation, random, random_distributions
 from resilin.core.ops.registry import OPS, TENSOR_XP
 from resilin.core.ops.shape import astype
 from resilin.core.public import in_place_names, subclass
-from resilin.core.state import inplace, relayout
+from resilin.core.state import inplace, restride, sharing
 from resilin.core.state.copying import copy_shared
 from resilin.core.state.size import Size
 from resilin.core.tensor import Parameter, Tensor, wrap
@@ -123,7 +112,7 @@ _UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divi
 def _attach() -> None:
     tensor: Any = Tensor
     families = (
-        (math, _MATH),
+        (arithmetic, _MATH),
         (products, _PRODUCTS),
         (reducing, _REDUCE),
         (shaping, _SHAPE),
@@ -152,7 +141,7 @@ def _attach() -> None:
     for name in (*_IN_PLACE, *in_place_names.METHODS, *scattering.IN_PLACE):
         fn = getattr(tensor, name)
         setattr(tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name)))
-    tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, convert.type_
+    tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, tensor_types.type_
     tensor.type_as = convert.type_as
     tensor.copy_, tensor.fill_, tensor.zero_ = inplace.copy_, inplace.fill_, inplace.zero_
     tensor.uniform_, tensor.normal_, tensor.bernoulli_ = random.fill_uniform, random.fill_normal, random.fill_bernoulli
@@ -161,20 +150,20 @@ def _attach() -> None:
     tensor.backward = backward
     tensor.T, tensor.mT, tensor.H = property(_reversed), property(_matrix_transposed), property(_hermitian)
     tensor.mH, tensor.adjoint = property(_adjoint), _adjoint
-    tensor.real, tensor.imag = property(math.real, _set_real), property(math.imag, _set_imag)
+    tensor.real, tensor.imag = property(arithmetic.real, _set_real), property(arithmetic.imag, _set_imag)
     tensor.is_cpu, tensor.get_device, tensor.is_same_size = property(_is_cpu), _get_device, _is_same_size
-    tensor.share_memory_ = _as_it_is
+    tensor.share_memory_ = _share_memory_
     tensor.random_, tensor.exponential_ = random.fill_integers, random.fill_exponential
     tensor.geometric_, tensor.cauchy_ = random_distributions.fill_geometric, random_distributions.fill_cauchy
     tensor.log_normal_ = random_distributions.fill_log_normal
     for name in ("zeros", "ones", "empty", "full", "tensor"):
         setattr(tensor, f"new_{name}", _new(getattr(creation, name)))
-    for name, method in (*relayout.METHODS.items(), *layouts.PROPERTIES.items()):
+    for name, method in (*restride.METHODS.items(), *layouts.PROPERTIES.items()):
         setattr(tensor, name, method)
-    tensor.resize_, tensor.resize_as_, tensor.set_ = relayout.resize_, relayout.resize_as_, relayout.set_
+    tensor.resize_, tensor.resize_as_, tensor.set_ = restride.resize_, restride.resize_as_, restride.set_
     tensor.__repr__ = tensor.__str__ = printing.text
-    tensor.__array_namespace__, tensor.to_device = exchange.array_namespace, exchange.to_device
-    tensor.__dlpack__, tensor.__dlpack_device__ = exchange.dlpack, exchange.dlpack_device
+    tensor.__array_namespace__, tensor.to_device = dlpack.array_namespace, dlpack.to_device
+    tensor.__dlpack__, tensor.__dlpack_device__ = dlpack.dlpack, dlpack.dlpack_device
     tensor.__format__ = _format
     tensor.__deepcopy__ = _deepcopy
     tensor.__reduce_ex__ = _reduce_ex
@@ -190,23 +179,23 @@ def _attach_operators(tensor: Any) -> None:
         "sub": subtract,
         "mul": multiply,
         "truediv": divide,
-        "floordiv": math.floor_divide,
-        "mod": math.remainder,
+        "floordiv": arithmetic.floor_divide,
+        "mod": arithmetic.remainder,
         "pow": OPS["power"].call,
         "matmul": products.matmul,
-        "and": math.bitwise_and,
-        "or": math.bitwise_or,
-        "xor": math.bitwise_xor,
-        "lshift": math.bitwise_left_shift,
-        "rshift": math.bitwise_right_shift,
+        "and": arithmetic.bitwise_and,
+        "or": arithmetic.bitwise_or,
+        "xor": arithmetic.bitwise_xor,
+        "lshift": arithmetic.bitwise_left_shift,
+        "rshift": arithmetic.bitwise_right_shift,
     }
     for name, fn in reflected.items():
         setattr(tensor, f"__{name}__", fn)
         setattr(tensor, f"__r{name}__", _swapped(fn))
-    for name, fn in {"lt": math.lt, "le": math.le, "gt": math.gt, "ge": math.ge}.items():
+    for name, fn in {"lt": arithmetic.lt, "le": arithmetic.le, "gt": arithmetic.gt, "ge": arithmetic.ge}.items():
         setattr(tensor, f"__{name}__", fn)
-    tensor.__eq__, tensor.__ne__ = _comparison(math.eq), _comparison(math.ne)
-    tensor.__neg__, tensor.__abs__, tensor.__invert__ = math.neg, math.abs, math.bitwise_not
+    tensor.__eq__, tensor.__ne__ = _comparison(arithmetic.eq), _comparison(arithmetic.ne)
+    tensor.__neg__, tensor.__abs__, tensor.__invert__ = arithmetic.neg, arithmetic.abs, arithmetic.bitwise_not
     tensor.__pos__ = lambda self: self
     tensor.__getitem__, tensor.__setitem__, tensor.__delitem__ = indexing.getitem, _setitem, _delitem
     names = {"iadd": "add_", "isub": "sub_", "imul": "mul_", "itruediv": "div_", "ipow": "pow_", "iand": "bitwise_and_"}
@@ -260,11 +249,11 @@ def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
 
 
 def _set_real(self: Tensor, value: Any) -> None:
-    inplace.copy_(math.real(self), value)
+    inplace.copy_(arithmetic.real(self), value)
 
 
 def _set_imag(self: Tensor, value: Any) -> None:
-    inplace.copy_(math.imag(self), value)
+    inplace.copy_(arithmetic.imag(self), value)
 
 
 def _is_cpu(self: Tensor) -> bool:
@@ -282,14 +271,9 @@ def _is_same_size(self: Tensor, other: Tensor) -> bool:
     return bool(self._array.shape == other._array.shape)
 
 
-def _as_it_is(self: Tensor, *ignored: Any) -> Tensor:
-    """The tensor itself: CPU tensors lie in memory that other processes can map, and nothing needs pinning."""
-    return self
-
-
 def _reversed(self: Tensor) -> Tensor:
     """A view with all dimensions in reverse order."""
-    return self.permute(*range(self._array.ndim - 1, -1, -1)) if self._array.ndim != 2 else self.transpose(0, 1)  # type: ignore[no-any-return]
+    return self.permute(*range(self._array.ndim - 1, -1, -1)) if self._array.ndim != 2 else self.transpose(0, 1)
 
 
 def _matrix_transposed(self: Tensor) -> Tensor:
@@ -300,16 +284,16 @@ def _matrix_transposed(self: Tensor) -> Tensor:
         raise RuntimeError(
             f"tensor.mT is only supported on matrices or batches of matrices. Got {self.dim()}-D tensor."
         )
-    return self.transpose(-2, -1)  # type: ignore[no-any-return]
+    return self.transpose(-2, -1)
 
 
 def _adjoint(self: Tensor) -> Tensor:
     """The last two dimensions exchanged, conjugated; of a number its conjugate. RuntimeError for vectors."""
     if not self._array.ndim:
-        return math.conj(self)
+        return arithmetic.conj(self)
     if self._array.ndim < 2:
         raise RuntimeError(f"adjoint: expected a matrix or a batch of matrices, got a {self.dim()}-D tensor")
-    return math.conj(self.transpose(-2, -1))
+    return arithmetic.conj(self.transpose(-2, -1))
 
 
 def _hermitian(self: Tensor) -> Tensor:
@@ -356,16 +340,37 @@ def _deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
     return made
 
 
+def _share_memory_(self: Tensor) -> Tensor:
+    """Move the memory, for all tensors over it, to where other processes can read and write it. Itself.
+
+    Tensors on a GPU are left as they are. RuntimeError where the system has no files in memory.
+    """
+    sharing.share([self])
+    return self
+
+
 def _reduce_ex(self: Tensor, protocol: int) -> Any:
-    """Pickled by value: a numpy array, its device and flags. Gradients and history stay behind, as in PyTorch."""
-    parts = (type(self), self._dev.backend.to_host(self._array), str(self._dev), self._rg)
+    """Pickled by value: a numpy array, its device and flags. Gradients and history stay behind, as in PyTorch.
+
+    Pickles of multiprocessing may lead to the memory instead: see `shared_pickles`.
+    """
+    if not self._dev.xp.elements:
+        parts: Any = (type(self), tuple(self._array.shape), self.dtype, str(self._dev), self._rg)
+        return _rebuild_empty, parts, getattr(self, "__dict__", None) or None
+    parts = (type(self), sharing.elements_of(self), str(self._dev), self._rg)
     return _rebuild, parts, getattr(self, "__dict__", None) or None
 
 
 def _rebuild(kind: type, array: Any, where: str, requires_grad: bool) -> Tensor:
-    made = creation.from_numpy(array)
-    if where != "cpu":
-        made = made.to(where)
+    made = creation.from_numpy(array.array() if isinstance(array, sharing.Elements) else array)  # of copy.copy
+    return _as_kind(made if where == "cpu" else made.to(where), kind, requires_grad)
+
+
+def _rebuild_empty(kind: type, shape: Any, dtype: Any, where: str, requires_grad: bool) -> Tensor:
+    return _as_kind(creation.empty(shape, dtype=dtype, device=where), kind, requires_grad)
+
+
+def _as_kind(made: Tensor, kind: type, requires_grad: bool) -> Tensor:
     if issubclass(kind, Parameter):
         return Parameter(made, requires_grad)
     made = made if kind is Tensor else subclass.moved(made, kind)
@@ -385,7 +390,7 @@ def _fill_namespace() -> None:
     from_ops.max = lambda x, axis=None, keepdims=False: reducing.amax(x, axis, keepdims)
     from_ops.min = lambda x, axis=None, keepdims=False: reducing.amin(x, axis, keepdims)
     from_ops.arange = np.arange
-    from_ops.conj = lambda x: math.conj(x) if isinstance(x, Tensor) else x.conjugate()
+    from_ops.conj = lambda x: arithmetic.conj(x) if isinstance(x, Tensor) else x.conjugate()
     from_ops.astype = lambda x, dtype: astype.call(x, to_numpy(dtype))
     from_ops.constant = lambda array, like: wrap(like._dev.xp.constant(array, like._array), like._dev)
 

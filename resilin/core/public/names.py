@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from resilin.core.api import complexes as _complexes
-from resilin.core.api import copies as _copies
-from resilin.core.api import elementwise as _elementwise
-from resilin.core.api import exchange as _exchange
-from resilin.core.api import layouts as _layouts
-from resilin.core.api import rearranging as _rearranging
-from resilin.core.api import root_layers as _root_layers
-from resilin.core.api import scattering as _scattering
-from resilin.core.api import sorting as _sorting
-from resilin.core.api import spectral as _spectral
-from resilin.core.api import statistics as _statistics
-from resilin.core.api import uniques as _uniques
-from resilin.core.api.activations import (
-    celu,
-    celu_,
-    hardshrink,
-    prelu,
-    relu_,
-    rrelu,
-    rrelu_,
-    selu,
-    selu_,
-    threshold,
-    threshold_,
+from resilin.core.api.conversion import copies as _copies
+from resilin.core.api.conversion import dlpack as _exchange
+from resilin.core.api.conversion import layouts as _layouts
+from resilin.core.api.conversion.printing import set_printoptions
+from resilin.core.api.conversion.tensor_types import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
 )
-from resilin.core.api.ctc import (
-    ctc_loss,
-)
-from resilin.core.api.distances import (
-    cdist,
-    cosine_similarity,
-    pairwise_distance,
-    pdist,
-)
-from resilin.core.api.einsum import einsum
-from resilin.core.api.indexing import (
+from resilin.core.api.manipulation import rearranging as _rearranging
+from resilin.core.api.manipulation import scattering as _scattering
+from resilin.core.api.manipulation import sorting as _sorting
+from resilin.core.api.manipulation import uniques as _uniques
+from resilin.core.api.manipulation.indexing import (
     argwhere,
     bincount,
     gather,
@@ -59,38 +44,49 @@ from resilin.core.api.indexing import (
     triu_indices,
     where,
 )
-from resilin.core.api.joining import cat, chunk, concat, concatenate, narrow, select, split, stack, tensor_split, unbind
-from resilin.core.api.likelihood_losses import (
-    poisson_nll_loss,
+from resilin.core.api.manipulation.joining import (
+    cat,
+    chunk,
+    concat,
+    concatenate,
+    narrow,
+    select,
+    split,
+    stack,
+    tensor_split,
+    unbind,
 )
-from resilin.core.api.linear_algebra import (
-    chain_matmul,
-    cholesky,
-    cholesky_inverse,
-    cholesky_solve,
-    cross,
-    det,
-    ger,
-    inner,
-    inverse,
-    kron,
-    logdet,
-    matrix_exp,
-    matrix_power,
-    pinverse,
-    qr,
-    slogdet,
-    svd,
-    tensordot,
-    vander,
+from resilin.core.api.manipulation.shaping import (
+    broadcast_shapes,
+    broadcast_to,
+    clone,
+    diag,
+    diagonal,
+    flatten,
+    flip,
+    moveaxis,
+    movedim,
+    permute,
+    ravel,
+    repeat_interleave,
+    reshape,
+    roll,
+    squeeze,
+    swapaxes,
+    swapdims,
+    t,
+    tile,
+    transpose,
+    tril,
+    triu,
+    unflatten,
+    unsqueeze,
 )
-from resilin.core.api.margin_losses import (
-    cosine_embedding_loss,
-    hinge_embedding_loss,
-    margin_ranking_loss,
-    triplet_margin_loss,
-)
-from resilin.core.api.math import (
+from resilin.core.api.mathematics import complexes as _complexes
+from resilin.core.api.mathematics import elementwise as _elementwise
+from resilin.core.api.mathematics import spectral as _spectral
+from resilin.core.api.mathematics import statistics as _statistics
+from resilin.core.api.mathematics.arithmetic import (
     abs,
     absolute,
     acos,
@@ -197,11 +193,36 @@ from resilin.core.api.math import (
     trunc,
     xlogy,
 )
-from resilin.core.api.neural import erf, log_softmax, relu, sigmoid, softmax
-from resilin.core.api.printing import set_printoptions
-from resilin.core.api.products import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
-from resilin.core.api.recurrent import gru_cell, lstm_cell, rnn_relu_cell, rnn_tanh_cell
-from resilin.core.api.reducing import (
+from resilin.core.api.mathematics.distances import (
+    cdist,
+    cosine_similarity,
+    pairwise_distance,
+    pdist,
+)
+from resilin.core.api.mathematics.einsum import einsum
+from resilin.core.api.mathematics.linear_algebra import (
+    chain_matmul,
+    cholesky,
+    cholesky_inverse,
+    cholesky_solve,
+    cross,
+    det,
+    ger,
+    inner,
+    inverse,
+    kron,
+    logdet,
+    matrix_exp,
+    matrix_power,
+    pinverse,
+    qr,
+    slogdet,
+    svd,
+    tensordot,
+    vander,
+)
+from resilin.core.api.mathematics.products import addmm, baddbmm, bmm, dot, matmul, mm, mv, outer, vdot
+from resilin.core.api.mathematics.reducing import (
     all,
     amax,
     amin,
@@ -225,33 +246,7 @@ from resilin.core.api.reducing import (
     var,
     var_mean,
 )
-from resilin.core.api.shaping import (
-    broadcast_shapes,
-    broadcast_to,
-    clone,
-    diag,
-    diagonal,
-    flatten,
-    flip,
-    moveaxis,
-    movedim,
-    permute,
-    ravel,
-    repeat_interleave,
-    reshape,
-    roll,
-    squeeze,
-    swapaxes,
-    swapdims,
-    t,
-    tile,
-    transpose,
-    tril,
-    triu,
-    unflatten,
-    unsqueeze,
-)
-from resilin.core.api.special import (
+from resilin.core.api.mathematics.special import (
     digamma,
     erfc,
     erfinv,
@@ -263,6 +258,34 @@ from resilin.core.api.special import (
     polygamma,
     sinc,
 )
+from resilin.core.api.nn import root_layers as _root_layers
+from resilin.core.api.nn.activations import (
+    celu,
+    celu_,
+    hardshrink,
+    prelu,
+    relu_,
+    rrelu,
+    rrelu_,
+    selu,
+    selu_,
+    threshold,
+    threshold_,
+)
+from resilin.core.api.nn.ctc import (
+    ctc_loss,
+)
+from resilin.core.api.nn.likelihood_losses import (
+    poisson_nll_loss,
+)
+from resilin.core.api.nn.margin_losses import (
+    cosine_embedding_loss,
+    hinge_embedding_loss,
+    margin_ranking_loss,
+    triplet_margin_loss,
+)
+from resilin.core.api.nn.neural import erf, log_softmax, relu, sigmoid, softmax
+from resilin.core.api.nn.recurrent import gru_cell, lstm_cell, rnn_relu_cell, rnn_tanh_cell
 from resilin.core.autograd.grad_mode import (
     enable_grad,
     inference_mode,

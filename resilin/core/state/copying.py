@@ -33,9 +33,18 @@ def check_repeats(lengths: Sequence[int], itemsize: int, held: int) -> None:
 
 
 def are_booleans(array: Any) -> bool:
-    """Whether all bytes of an array of booleans are 0 or 1: what is computed with others is anything."""
+    """Whether all bytes of an array of booleans are 0 or 1: what is computed with others is anything.
+
+    Of one whose elements lie upon one another, all bytes between its first and its last: they are fewer.
+    """
     once = array[(*(slice(1) if step == 0 else slice(None) for step in array.strides), ...)]
-    return not once.size or int(once.view(np.uint8).max()) <= 1
+    if not once.size:
+        return True
+    extent = 1 + sum([(length - 1) * abs(step) for length, step in zip(once.shape, once.strides, strict=True)])
+    if extent < once.size:
+        first = once[tuple(slice(None, None, -1) if step < 0 else slice(None) for step in once.strides)]
+        once = np.lib.stride_tricks.as_strided(first, (extent,), (1,))
+    return int(once.view(np.uint8).max()) <= 1
 
 
 def copy_shared(array: Any, memo: dict[int, Any]) -> Any:

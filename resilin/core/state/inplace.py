@@ -20,7 +20,7 @@ from resilin.core.kernels import pack
 from resilin.core.kernels.loader import native
 from resilin.core.ops import creation
 from resilin.core.ops.calling import tracked
-from resilin.core.ops.guarding import FLOAT32, IN_NATIVE, SILENT, VARIABLE, is_half, restore, silence
+from resilin.core.ops.errstate import FLOAT32, IN_NATIVE, SILENT, VARIABLE, is_half, restore, silence
 from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype, reshape
@@ -136,7 +136,7 @@ def adopt(tensor: Tensor, result: Tensor) -> None:
         _rebase(tensor, view, result)
 
 
-def _rebase(tensor: Tensor, view: View, result: Tensor) -> None:
+def _rebase(tensor: Tensor, view: View[Tensor], result: Tensor) -> None:
     """The base's history now ends in a node that takes the written part from `result`, the rest from before."""
     base = view.base
     check_layout(_replay(base._dev.xp, base._array, view.chain), tensor)
@@ -281,7 +281,7 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
 
 def _as_large(self: Tensor, src: Tensor) -> Tensor:
     """`src` in the shape and dtype of `self`."""
-    return src.expand(self._array.shape).to(self.dtype)  # type: ignore[no-any-return]
+    return src.expand(self._array.shape).to(self.dtype)
 
 
 def fill_(self: Tensor, value: Any) -> Tensor:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from resilin.core.tensor import Tensor
+
+class Versioned(Protocol):
+    """What is used here of a tensor: its counter of writes, and the node that made it."""
+
+    _vc: list[Any] | None
+    _node: Any
+
+
+Base = TypeVar("Base", bound=Versioned)
 
 
 class InferenceCount(list[Any]):
@@ -14,7 +21,7 @@ class InferenceCount(list[Any]):
     __slots__ = ()
 
 
-class View:
+class View(Generic[Base]):
     """Where a view came from: `base`, the ops that lead from it, and the base's node when they were last recorded.
 
     `recorded` is False of a view made in no_grad or inference_mode, and of its views.
@@ -23,7 +30,7 @@ class View:
     __slots__ = ("base", "chain", "recorded", "seen")
 
     def __init__(
-        self, base: Tensor, chain: tuple[tuple[Any, tuple[Any, ...]], ...], seen: Any, recorded: bool = True
+        self, base: Base, chain: tuple[tuple[Any, tuple[Any, ...]], ...], seen: Any, recorded: bool = True
     ) -> None:
         self.base, self.chain, self.seen, self.recorded = base, chain, seen, recorded
 
@@ -33,20 +40,20 @@ class View:
         return self.recorded and self.base._node is not self.seen
 
 
-def count_of(tensor: Tensor) -> int:
+def count_of(tensor: Versioned) -> int:
     """How often the memory of `tensor` was written in place, as autograd counts it; of inference tensors, too."""
     vc = tensor._vc
     return 0 if vc is None else vc[0]
 
 
-def share_version(tensor: Tensor) -> list[Any]:
+def share_version(tensor: Versioned) -> list[Any]:
     """The version counter of `tensor`'s storage, made when there is none."""
     if tensor._vc is None:
         tensor._vc = [0]
     return tensor._vc
 
 
-def share_writes(tensor: Tensor) -> list[int]:
+def share_writes(tensor: Versioned) -> list[int]:
     """The counter behind `_writes` of `tensor`'s memory, for another holder of that memory."""
     vc = share_version(tensor)
     if len(vc) == 1:

@@ -12,12 +12,28 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from resilin.core.state.versions import share_version
+from resilin.core.device import device
+from resilin.core.state.versions import Versioned, View, share_version
 
-if TYPE_CHECKING:
-    from resilin.core.tensor import Tensor
+
+class Stored(Versioned, Protocol):
+    """What is used here of a tensor over memory of its own: the backend's array, and its place in the graph."""
+
+    _array: Any
+    _rg: bool
+
+
+Whole = TypeVar("Whole", bound=Stored)
+
+
+class Placed(Stored, Protocol[Whole]):
+    """What is used here of any tensor: its device, too, and the whole that it may be a view of."""
+
+    _dev: device
+    _view: View[Whole] | None
+
 
 LOGS: list[Any] = []  # the logs that are kept just now, of all threads: what every in-place write looks at
 
@@ -30,13 +46,13 @@ _here = _Here()
 _MISSING = object()
 
 
-def before_write(tensor: Tensor) -> None:
+def before_write(tensor: Placed[Whole]) -> None:
     """Say that the elements of `tensor` are about to be written."""
     for log in _here.logs:
         log.keep_elements(tensor)
 
 
-def before_move(tensor: Tensor) -> None:
+def before_move(tensor: Placed[Whole]) -> None:
     """Say that `tensor` is about to show other memory, or to show it in another way."""
     for log in _here.logs:
         log.keep_place(tensor)
@@ -58,10 +74,15 @@ def unnoticed() -> Iterator[None]:
         _here.logs = before
 
 
+def kept_here() -> bool:
+    """Return whether a log of this thread is kept just now."""
+    return bool(_here.logs)
+
+
 class _Elements:
     """The elements of an array, with the count of writes and the node of the tensor over it."""
 
-    def __init__(self, tensor: Tensor, forget: Any) -> None:
+    def __init__(self, tensor: Stored, forget: Any) -> None:
         self.fresh = tensor._vc is None  # never written before
         self.array = weakref.ref(tensor._array, forget)
         self.count = share_version(tensor)
@@ -85,10 +106,10 @@ class _Elements:
             owner._node, owner._rg = was[2]
 
 
-class _Place:
+class _Place(Generic[Whole]):
     """Which memory a tensor shows, and as what."""
 
-    def __init__(self, tensor: Tensor, forget: Any) -> None:
+    def __init__(self, tensor: Placed[Whole], forget: Any) -> None:
         self.tensor = weakref.ref(tensor, forget)
         self.was = self._now()
 
@@ -146,14 +167,14 @@ class Log:
             LOGS.remove(self)
             _here.logs = before
 
-    def keep_elements(self, tensor: Tensor) -> None:
+    def keep_elements(self, tensor: Placed[Whole]) -> None:
         """Copy the elements of `tensor` (of the whole that it is a view of), unless that was done before."""
-        whole = tensor if tensor._view is None else tensor._view.base
+        whole: Stored = tensor if tensor._view is None else tensor._view.base
         key = id(whole._array)
         if key not in self._entries and not self._made_meanwhile(whole):
             self._entries[key] = _Elements(whole, self._forgetting(key))
 
-    def keep_place(self, tensor: Tensor) -> None:
+    def keep_place(self, tensor: Placed[Whole]) -> None:
         """Note which memory `tensor` shows."""
         key = ("place", id(tensor))
         if key not in self._entries and not self._made_meanwhile(tensor):
@@ -176,7 +197,7 @@ class Log:
 
         return forget
 
-    def _made_meanwhile(self, tensor: Tensor) -> bool:
+    def _made_meanwhile(self, tensor: Versioned) -> bool:
         return tensor._node is not None and tensor._node.seq >= self._since
 
     def forget_results(self, results: list[Any]) -> None:

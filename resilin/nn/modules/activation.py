@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from resilin.core.tensor import Tensor
 from resilin.nn import functional as F
 from resilin.nn.modules.module import Module
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.nn import CELU as CELU
+    from resilin.nn import GLU as GLU
+    from resilin.nn import SELU as SELU
+    from resilin.nn import Hardshrink as Hardshrink
+    from resilin.nn import Hardsigmoid as Hardsigmoid
+    from resilin.nn import Hardswish as Hardswish
+    from resilin.nn import Hardtanh as Hardtanh
+    from resilin.nn import LogSigmoid as LogSigmoid
+    from resilin.nn import Mish as Mish
+    from resilin.nn import MultiheadAttention as MultiheadAttention
+    from resilin.nn import PReLU as PReLU
+    from resilin.nn import ReLU6 as ReLU6
+    from resilin.nn import RReLU as RReLU
+    from resilin.nn import Softmax2d as Softmax2d
+    from resilin.nn import Softmin as Softmin
+    from resilin.nn import Softshrink as Softshrink
+    from resilin.nn import Softsign as Softsign
+    from resilin.nn import Tanhshrink as Tanhshrink
+    from resilin.nn import Threshold as Threshold
 
 
 class ReLU(Module):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from resilin.core.api.joining import cat
+from resilin.core.api.manipulation.joining import cat
 from resilin.core.tensor import Tensor
 from resilin.nn import functional as F
 from resilin.nn.modules.container import ModuleList, Sequential

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import UsageError
 from resilin.nn import functional as F
 from resilin.nn import init
 from resilin.nn.modules.linear import NonDynamicallyQuantizableLinear
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.shared import empty
 
 
 class MultiheadAttention(Module):
@@ -68,7 +68,9 @@ class MultiheadAttention(Module):
             "bias_v": (1, 1, width) if add_bias_kv else None,
         }
         for name, shape in shapes.items():
-            self.register_parameter(name, None if shape is None else Parameter(empty(shape, device, dtype)))
+            self.register_parameter(
+                name, None if shape is None else Parameter(creation.empty(*shape, device=device, dtype=dtype))
+            )
 
     def reset_parameters(self) -> None:
         """Draw the start values anew."""

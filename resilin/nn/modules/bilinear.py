@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn import functional as F
 from resilin.nn import init
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.shared import empty
 
 
 class Bilinear(Module):
@@ -34,8 +34,10 @@ class Bilinear(Module):
         self.in1_features = in1_features
         self.in2_features = in2_features
         self.out_features = out_features
-        self.weight = Parameter(empty((out_features, in1_features, in2_features), device, dtype))
-        self.register_parameter("bias", Parameter(empty((out_features,), device, dtype)) if bias else None)
+        self.weight = Parameter(creation.empty(out_features, in1_features, in2_features, device=device, dtype=dtype))
+        self.register_parameter(
+            "bias", Parameter(creation.empty(out_features, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -6,11 +6,14 @@ import operator
 from collections import OrderedDict
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from itertools import groupby, islice
-from typing import Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.modules.module import Module
 from resilin.nn.modules.parameter_dict import describe
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.nn import ParameterDict as ParameterDict
 
 
 def _position(index: Any, length: int, owner: str) -> int:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from resilin.core.api.windows import per_axis
+from resilin.core.api.mathematics.windows import per_axis
+from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import UsageError
 from resilin.nn import functional as F
 from resilin.nn import init
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.shared import empty
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.nn import LazyConv1d as LazyConv1d
+    from resilin.nn import LazyConv2d as LazyConv2d
+    from resilin.nn import LazyConv3d as LazyConv3d
+    from resilin.nn import LazyConvTranspose1d as LazyConvTranspose1d
+    from resilin.nn import LazyConvTranspose2d as LazyConvTranspose2d
+    from resilin.nn import LazyConvTranspose3d as LazyConvTranspose3d
 
 Single = int | tuple[int]
 Pair = int | tuple[int, int]
@@ -50,8 +58,10 @@ class Convolution(Module):
         return per_axis(name, option, value, self._axes)
 
     def _make_parameters(self, channels: tuple[int, int], bias: bool, device: Any, dtype: Any) -> None:
-        self.weight = Parameter(empty((*channels, *self.kernel_size), device, dtype))
-        self.register_parameter("bias", Parameter(empty((self.out_channels,), device, dtype)) if bias else None)
+        self.weight = Parameter(creation.empty(*channels, *self.kernel_size, device=device, dtype=dtype))
+        self.register_parameter(
+            "bias", Parameter(creation.empty(self.out_channels, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -109,6 +119,10 @@ class Transposed(Convolution):
                 f"{most} (for an input of {tuple(input.shape[-n:])})"
             )
         return extra
+
+
+_ConvNd = Convolution  # PyTorch's names, by which programs know the classes
+_ConvTransposeNd = Transposed
 
 
 class Conv1d(Convolution):

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+from resilin._base import log
+from resilin._base.said_once import say_once
 from resilin.core import dtype as dtypes
 from resilin.core.ops.creation import empty_like
+from resilin.core.state import sharing
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.parameter import is_lazy
+
+_LOG = log.logger("nn")
 
 
 class Convertible:
@@ -17,6 +22,7 @@ class Convertible:
     _buffers: dict[str, Tensor | None]
     modules: Callable[..., Iterator[Any]]
     parameters: Callable[[bool], Iterator[Parameter]]
+    buffers: Callable[[bool], Iterator[Tensor]]
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
         """Move or convert parameters and buffers in place; arguments as `Tensor.to`. A dtype changes floats only."""
@@ -71,15 +77,21 @@ class Convertible:
         return self._apply(lambda tensor: empty_like(tensor, device=device), recurse)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Refused with NotImplementedError: there is no compiler, operations run when they are called."""
-        raise NotImplementedError("compile: there is no compiler; call the module as it is, its operations are fused")
+        """Change nothing, and say once that nothing is compiled: operations run when they are called."""
+        say_once(_LOG, "Module.compile: nothing is compiled here; the module runs as it is")
 
     def share_memory(self) -> Self:
-        """Refused with NotImplementedError: processes do not see one another's writes to parameters."""
-        raise NotImplementedError(
-            "share_memory: parameters written by one process are not seen by others; train with "
-            "DistributedDataParallel, or send state_dict() to the other process"
-        )
+        """Move parameters, their gradients and buffers to memory that other processes can read and write.
+
+        All lie in one memory file, which is kept as long as any of them. A process that gets the module (as an
+        argument, through a queue, by a fork) has the same parameters: an optimizer's steps show on both sides.
+        """
+        tensors: list[Tensor] = [*self.parameters(True), *self.buffers(True)]
+        for tensor in tensors:
+            if is_lazy(tensor):
+                tensor.share_memory_()  # raises
+        sharing.share([*tensors, *(tensor.grad for tensor in tensors if tensor.grad is not None)])
+        return self
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Replace the value of every parameter and buffer by `fn` of it; parameters keep their identity."""

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from resilin._base import log
+from resilin._base.said_once import say_once
+from resilin.core.device import device
+from resilin.core.tensor import Tensor
+from resilin.core.trees import transform
 from resilin.nn.modules.module import Module
+
+_LOG = log.logger("nn.data_parallel")
 
 
 class DataParallel(Module):
     """Calls `module` where it is. Several devices are for `ddp.DistributedDataParallel`, one process for each.
 
-    Raises: NotImplementedError for more than one of `device_ids`.
+    Where several are named, it is said once that one of them computes.
     """
 
     def __init__(
@@ -19,9 +26,10 @@ class DataParallel(Module):
     ) -> None:
         super().__init__()
         if device_ids is not None and len(device_ids) > 1:
-            raise NotImplementedError(
-                f"DataParallel: one device per process is supported, got device_ids={list(device_ids)}; use "
-                "resilin.ddp.DistributedDataParallel with one process per device"
+            say_once(
+                _LOG,
+                "DataParallel: the module runs on one device; DistributedDataParallel has one process for each",
+                device_ids=list(device_ids),
             )
         self.dim = dim
         self.module = module
@@ -29,5 +37,25 @@ class DataParallel(Module):
         self.output_device = output_device
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What the module gives."""
+        """What the module gives. Inputs come to a device on which it is; the CPU's modules take them where they are."""
+        first = next(self.module.parameters(), None)
+        if first is not None and first.device.type != "cpu":
+            inputs, kwargs = transform(lambda leaf: _moved(leaf, first.device), (inputs, kwargs))
         return self.module(*inputs, **kwargs)
+
+
+def _moved(leaf: Any, place: device) -> Any:
+    return leaf.to(place) if isinstance(leaf, Tensor) else leaf
+
+
+def data_parallel(
+    module: Module,
+    inputs: Any,
+    device_ids: Sequence[Any] | None = None,
+    output_device: Any = None,
+    dim: int = 0,
+    module_kwargs: dict[str, Any] | None = None,
+) -> Any:
+    """Call `module` with `inputs`, a value or a tuple of arguments, as `DataParallel` does."""
+    given = inputs if isinstance(inputs, tuple) else () if inputs is None else (inputs,)
+    return DataParallel(module, device_ids, output_device, dim)(*given, **(module_kwargs or {}))

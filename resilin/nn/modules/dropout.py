@@ -23,6 +23,9 @@ class _Dropout(Module):
         return f"p={self.p}, inplace={self.inplace}"
 
 
+_DropoutNd = _Dropout  # PyTorch's name, by which programs know the class
+
+
 class Dropout(_Dropout):
     """In training, each element is zero with probability p and the others are divided by 1 - p; else nothing."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import UsageError
 from resilin.nn import functional as F
 from resilin.nn import init
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.shared import empty
 
 
 class Embedding(Module):
@@ -55,7 +55,9 @@ class Embedding(Module):
                 raise UsageError(f"Embedding: expected _weight of shape {wanted}, got {tuple(_weight.shape)}")
             self.weight = Parameter(_weight, requires_grad=not _freeze)
             return
-        self.weight = Parameter(empty((num_embeddings, embedding_dim), device, dtype), requires_grad=not _freeze)
+        self.weight = Parameter(
+            creation.empty(num_embeddings, embedding_dim, device=device, dtype=dtype), requires_grad=not _freeze
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn import functional as F
 from resilin.nn import init
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.shared import empty
 
 
 class EmbeddingBag(Module):
@@ -49,7 +49,7 @@ class EmbeddingBag(Module):
         self.include_last_offset = include_last_offset
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         if _weight is None:
-            self.weight = Parameter(empty((num_embeddings, embedding_dim), device, dtype))
+            self.weight = Parameter(creation.empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
             self.reset_parameters()
         elif tuple(_weight.shape) != (num_embeddings, embedding_dim):
             raise ValueError(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from resilin.core.tensor import Tensor
 from resilin.nn.modules.module import Module
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.nn import Flatten as Flatten
 
 
 class Unflatten(Module):

@@ -11,12 +11,16 @@ from resilin.nn.modules import backward_hooks
 from resilin.nn.modules.global_hooks import ForwardHook, Hook, hooks_of
 
 
-class _StateHook(NamedTuple):
+class StateHook(NamedTuple):
+    """A hook of state_dict()."""
+
     call: Hook
     public: bool  # must return None; a private one may return another dict
 
 
-class _LoadHook(NamedTuple):
+class LoadHook(NamedTuple):
+    """A hook before load_state_dict()."""
+
     call: Hook
     with_module: bool
 
@@ -34,8 +38,8 @@ class Hooked:
     _backward_pre_hooks: OrderedDict[int, Hook]
     _backward_hooks: OrderedDict[int, Hook]
     _state_dict_pre_hooks: OrderedDict[int, Hook]
-    _state_dict_hooks: OrderedDict[int, _StateHook]
-    _load_pre_hooks: OrderedDict[int, _LoadHook]
+    _state_dict_hooks: OrderedDict[int, StateHook]
+    _load_pre_hooks: OrderedDict[int, LoadHook]
     _load_post_hooks: OrderedDict[int, Hook]
     _hooked: bool  # whether any forward or backward hook was ever registered: the fast path of calls
 
@@ -80,19 +84,19 @@ class Hooked:
 
     def register_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, local_metadata)` after it; the hook changes the dict in place."""
-        return self._add_hook("_state_dict_hooks", _StateHook(hook, public=True), False)
+        return self._add_hook("_state_dict_hooks", StateHook(hook, public=True), False)
 
     def _register_state_dict_hook(self, hook: Hook) -> RemovableHandle:
         """As `register_state_dict_post_hook`, but what the hook returns (None: nothing) replaces the dict."""
-        return self._add_hook("_state_dict_hooks", _StateHook(hook, public=False), False)
+        return self._add_hook("_state_dict_hooks", StateHook(hook, public=False), False)
 
     def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, metadata, strict, missing, unexpected, errors)` before loading."""
-        return self._add_hook("_load_pre_hooks", _LoadHook(hook, with_module=True), False)
+        return self._add_hook("_load_pre_hooks", LoadHook(hook, with_module=True), False)
 
     def _register_load_state_dict_pre_hook(self, hook: Hook, with_module: bool = False) -> RemovableHandle:
         """As `register_load_state_dict_pre_hook`; without `with_module` the hook is not given the module."""
-        return self._add_hook("_load_pre_hooks", _LoadHook(hook, with_module), False)
+        return self._add_hook("_load_pre_hooks", LoadHook(hook, with_module), False)
 
     def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
         """Call `hook(module, incompatible_keys)` after loading; it may change the lists in place."""

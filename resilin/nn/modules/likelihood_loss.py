@@ -9,7 +9,7 @@ from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
 from resilin.nn import functional as F
 from resilin.nn.modules.linear import Linear
-from resilin.nn.modules.loss import Loss
+from resilin.nn.modules.loss import Loss, _WeightedLoss
 
 
 class PoissonNLLLoss(Loss):
@@ -49,18 +49,8 @@ class GaussianNLLLoss(Loss):
         return F.gaussian_nll_loss(input, target, var, full=self.full, eps=self.eps, reduction=self.reduction)
 
 
-class MultiLabelSoftMarginLoss(Loss):
+class MultiLabelSoftMarginLoss(_WeightedLoss):
     """The mean over classes of the binary cross entropy of sigmoid(x) with y; weight: of each class."""
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """See the class."""
@@ -82,7 +72,7 @@ class CTCLoss(Loss):
         )
 
 
-class LinearCrossEntropyLoss(Loss):
+class LinearCrossEntropyLoss(_WeightedLoss):
     """CrossEntropyLoss of a Linear layer's scores; see functional.linear_cross_entropy. options: None only.
 
     Shape: input (N, in_features) or (in_features,); target as CrossEntropyLoss's for scores (N, num_classes,
@@ -104,14 +94,13 @@ class LinearCrossEntropyLoss(Loss):
         label_smoothing: float = 0.0,
         options: None = None,
     ) -> None:
-        super().__init__(reduction=reduction)
+        super().__init__(weight, reduction=reduction)
         if weight is not None and tuple(weight.shape) != (num_classes,):
             raise UsageError(
                 f"LinearCrossEntropyLoss: expected weight shape to be ({num_classes},), got {tuple(weight.shape)}"
             )
         if not 0 <= label_smoothing <= 1:
             raise UsageError(f"LinearCrossEntropyLoss: label_smoothing must be between 0 and 1, got {label_smoothing}")
-        self.register_buffer("weight", weight)
         self.num_classes = num_classes
         self.out_features = tuple(out_features)
         self.linear = Linear(in_features, num_classes * math.prod(out_features), bias=bias, device=device, dtype=dtype)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn import functional as F
 from resilin.nn import init
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.shared import empty
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.nn import Bilinear as Bilinear
+    from resilin.nn import LazyLinear as LazyLinear
 
 
 class Identity(Module):
@@ -36,8 +40,10 @@ class Linear(Module):
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
-        self.weight = Parameter(empty((out_features, in_features), device, dtype))
-        self.register_parameter("bias", Parameter(empty((out_features,), device, dtype)) if bias else None)
+        self.weight = Parameter(creation.empty(out_features, in_features, device=device, dtype=dtype))
+        self.register_parameter(
+            "bias", Parameter(creation.empty(out_features, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING
 
-from resilin.core.api.loss_reduction import check_reduction, old_reduction
+from resilin.core.api.nn.loss_reduction import check_reduction, old_reduction
 from resilin.core.tensor import Tensor
 from resilin.nn import functional as F
 from resilin.nn.modules.module import Module
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.nn import CosineEmbeddingLoss as CosineEmbeddingLoss
+    from resilin.nn import CTCLoss as CTCLoss
+    from resilin.nn import GaussianNLLLoss as GaussianNLLLoss
+    from resilin.nn import HingeEmbeddingLoss as HingeEmbeddingLoss
+    from resilin.nn import LinearCrossEntropyLoss as LinearCrossEntropyLoss
+    from resilin.nn import MarginRankingLoss as MarginRankingLoss
+    from resilin.nn import MultiLabelMarginLoss as MultiLabelMarginLoss
+    from resilin.nn import MultiLabelSoftMarginLoss as MultiLabelSoftMarginLoss
+    from resilin.nn import MultiMarginLoss as MultiMarginLoss
+    from resilin.nn import PoissonNLLLoss as PoissonNLLLoss
+    from resilin.nn import SoftMarginLoss as SoftMarginLoss
+    from resilin.nn import TripletMarginLoss as TripletMarginLoss
+    from resilin.nn import TripletMarginWithDistanceLoss as TripletMarginWithDistanceLoss
 
 
 class Loss(Module):
@@ -20,7 +36,26 @@ class Loss(Module):
             check_reduction(self.reduction)
 
 
-class CrossEntropyLoss(Loss):
+_Loss = Loss  # PyTorch's name, by which programs know the class
+
+
+class _WeightedLoss(Loss):
+    """Base of losses with a `weight` for each class or element: a buffer, or None."""
+
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
+        self.register_buffer("weight", weight)
+
+
+class CrossEntropyLoss(_WeightedLoss):
     """Negative log of the softmax probability of the right class.
 
     Shape: logits (N, C, ...) or (C,); targets: class numbers (N, ...) or (), or probabilities shaped as the logits.
@@ -37,8 +72,7 @@ class CrossEntropyLoss(Loss):
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
+        super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index = ignore_index
         self.label_smoothing = label_smoothing
 
@@ -54,7 +88,7 @@ class CrossEntropyLoss(Loss):
         )
 
 
-class NLLLoss(Loss):
+class NLLLoss(_WeightedLoss):
     """Minus the log-probability of the right class; shapes, weight and ignore_index as in CrossEntropyLoss."""
 
     def __init__(
@@ -65,8 +99,7 @@ class NLLLoss(Loss):
         reduce: bool | None = None,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
+        super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index = ignore_index
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -115,18 +148,8 @@ class BCEWithLogitsLoss(Loss):
         )
 
 
-class BCELoss(Loss):
+class BCELoss(_WeightedLoss):
     """Binary cross entropy of the probabilities x with y; logarithms are at least -100. weight: of each element."""
-
-    def __init__(
-        self,
-        weight: Tensor | None = None,
-        size_average: bool | None = None,
-        reduce: bool | None = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """See the class."""

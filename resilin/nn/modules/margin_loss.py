@@ -7,7 +7,7 @@ from collections.abc import Callable
 from resilin.core.tensor import Tensor
 from resilin.nn import functional as F
 from resilin.nn.modules.distance import PairwiseDistance
-from resilin.nn.modules.loss import Loss
+from resilin.nn.modules.loss import Loss, _WeightedLoss
 
 
 class HingeEmbeddingLoss(Loss):
@@ -80,7 +80,7 @@ class MultiLabelMarginLoss(Loss):
         return F.multilabel_margin_loss(input, target, reduction=self.reduction)
 
 
-class MultiMarginLoss(Loss):
+class MultiMarginLoss(_WeightedLoss):
     """The mean over classes c other than y of max(0, margin - x[y] + x[c]) ** p, times weight[y]."""
 
     def __init__(
@@ -92,12 +92,11 @@ class MultiMarginLoss(Loss):
         reduce: bool | None = None,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(size_average, reduce, reduction)
+        super().__init__(weight, size_average, reduce, reduction)
         if p not in (1, 2):
             raise ValueError(f"MultiMarginLoss: only p == 1 and p == 2 supported, got {p}")
         if weight is not None and weight.ndim != 1:
             raise ValueError(f"MultiMarginLoss: weight must be one-dimensional, got {tuple(weight.shape)}")
-        self.register_buffer("weight", weight)
         self.p = p
         self.margin = margin
 

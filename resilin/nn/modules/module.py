@@ -6,9 +6,10 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Self
 
-from resilin.core.public import blame
+from resilin.core.public import error_context
 from resilin.core.state.write_log import LOGS, before_assignment
 from resilin.core.tensor import Parameter, Tensor
+from resilin.core.whole_objects import save_whole
 from resilin.nn.modules import state
 from resilin.nn.modules.conversion import Convertible
 from resilin.nn.modules.global_hooks import (
@@ -25,6 +26,7 @@ from resilin.nn.modules.global_hooks import (
 )
 from resilin.nn.modules.hooks import Hooked
 from resilin.nn.modules.state import IncompatibleKeys
+from resilin.nn.modules.utils import _addindent  # noqa: F401 - programs print their own modules with it
 from resilin.nn.parameter import Buffer
 
 __all__ = [
@@ -39,7 +41,10 @@ __all__ = [
     "register_module_parameter_registration_hook",
 ]
 
+_IncompatibleKeys = IncompatibleKeys  # PyTorch's name
 
+
+@save_whole
 class Module(Convertible, Hooked):
     """Base of all layers and models: assign parameters, buffers and modules as attributes and define `forward`.
 
@@ -84,7 +89,7 @@ class Module(Convertible, Hooked):
         try:
             return self.forward(*args, **kwargs)
         except AttributeError as error:
-            made = blame.wrong_argument(type(self).__name__, (*args, *kwargs.values()), error)
+            made = error_context.wrong_argument(type(self).__name__, (*args, *kwargs.values()), error)
             if made is error:
                 raise
             raise made from error

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from resilin.core.api.normalizing import sizes_of
+from resilin.core.api.nn.normalizing import sizes_of
 from resilin.core.dtype import int64
 from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
@@ -13,7 +13,10 @@ from resilin.errors import UsageError
 from resilin.nn import functional as F
 from resilin.nn import init
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.shared import empty
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.nn import CrossMapLRN2d as CrossMapLRN2d
+    from resilin.nn import LocalResponseNorm as LocalResponseNorm
 
 
 class NormWithStatistics(Module):
@@ -44,7 +47,9 @@ class NormWithStatistics(Module):
         self.affine = affine
         self.track_running_stats = track_running_stats
         for name, wanted in (("weight", affine), ("bias", affine and bias)):
-            self.register_parameter(name, Parameter(empty((num_features,), device, dtype)) if wanted else None)
+            self.register_parameter(
+                name, Parameter(creation.empty(num_features, device=device, dtype=dtype)) if wanted else None
+            )
         tracked = track_running_stats
         self.register_buffer(
             "running_mean", creation.zeros(num_features, device=device, dtype=dtype) if tracked else None
@@ -159,7 +164,7 @@ class LayerNorm(Module):
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            value = Parameter(empty(self.normalized_shape, device, dtype)) if wanted else None
+            value = Parameter(creation.empty(*self.normalized_shape, device=device, dtype=dtype)) if wanted else None
             self.register_parameter(name, value)
         self.reset_parameters()
 
@@ -208,7 +213,9 @@ class GroupNorm(Module):
         self.eps = eps
         self.affine = affine
         for name, wanted in (("weight", affine), ("bias", affine and bias)):
-            self.register_parameter(name, Parameter(empty((num_channels,), device, dtype)) if wanted else None)
+            self.register_parameter(
+                name, Parameter(creation.empty(num_channels, device=device, dtype=dtype)) if wanted else None
+            )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -248,7 +255,11 @@ class RMSNorm(Module):
         self.normalized_shape = sizes_of(normalized_shape)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
-        value = Parameter(empty(self.normalized_shape, device, dtype)) if elementwise_affine else None
+        value = (
+            Parameter(creation.empty(*self.normalized_shape, device=device, dtype=dtype))
+            if elementwise_affine
+            else None
+        )
         self.register_parameter("weight", value)
         self.reset_parameters()
 

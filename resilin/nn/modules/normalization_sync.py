@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin._base import ranks
-from resilin.core.api.normalizing import normalize_over_ranks
+from resilin.core.api.nn.normalizing import normalize_over_ranks
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
 from resilin.nn.modules.module import Module

@@ -48,6 +48,9 @@ class _Constant(_Pad):
         return f"padding={self.padding}, value={self.value}"
 
 
+_ConstantPadNd = _Constant  # PyTorch's name, by which programs know the class
+
+
 class _Zero(_Constant):
     """Padding with zeros."""
 
@@ -95,63 +98,75 @@ class ZeroPad3d(_Zero):
     _axes = 3
 
 
-class ReflectionPad1d(_Pad):
+class _ReflectionPadNd(_Pad):
+    """Padding by reflection, by PyTorch's name."""
+
+
+class ReflectionPad1d(_ReflectionPadNd):
     """The last dimension mirrored at the edges, which are not repeated."""
 
     _axes = 1
     _mode = "reflect"
 
 
-class ReflectionPad2d(_Pad):
+class ReflectionPad2d(_ReflectionPadNd):
     """The last two dimensions mirrored at the edges, which are not repeated."""
 
     _axes = 2
     _mode = "reflect"
 
 
-class ReflectionPad3d(_Pad):
+class ReflectionPad3d(_ReflectionPadNd):
     """The last three dimensions mirrored at the edges, which are not repeated."""
 
     _axes = 3
     _mode = "reflect"
 
 
-class ReplicationPad1d(_Pad):
+class _ReplicationPadNd(_Pad):
+    """Padding by replication, by PyTorch's name."""
+
+
+class ReplicationPad1d(_ReplicationPadNd):
     """The edges of the last dimension repeated outwards."""
 
     _axes = 1
     _mode = "replicate"
 
 
-class ReplicationPad2d(_Pad):
+class ReplicationPad2d(_ReplicationPadNd):
     """The edges of the last two dimensions repeated outwards."""
 
     _axes = 2
     _mode = "replicate"
 
 
-class ReplicationPad3d(_Pad):
+class ReplicationPad3d(_ReplicationPadNd):
     """The edges of the last three dimensions repeated outwards."""
 
     _axes = 3
     _mode = "replicate"
 
 
-class CircularPad1d(_Pad):
+class _CircularPadNd(_Pad):
+    """Padding by circular, by PyTorch's name."""
+
+
+class CircularPad1d(_CircularPadNd):
     """The last dimension continued with the other end."""
 
     _axes = 1
     _mode = "circular"
 
 
-class CircularPad2d(_Pad):
+class CircularPad2d(_CircularPadNd):
     """The last two dimensions continued with the other end."""
 
     _axes = 2
     _mode = "circular"
 
 
-class CircularPad3d(_Pad):
+class CircularPad3d(_CircularPadNd):
     """The last three dimensions continued with the other end."""
 
     _axes = 3

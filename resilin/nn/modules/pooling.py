@@ -51,7 +51,15 @@ class _MaxPool(Module):
         )
 
 
-class _AvgPool(Module):
+class _AvgPoolNd(Module):
+    """What pooling by the mean has in common, by PyTorch's name."""
+
+    def extra_repr(self) -> str:
+        """As in PyTorch."""
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+
+class _AvgPool(_AvgPoolNd):
     """The options of mean pooling in two and three dimensions."""
 
     _function: Any = None
@@ -80,10 +88,6 @@ class _AvgPool(Module):
         out: Tensor = pool(input, *window, self.ceil_mode, self.count_include_pad, self.divisor_override)
         return out
 
-    def extra_repr(self) -> str:
-        """As in PyTorch."""
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
 
 class _Adaptive(Module):
     """Pooling to a given size."""
@@ -102,6 +106,10 @@ class _Adaptive(Module):
     def extra_repr(self) -> str:
         """As in PyTorch."""
         return f"output_size={self.output_size}"
+
+
+class _AdaptiveAvgPoolNd(_Adaptive):
+    """Mean pooling to a given size."""
 
 
 class _AdaptiveMax(_Adaptive):
@@ -204,6 +212,10 @@ class _Fractional(Module):
         return pool(input, self.kernel_size, *wanted)
 
 
+# PyTorch's names, by which programs know the classes
+_MaxPoolNd, _MaxUnpoolNd, _LPPoolNd, _AdaptiveMaxPoolNd = _MaxPool, _Unpool, _LPPool, _AdaptiveMax
+
+
 class MaxPool1d(_MaxPool):
     """The largest element of each window. Shape: (N, C, L) or (C, L); padding counts as minus infinity.
 
@@ -234,7 +246,7 @@ class MaxPool3d(_MaxPool):
     _function = staticmethod(F.max_pool3d)
 
 
-class AvgPool1d(Module):
+class AvgPool1d(_AvgPoolNd):
     """The mean of each window. Shape: (N, C, L) or (C, L); padding counts as zeros (see count_include_pad)."""
 
     def __init__(
@@ -258,10 +270,6 @@ class AvgPool1d(Module):
         window = (self.kernel_size, self.stride, self.padding)
         return F.avg_pool1d(input, *window, self.ceil_mode, self.count_include_pad)
 
-    def extra_repr(self) -> str:
-        """As in PyTorch."""
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
 
 class AvgPool2d(_AvgPool):
     """The mean of each window. Shape: (N, C, H, W) or (C, H, W); padding counts as zeros.
@@ -281,19 +289,19 @@ class AvgPool3d(_AvgPool):
     _function = staticmethod(F.avg_pool3d)
 
 
-class AdaptiveAvgPool1d(_Adaptive):
+class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
     """Means of windows chosen so that the output has `output_size`."""
 
     _function = staticmethod(F.adaptive_avg_pool1d)
 
 
-class AdaptiveAvgPool2d(_Adaptive):
+class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
     """Means of windows chosen so that the output has `output_size` (None keeps a dimension)."""
 
     _function = staticmethod(F.adaptive_avg_pool2d)
 
 
-class AdaptiveAvgPool3d(_Adaptive):
+class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd):
     """Means of windows chosen so that the output has `output_size` (None keeps a dimension)."""
 
     _function = staticmethod(F.adaptive_avg_pool3d)

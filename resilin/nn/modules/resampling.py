@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.api import columns
+from resilin.core.api.nn import unfold
 from resilin.core.tensor import Tensor
 from resilin.nn import functional as F
 from resilin.nn.modules.module import Module
@@ -124,7 +124,7 @@ class CrossMapLRN2d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class; input (N, C, H, W)."""
-        return columns.cross_map_lrn2d(input, self.size, self.alpha, self.beta, self.k)
+        return unfold.cross_map_lrn2d(input, self.size, self.alpha, self.beta, self.k)
 
     def extra_repr(self) -> str:
         """As in PyTorch."""

@@ -6,15 +6,20 @@ from __future__ import annotations
 
 import math
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from resilin.core.api import recurrent
+from resilin.core.api.nn import recurrent
 from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn import init
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.shared import empty
 from resilin.nn.utils.rnn import PackedSequence
+
+if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
+    from resilin.nn import GRUCell as GRUCell
+    from resilin.nn import LSTMCell as LSTMCell
+    from resilin.nn import RNNCell as RNNCell
+    from resilin.nn import RNNCellBase as RNNCellBase
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 _KINDS = {"LSTM": "lstm", "GRU": "gru", "RNN_TANH": "tanh", "RNN_RELU": "relu"}
@@ -99,7 +104,7 @@ class RNNBase(Module):
         if self.proj_size:
             shapes["weight_hr"] = (self.proj_size, self.hidden_size)
         for name, shape in shapes.items():
-            setattr(self, f"{name}_l{layer}{suffix}", Parameter(empty(shape, device, dtype)))
+            setattr(self, f"{name}_l{layer}{suffix}", Parameter(creation.empty(*shape, device=device, dtype=dtype)))
         return [f"{name}_l{layer}{suffix}" for name in shapes]
 
     def reset_parameters(self) -> None:

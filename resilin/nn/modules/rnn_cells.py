@@ -7,12 +7,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from resilin.core.api import recurrent
+from resilin.core.api.nn import recurrent
 from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn import init
 from resilin.nn.modules.module import Module
-from resilin.nn.modules.shared import empty
 
 
 class RNNCellBase(Module):
@@ -29,10 +28,14 @@ class RNNCellBase(Module):
         self.hidden_size = hidden_size
         self.bias = bias
         rows = num_chunks * hidden_size
-        self.weight_ih = Parameter(empty((rows, input_size), device, dtype))
-        self.weight_hh = Parameter(empty((rows, hidden_size), device, dtype))
-        self.register_parameter("bias_ih", Parameter(empty((rows,), device, dtype)) if bias else None)
-        self.register_parameter("bias_hh", Parameter(empty((rows,), device, dtype)) if bias else None)
+        self.weight_ih = Parameter(creation.empty(rows, input_size, device=device, dtype=dtype))
+        self.weight_hh = Parameter(creation.empty(rows, hidden_size, device=device, dtype=dtype))
+        self.register_parameter(
+            "bias_ih", Parameter(creation.empty(rows, device=device, dtype=dtype)) if bias else None
+        )
+        self.register_parameter(
+            "bias_hh", Parameter(creation.empty(rows, device=device, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -2,19 +2,57 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Parameter, Tensor
 from resilin.errors import UsageError
+from resilin.nn.modules.global_hooks import Hook
+from resilin.nn.modules.hooks import LoadHook, StateHook
 from resilin.nn.parameter import is_lazy
 
-if TYPE_CHECKING:
-    from resilin.nn.modules.module import Module
-
 _EXTRA = "_extra_state"
+
+
+class Stateful(Protocol):
+    """What is used here of a module: its own members, its children, its hooks, and what subclasses override."""
+
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor | None]
+    _non_persistent_buffers_set: set[str]
+    _version: int
+    _state_dict_pre_hooks: OrderedDict[int, Hook]
+    _state_dict_hooks: OrderedDict[int, StateHook]
+    _load_pre_hooks: OrderedDict[int, LoadHook]
+    _load_post_hooks: OrderedDict[int, Hook]
+
+    @property
+    def _modules(self) -> Mapping[str, Stateful | None]: ...
+
+    def state_dict(self, *, destination: Any, prefix: str, keep_vars: bool) -> dict[str, Any]:
+        """Write the state of the module and all below it into `destination`."""
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None: ...
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None: ...
+
+    def get_extra_state(self) -> Any:
+        """Return what is kept in the state beside tensors."""
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take back what `get_extra_state` gave."""
 
 
 class IncompatibleKeys(NamedTuple):
@@ -37,7 +75,7 @@ class Findings(NamedTuple):
     problems: list[str]
 
 
-def collect(module: Module, destination: Any, prefix: str, keep_vars: bool) -> dict[str, Any]:
+def collect(module: Stateful, destination: Any, prefix: str, keep_vars: bool) -> dict[str, Any]:
     """Write the state of `module` and all below it into `destination`, or a new dict; returns it.
 
     A new one is a plain OrderedDict, as in PyTorch, so that whoever reads pickles safely knows its class. Its
@@ -64,7 +102,7 @@ def collect(module: Module, destination: Any, prefix: str, keep_vars: bool) -> d
     return result
 
 
-def save_own(module: Module, destination: dict[str, Any], prefix: str, keep_vars: bool, has_extra: bool) -> None:
+def save_own(module: Stateful, destination: dict[str, Any], prefix: str, keep_vars: bool, has_extra: bool) -> None:
     """Write the module's own parameters, persistent buffers and extra state."""
     for name, tensor in _own(module).items():
         destination[prefix + name] = tensor if keep_vars or is_lazy(tensor) else tensor.detach()
@@ -72,7 +110,7 @@ def save_own(module: Module, destination: dict[str, Any], prefix: str, keep_vars
         destination[prefix + _EXTRA] = module.get_extra_state()
 
 
-def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bool) -> IncompatibleKeys:
+def load(module: Stateful, state_dict: Mapping[str, Any], strict: bool, assign: bool) -> IncompatibleKeys:
     """Read `state_dict` into `module` and all below it."""
     if not isinstance(state_dict, Mapping):
         raise TypeError(f"load_state_dict: expected a mapping of names to tensors, got {type(state_dict).__name__}")
@@ -88,7 +126,7 @@ def load(module: Module, state_dict: Mapping[str, Any], strict: bool, assign: bo
 
 
 def _load_tree(
-    module: Module,
+    module: Stateful,
     state: dict[str, Any],
     prefix: str,
     metadata: dict[str, dict[str, Any]],
@@ -110,7 +148,7 @@ def _load_tree(
 
 
 def load_own(
-    module: Module,
+    module: Stateful,
     state: dict[str, Any],
     prefix: str,
     metadata: dict[str, Any],
@@ -142,14 +180,14 @@ def load_own(
         )
 
 
-def _is_unexpected(name: str, module: Module, own: dict[str, Tensor], has_extra: bool) -> bool:
+def _is_unexpected(name: str, module: Stateful, own: dict[str, Tensor], has_extra: bool) -> bool:
     if name == _EXTRA:
         return not has_extra
     first, *below = name.split(".", 1)
     return first not in (module._modules if below else own)
 
 
-def _own(module: Module) -> dict[str, Tensor]:
+def _own(module: Stateful) -> dict[str, Tensor]:
     """The module's own parameters and persistent buffers."""
     members: dict[str, Tensor | None] = dict(module._parameters)
     hidden = module._non_persistent_buffers_set
@@ -157,7 +195,7 @@ def _own(module: Module) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in members.items() if tensor is not None}
 
 
-def _take(module: Module, name: str, own: Tensor, given: Any, assign: bool) -> str | None:
+def _take(module: Stateful, name: str, own: Tensor, given: Any, assign: bool) -> str | None:
     """Copy or take the tensor `given` for `own`; what is wrong with it, with {key} for its name, if something is."""
     if not isinstance(given, Tensor):
         return f'While copying the parameter named "{{key}}", expected a Tensor, got {type(given).__name__}'
@@ -173,7 +211,16 @@ def _take(module: Module, name: str, own: Tensor, given: Any, assign: bool) -> s
                 f"size mismatch for {{key}}: copying a param with shape {tuple(given.shape)} from checkpoint, "
                 f"the shape in current model is {tuple(own.shape)}."
             )
+    if given.is_meta and not own.is_meta and not assign:
+        return 'While copying the parameter named "{key}": Cannot copy out of meta tensor; no data!'
     with no_grad():
+        if not is_lazy(own) and not assign and own.is_meta and not given.is_meta:
+            warnings.warn(
+                f"for {name}: copying from a non-meta parameter in the checkpoint to a meta parameter in the current "
+                "model, which is a no-op. (Did you mean to pass `assign=True` to assign items in the state dictionary "
+                "to their corresponding key in the module instead of copying them in place?)",
+                stacklevel=2,
+            )
         if assign:
             _assign(module, name, own, given)
         elif not is_lazy(given):
@@ -181,7 +228,7 @@ def _take(module: Module, name: str, own: Tensor, given: Any, assign: bool) -> s
     return None
 
 
-def _assign(module: Module, name: str, own: Tensor, given: Tensor) -> None:
+def _assign(module: Stateful, name: str, own: Tensor, given: Tensor) -> None:
     if isinstance(own, Parameter):
         if not isinstance(given, Parameter):
             given = Parameter(given.detach(), requires_grad=own.requires_grad)

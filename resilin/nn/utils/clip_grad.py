@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from resilin.core import pieces
+from resilin.core import shard_metadata
 from resilin.core.kernels.common import Array
-from resilin.core.ops import guarding
+from resilin.core.ops import errstate
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
 
@@ -25,7 +25,9 @@ def _whole_gradients(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
     """Gradients of which a norm can be taken. UsageError for those of pieces, of which other ranks have the rest."""
     every = [parameters] if isinstance(parameters, Tensor) else list(parameters)
     why = "and each rank would scale its own by another norm; call clip_grad_norm_(max_norm) of the sharded module"
-    pieces.refuse("clip_grad_norm_", enumerate(every), why)
+    shard_metadata.refuse("clip_grad_norm_", enumerate(every), why)
+    why = "and each would scale its own by another norm; call clip_grad_norm_(max_norm) of the pipeline"
+    shard_metadata.refuse_divided("clip_grad_norm_", enumerate(every), why)
     return _gradients(every)
 
 
@@ -42,20 +44,31 @@ def get_total_norm(
     Raises: ResilinError when it is not finite and error_if_nonfinite.
     """
     given = [tensors] if isinstance(tensors, Tensor) else list(tensors)
-    arrays = [tensor._array for tensor in given]
-    if not arrays:
+    if not given:
         return Tensor._wrap(np.zeros((), np.float32))
-    kind = np.result_type(*{array.real.dtype for array in arrays})
-    xp = given[0]._dev.xp
+    kind = np.result_type(*{tensor._array.real.dtype for tensor in given})
+    return norm_of_norms(norms_of(given, norm_type), norm_type, kind, given[0]._dev, error_if_nonfinite)
+
+
+def norms_of(tensors: Sequence[Tensor], norm_type: float) -> list[Any]:
+    """The norm of each tensor, as a number of its device's array library."""
     with np.errstate(all="ignore"):
-        norms = [_norm(array.ravel(), norm_type, xp) for array in arrays]
-        total = xp.asarray(_norm(xp.asarray(norms), norm_type, xp), dtype=kind)
+        return [_norm(tensor._array.ravel(), norm_type, tensor._dev.xp) for tensor in tensors]
+
+
+def norm_of_norms(norms: Sequence[Any], norm_type: float, kind: Any, dev: Any, error_if_nonfinite: bool) -> Tensor:
+    """The norm of all tensors whose norms these are, in their order: a tensor of dtype `kind`.
+
+    Raises as get_total_norm.
+    """
+    with np.errstate(all="ignore"):
+        total = dev.xp.asarray(_norm(dev.xp.asarray(norms), norm_type, dev.xp), dtype=kind)
     if error_if_nonfinite and not math.isfinite(float(total)):
         raise ResilinError(
             f"the norm of order {norm_type} of the gradients is {float(total)}, so they cannot be clipped; "
             "look for the first step with a loss that is not finite, or pass error_if_nonfinite=False"
         )
-    return wrap(total, given[0]._dev)
+    return wrap(total, dev)
 
 
 def _norm(vector: Array, order: float, xp: Any) -> Any:
@@ -76,7 +89,7 @@ def clip_grad_norm_(
     """Scale all gradients so that their norm, taken as one vector, is at most `max_norm`. Returns the norm before.
 
     The factor is max_norm / (norm + 1e-6), at most 1, as in PyTorch. foreach is accepted. UsageError for the pieces of
-    a module of `zero.shard`, which has this as a method.
+    a module of `zero.shard` and the stages of an ElasticPipeline, which have this as a method.
     """
     gradients = _whole_gradients(parameters)
     total = get_total_norm(gradients, norm_type, error_if_nonfinite)
@@ -95,11 +108,13 @@ def clip_grads_with_norm_(
 
 
 def _scale(gradients: list[Tensor], max_norm: float, total: Tensor) -> None:
+    if total.is_meta:
+        return
     factor = float(max_norm) / (float(total) + 1e-6)
     if factor < 1 or math.isnan(factor):  # NaN goes into the gradients, as in PyTorch
         with np.errstate(all="ignore"):
             for gradient in gradients:
-                guarding.scale(gradient._array, factor)
+                errstate.scale(gradient._array, factor)
                 gradient._bump()
 
 

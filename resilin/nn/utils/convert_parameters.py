@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from resilin.core.api.joining import cat
+from resilin.core.api.manipulation.joining import cat
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
 

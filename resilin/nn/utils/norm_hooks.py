@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.api.neural import normalize, widened
+from resilin.core.api.nn.neural import normalize, widened
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn.modules.module import Module

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.api import linear_algebra
-from resilin.core.api.half_precision import rounded_once
-from resilin.core.api.joining import cat
-from resilin.core.api.neural import normalize, widened
+from resilin.core.api.manipulation.joining import cat
+from resilin.core.api.mathematics import linear_algebra
+from resilin.core.api.mathematics.half_precision import rounded_once
+from resilin.core.api.nn.neural import normalize, widened
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor, wrap

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from resilin.core.api.joining import cat
+from resilin.core.api.manipulation.joining import cat
 from resilin.core.ops import creation
 from resilin.core.ops.random import rand_like
 from resilin.core.tensor import Tensor, wrap

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api.joining import cat
+from resilin.core.api.manipulation.joining import cat
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
 

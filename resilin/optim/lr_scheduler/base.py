@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resilin.core.public import blame
+from resilin.core.public import error_context
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError, UsageKeyError
 from resilin.optim.optimizer import Group, Optimizer, check_state_dict
@@ -106,7 +106,7 @@ def warn_of_epoch() -> None:
         "The epoch parameter in `scheduler.step()` was not necessary and is being deprecated where possible. Please "
         "use `scheduler.step()` to step the scheduler: with an epoch the closed form is used where there is one",
         UserWarning,
-        stacklevel=blame.level_of_user(),
+        stacklevel=error_context.level_of_user(),
     )
 
 

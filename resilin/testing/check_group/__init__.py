@@ -1,7 +1,7 @@
 """What every way of moving bytes must do: one suite for shared memory, sockets, threads and processes.
 
-A case is a function of (rank, size) that calls `resilin.dist` on the default group and asserts. `GroupConformance` runs
-each case through the `run` fixture, which a test class provides:
+A case is a function of (rank, size) that calls `resilin.distributed` on the default group and asserts.
+`GroupConformance` runs each case through the `run` fixture, which a test class provides:
 
     class TestSharedMemory(GroupConformance):
         @pytest.fixture
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from resilin.testing.check_group import (  # noqa: F401 - they register their cases
+    agreement,
     coalescing,
     groups,
     messages,

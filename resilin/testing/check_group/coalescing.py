@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import resilin.dist as dist
-from resilin.dist.reduce_op import DTYPES, Array, ReduceOp
+import resilin.distributed as dist
+from resilin.distributed.wire.reduce_op import DTYPES, Array, ReduceOp
 from resilin.errors import CollectiveMismatch, UsageError
 from resilin.testing.check_group.cases import case
 from resilin.testing.rank_data import data, defined, expected, same

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.testing.check_group.cases import case
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import resilin.dist as dist
-from resilin.dist import tree
-from resilin.dist.reduce_op import Array, ReduceOp
+import resilin.distributed as dist
+from resilin.distributed.wire import shard_tree
+from resilin.distributed.wire.reduce_op import Array, ReduceOp
 from resilin.errors import UsageError
 from resilin.testing.check_group.cases import SIZES, case
 from resilin.testing.rank_data import data, expected, same
@@ -134,7 +134,7 @@ def tensors_may_overlap_as_outputs_and_inputs(rank: int, size: int) -> None:
 
 @case
 def a_sum_along_the_tree_may_overlap_its_parts(rank: int, size: int) -> None:
-    plan = tree.plan(size, size)
+    plan = shard_tree.plan(size, size)
     for count in (7, 70_001):
         for shift in (0, 1):
             memory = np.zeros(count + 1, np.float32)
@@ -150,11 +150,11 @@ def the_shard_tree_gives_the_same_bits_as_one_process(rank: int, size: int) -> N
         for count, kind in ((3, np.float32), (3000, np.float32), (50, np.float16)):
             values = [np.random.default_rng([shards, s]).standard_normal(count).astype(kind) for s in range(shards)]
 
-            def total(node: tree.Subtree, values: list[Array] = values) -> Array:
+            def total(node: shard_tree.Subtree, values: list[Array] = values) -> Array:
                 children = node.children()
                 return values[node.start] if children is None else total(children[0]) + total(children[1])
 
-            plan = tree.plan(shards, size)
+            plan = shard_tree.plan(shards, size)
             out = np.zeros(count, kind)
             dist.tree_all_reduce({node: total(node) for node in plan.subtrees(rank)}, out, plan)
-            same(out, total(tree.Subtree(0, shards)))
+            same(out, total(shard_tree.Subtree(0, shards)))

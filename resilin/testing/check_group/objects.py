@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import resilin.dist as dist
+import resilin.distributed as dist
 import resilin.nn as nn
 from resilin.core.tensor import Tensor
-from resilin.dist.reduce_op import DTYPES
+from resilin.distributed.wire.reduce_op import DTYPES
 from resilin.errors import DistError, UsageError
 from resilin.testing.check_group.cases import case
 
@@ -107,10 +107,11 @@ def an_object_that_cannot_be_pickled_is_an_error_on_all_ranks_at_once(rank: int,
     if size > 1 and rank in (0, last):
         calls.append(lambda: dist.send_object_list([thing], 0) if rank == last else dist.recv_object_list(one, last))
     for i, call in enumerate(calls):
-        with pytest.raises(UsageError if rank == last else DistError) as caught:
+        with pytest.raises(UsageError) as caught:
             call()
         asked = f"needs {size} objects, got {size + 1}" if i == 4 else "expected an object that pickle can write"
-        assert (asked if rank == last else f"rank {last} could not send any") in str(caught.value)
+        assert asked in str(caught.value)
+        assert rank == last or f"rank {last} refused its arguments" in str(caught.value)
     box: list[Any] = [None] * size
     dist.all_gather_object(box, rank)
     assert box == list(range(size))
@@ -123,11 +124,10 @@ def a_list_to_gather_objects_into_is_needed_on_the_destination_and_only_there(ra
         if size == 1 and given is not None:
             continue
         places = given if mistaken else [None] * size if rank == last else None
-        with pytest.raises(UsageError if mistaken else DistError) as caught:
+        with pytest.raises(UsageError) as caught:
             dist.gather_object(rank, places, dst=last)
-        assert str(caught.value).startswith("gather_object, ")
-        if mistaken:
-            assert f"expected {size} places on the destination, rank {last}" in str(caught.value)
+        assert str(caught.value).startswith("gather_object, " if mistaken else "gather_object #")
+        assert f"expected {size} places on the destination, rank {last}" in str(caught.value)
     found: list[Any] = [None] * size
     dist.gather_object(rank, found if rank == last else None, dst=last)
     assert rank != last or found == list(range(size))

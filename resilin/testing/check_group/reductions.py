@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core.tensor import Tensor
-from resilin.dist.reduce_op import DTYPES, ReduceOp
+from resilin.distributed.wire.reduce_op import DTYPES, ReduceOp
 from resilin.errors import UsageError
 from resilin.testing.check_group.cases import SIZES, case
 from resilin.testing.rank_data import data, defined, expected, same

@@ -1,4 +1,4 @@
-"""Plays schedules: `python -m resilin.testing.simulation [--seed N [--trace]] [--first N] [--count N]`."""
+"""Plays schedules: `python -m resilin.testing.simulation [--kind KIND] [--seed N [--trace]] [--first N --count N]`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 
 from resilin._base.clock import SYSTEM
-from resilin.testing.simulation.schedule import run
+from resilin.testing.simulation.schedule import KINDS, run
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -19,9 +19,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--trace", action="store_true", help="tell what happens in it")
     parser.add_argument("--first", type=int, default=0, help="play schedules from this seed on")
     parser.add_argument("--count", type=int, default=1000, help="how many")
+    parser.add_argument("--kind", choices=KINDS, default="any", help="what may go wrong")
     options = parser.parse_args(argv)
+    kind = KINDS[options.kind]
     if options.seed is not None:
-        result = run(options.seed, trace=options.trace)
+        result = run(options.seed, trace=options.trace, kind=kind)
         print(*result.story, sep="\n")
         print(result.broken or f"seed {result.seed}: {result.outcome}, {result.generations} generations")
         return 1 if result.broken else 0
@@ -30,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     outcomes: Counter[str] = Counter()
     broken = 0
     for seed in range(options.first, options.first + options.count):
-        result = run(seed)
+        result = run(seed, kind=kind)
         outcomes[re.sub(r"\d+", "N", result.outcome)[:60]] += 1
         if result.broken:
             broken += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from resilin.elastic import control, records
-from resilin.elastic.deciding.view import Config
+from resilin.elastic.membership.view import Config
 from resilin.elastic.records import Node, Slot
 from resilin.store.base import Event, Op, prefix_range
 from resilin.testing.simulation.invariants import Invariants

@@ -8,10 +8,11 @@ from typing import Any
 
 from resilin.data.elastic_sampler import StepPlan
 from resilin.elastic import ledger, records
-from resilin.elastic.deciding.view import Config
 from resilin.elastic.ledger import Entry
+from resilin.elastic.membership import succession
+from resilin.elastic.membership.view import Config
 from resilin.elastic.records import Closed, Generation, Node
-from resilin.elastic.worker import roles
+from resilin.elastic.worker import source_election
 from resilin.store.base import Event
 from resilin.testing.simulation.universe import Universe
 from resilin.testing.simulation.workers import Lineage, Training
@@ -22,7 +23,10 @@ NEWS_S = 6.0  # a cut may keep the leader from hearing of a node for so long
 class Invariants:
     """Watches the store's records and the workers' steps; raises Broken."""
 
-    def __init__(self, universe: Universe, job: Config, training: Training, in_place: bool) -> None:
+    def __init__(
+        self, universe: Universe, job: Config, training: Training, in_place: bool, *, blameless: bool = False
+    ) -> None:
+        self._blameless = blameless
         self._universe = universe
         self._job = job
         self._training = training
@@ -30,18 +34,26 @@ class Invariants:
         self.generations: list[Generation] = []
         self.closed: Closed | None = None
         self.over = False  # the job has ended and its records are gone: another one may begin under its name
-        self.entries: list[Entry] = []
+        self.entries: list[Entry] = []  # of the beginning that the store knows, or knew last
         self.last_commit = 0.0
         self._nodes: dict[str, tuple[float, Node]] = {}  # by id: when it came, and what it says of itself
         self._failed: dict[int, set[str]] = {}  # by step: on which nodes workers have failed by their own doing
-        self._starts: dict[int, tuple[int, Lineage | None]] = {}
-        self._steps: dict[tuple[int, int], Lineage] = {}
+        self._starts: dict[tuple[str, int], tuple[int, Lineage | None]] = {}  # by beginning and generation
+        self._steps: dict[tuple[str, int, int], Lineage] = {}  # and step
+        self._of: dict[str, list[Entry]] = {}  # entries by beginning
+        self._numbers: dict[str, set[int]] = {}  # of generations, by beginning
+        self._lost = False  # the store has lost everything, and no generation has been written since
 
     def _check(self, holds: bool, text: str) -> None:
         if not holds:
             self._universe.fail(text)
 
     # ------------------------------------------------------------------------------- the store's records
+
+    def store_lost(self) -> None:
+        """Another, empty store is there in the place of the one that was."""
+        self._lost = True
+        self._nodes.clear()
 
     def changed(self, events: Sequence[Event]) -> None:
         """The store has made one revision; called under its lock, before anybody else hears of it."""
@@ -56,7 +68,7 @@ class Invariants:
                 self._nodes[name] = came, records.node(event.kv.key, event.kv.value)
             if event.kv.key.endswith("/generation"):
                 self._generation(records.generation(event.kv.key, event.kv.value))
-            elif event.kv.key.endswith("/closed"):
+            elif event.kv.key.endswith("/closed") and not self.over:
                 self._check(event.previous is None, "the job's end was written twice")
                 self.closed = records.closed(event.kv.key, event.kv.value)
                 self._universe.say("store", f"closed: {self.closed.outcome}, {self.closed.reason}")
@@ -64,29 +76,69 @@ class Invariants:
 
     def _generation(self, new: Generation) -> None:
         self._universe.say("store", describe(new))
-        if self.over:
+        if self.over:  # it is another job's, of the same name
             return
-        old = self.generations[-1] if self.generations else None
+        self.entries = self._of.setdefault(new.origin, [])
+        old = self._before(new)
+        self._lost = False
         self.generations.append(new)
+        self._numbers.setdefault(new.origin, set()).add(new.number)
         members, job = new.members, self._job
-        self._check(
-            new.number == (old.number if old else 0) + 1, f"generation {new.number} follows {old and old.number}"
-        )
         self._check([m.rank for m in members] == list(range(len(members))), "ranks are not 0 to n-1, in order")
         self._check(
             len({(m.node, m.slot) for m in members}) == len(members) > 0, "a slot has two ranks, or nobody has one"
         )
         self._check(set(new.nodes) == {m.node for m in members}, "nodes are not those of the members")
-        self._check(len(new.nodes) <= job.max_nodes, f"{len(new.nodes)} nodes, {job.max_nodes} are allowed")
+        self._check(
+            not self._training.divided or self._has_all(new), "its members lack parts of the state that others have"
+        )
+        # whoever is to go may have to hand over its state; one that is out for a while stays where MIN needs it
+        nodes = {name: node for name, (_, node) in self._nodes.items()}
+        staying = [nodes.get(name) for name in new.nodes if name not in nodes or not nodes[name].leaving]
+        able = sum(node is None or not node.excluded for node in staying)
+        count = able + min(len(staying) - able, max(0, job.min_nodes - able))
+        self._check(count <= job.max_nodes, f"{count} nodes, {job.max_nodes} are allowed")
         self._check(0 <= new.restarts_used <= job.max_restarts, f"{new.restarts_used} restarts of {job.max_restarts}")
         if new.kind == "restart":
             self._check(len(new.nodes) >= job.min_nodes, f"{len(new.nodes)} nodes, fewer than {job.min_nodes}")
-        else:
+        elif new.reason != succession.REFILLED:  # what was put back may be a restart's
             self._check(
                 len(members) <= self._training.shards, f"{len(members)} workers, {self._training.shards} shards"
             )
         if old is not None:
             self._follows(old, new)
+
+    def _has_all(self, new: Generation) -> bool:
+        """Whether the members have all parts of the state, if all workers together have: those of the newest world that
+        one has taken up."""
+        slots = [(name, slot) for name, (_, node) in self._nodes.items() for slot in node.slots if slot.parts]
+        newest = max((slot.parts_in for _, slot in slots), default=0)
+        there = [(name, slot) for name, slot in slots if slot.parts_in == newest and slot.state in ("ready", "done")]
+        places = {(m.node, m.slot, m.incarnation) for m in new.members}
+        inside = [slot for name, slot in there if (name, slot.index, slot.incarnation) in places]
+        total = max((slot.parts_of for _, slot in there), default=0)
+        known = {part for _, slot in there for part in slot.parts}
+        return len(known) < total or {part for slot in inside for part in slot.parts} == known
+
+    def _before(self, new: Generation) -> Generation | None:
+        """The generation that `new` follows, whose number says so: in the store, or in one that was lost."""
+        known = self.generations[-1] if self.generations and not self._lost else None
+        used = self._numbers.get(new.origin, set())
+        self._check(new.number not in used, f"generation {new.number} of beginning {new.origin} was written twice")
+        if new.refills and (known is None or known.refills != new.refills or known.origin != new.origin):
+            number = new.number - succession.ROOM
+            before = [n for n in used if number - succession.SPREAD < n <= number]
+            self._check(bool(before), f"generation {new.number} is put back, and there was none about {number}")
+            # whoever puts it back may have heard of none after it
+            about = [one for one in self.generations if one.origin == new.origin and one.number in before]
+            same = [one for one in about if one.members == new.members]
+            self._check(bool(same), f"generation {new.number} is put back with members that none about {number} has")
+            return max(same, key=lambda one: one.number)
+        self._check(
+            new.number == (known.number if known else 0) + 1,
+            f"generation {new.number} follows {known and known.number}",
+        )
+        return known
 
     def _follows(self, old: Generation, new: Generation) -> None:
         again = any(node in old.nodes for node in new.nodes)
@@ -131,16 +183,37 @@ class Invariants:
     # ------------------------------------------------------------------------------- the workers' steps
 
     def equal(
-        self, generation: int, rank: int, step: int, lineage: Lineage | None, reports: list[roles.Report]
+        self,
+        beginning: str,
+        generation: int,
+        rank: int,
+        step: int,
+        lineage: Lineage | None,
+        reports: list[source_election.Report],
     ) -> None:
         """See `Witness`."""
         settled = [report.step for report in reports if report.settled]
         self._check(not settled or step >= max(settled), f"generation {generation} starts at {step}, below {settled}")
-        known = self._starts.setdefault(generation, (step, lineage))
+        known = self._starts.setdefault((beginning, generation), (step, lineage))
         self._check(
             known == (step, lineage),
             f"generation {generation}: rank {rank} starts from {story(lineage)}, another one from {story(known[1])}",
         )
+
+    def held(self, generation: int, step: int, elsewhere: Mapping[str, int]) -> None:
+        """See `Witness`."""
+        ahead = {name: other for name, other in elsewhere.items() if other > step + 1}
+        text = f"generation {generation} starts at {step}, though workers live that have done more: {ahead}"
+        self._check(not self._blameless or not ahead, text)
+
+    def left(self, worker: str, alone: bool) -> None:
+        """See `Witness`."""
+        over = self.closed is not None
+        self._check(not self._blameless or over or not alone, f"{worker} left with the state that others need")
+
+    def killed(self, worker: str) -> None:
+        """See `Witness`."""
+        self._check(not self._blameless or self.closed is not None, f"{worker} was well, and was killed by its agent")
 
     def reduced(self, generation: int, plan: StepPlan, parts: Mapping[int, Any], size: int) -> None:
         """See `Witness`."""
@@ -150,11 +223,11 @@ class Invariants:
         shards = sorted(number for part in parts.values() for number in part[2])
         self._check(shards == list(range(self._training.shards)), f"shards {shards} were computed")
 
-    def committed(self, entry: Entry, lineage: Lineage) -> None:
+    def committed(self, beginning: str, entry: Entry, lineage: Lineage) -> None:
         """See `Witness`."""
-        self.entries.append(entry)
+        self._of.setdefault(beginning, []).append(entry)
         self.last_commit = self._universe.now
-        known = self._steps.setdefault((entry.generation, entry.step), lineage)
+        known = self._steps.setdefault((beginning, entry.generation, entry.step), lineage)
         if known is not lineage and known != lineage:
             self._check(False, f"step {entry.step}, generation {entry.generation}: {story(lineage)} and {story(known)}")
 

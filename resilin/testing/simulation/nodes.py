@@ -5,22 +5,23 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from resilin.elastic import failure
 from resilin.elastic.agent.agent import Agent
 from resilin.elastic.agent.config import AgentConfig, Outcome
+from resilin.elastic.agent.process_supervisor import Worker
+from resilin.elastic.agent.reachability_probe import TRY_S
 from resilin.elastic.agent.reports import Reporter
 from resilin.elastic.agent.streams import Plan
-from resilin.elastic.agent.supervise import Worker
-from resilin.elastic.control import Committed, Message, Progress
-from resilin.elastic.deciding.exclusion import Rules
-from resilin.elastic.deciding.view import Config
-from resilin.elastic.spawn.environment import Job
+from resilin.elastic.control import Committed, Message, Progress, World
+from resilin.elastic.membership.node_quarantine import Rules
+from resilin.elastic.membership.view import Config
+from resilin.elastic.spawn.environment import JobEnvironment
 from resilin.elastic.spawn.program import Program
-from resilin.elastic.spawn.spawning import Command
+from resilin.elastic.spawn.spawner_client import Command
 from resilin.errors import ResilinError
 from resilin.testing.simulation.network import Network
 from resilin.testing.simulation.store import Client, Server
@@ -35,7 +36,7 @@ PIPE_S = 0.0001  # a message between an agent and its worker
 class _NoStreams:
     """What a worker prints goes nowhere."""
 
-    stderr_shown, stderr_kept = True, False
+    stderr_shown, stderr_kept, open = True, False, False
     error_file = folder = _NOWHERE
 
     def fd(self, name: str) -> None:
@@ -47,6 +48,9 @@ class _NoStreams:
     def started(self) -> None:
         pass
 
+    def ended(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -54,6 +58,12 @@ class _NoStreams:
 class _NoPlan(Plan):
     def open(self, *args: Any) -> Any:
         return _NoStreams()
+
+
+@cache
+def _plan() -> Plan:
+    """One for all nodes: each has a console, with descriptors of its own."""
+    return _NoPlan(base=_NOWHERE, keep=False)
 
 
 class _Lines:
@@ -88,7 +98,9 @@ class Setting:
         warm: bool,
         lease_ttl_s: float,
         slots: int,
+        grace_s: float = 2.0,
     ) -> None:
+        self.grace_s = grace_s
         self.universe = universe
         self.network = network
         self.server = server
@@ -124,23 +136,24 @@ class SimNode:
         setting = self.setting
         lines: Any = _Lines(setting.universe, self.name)
         config = AgentConfig(
-            job=Job(name="job", max_restarts=setting.job.max_restarts),
+            job=JobEnvironment(name="job", max_restarts=setting.job.max_restarts),
             membership=setting.job,
             program=Program(command=("program",), argv=("program",), warm=setting.warm),
-            plan=_NoPlan(base=_NOWHERE, keep=False),
+            plan=_plan(),
             node_id=self.name,
             host=self.name,
             address=self.name,
             master_port=1,
             workers=setting.slots,
             inherited={},
-            shutdown_timeout_s=2.0,
+            shutdown_timeout_s=setting.grace_s,
             join_timeout_s=60.0,
             outage_timeout_s=30.0,
             exclusion=EXCLUSION,
             lease_ttl_s=setting.lease_ttl_s,
             signals=(),
             caller=self.client,
+            connect=self._connect,
         )
         quiet = setting.universe.trace is None
         reporter = Reporter(lines, quiet=quiet, clock=self.clock)
@@ -153,6 +166,18 @@ class SimNode:
             self.ended = True
             setting.universe.after(0.0, self.process.kill)
             setting.universe.say(self.name, f"ended: code {self.outcome.code}, {self.outcome.reason}")
+
+    async def _connect(self, endpoint: str) -> bool:
+        """Whether a worker with this endpoint takes a connection in time."""
+        answer: asyncio.Future[bool] = self.process.create_future()
+
+        def answered(works: bool) -> None:
+            if not answer.done():
+                answer.set_result(works)
+
+        self.setting.peers.connect(self.name, endpoint, lambda works: self.process.call_soon(answered, works))
+        self.process.call_later(TRY_S, answered, False)
+        return await answer
 
     def crash(self, silently: bool) -> None:
         """The agent is killed, and with it its workers; `silently`: the whole host, so that nobody hears of it."""
@@ -173,8 +198,11 @@ class SimNode:
 
     def leave(self) -> None:
         """SIGTERM."""
-        if self.agent is not None and not self.ended:
+        if self.agent is not None and not self.ended and not self.leaving:
             self.leaving = True
+            for worker in self.spawner.running:
+                if worker.sim is not None and worker.sim.asked_at is None:
+                    worker.sim.asked_at = self.process.time()
             self.process.call_soon(self.agent.ask_to_leave, int(signal.SIGTERM))
 
     def _processes(self) -> list[Process]:
@@ -269,15 +297,20 @@ class SimProcess(Worker):
     # ------------------------------------------------------------------------- agent to worker
 
     def send(self, message: Message) -> None:
+        agent = self._node.agent
+        current = agent.view.generation if agent is not None and isinstance(message, World) else None
         if not self.process.dead:
-            self.process.call_later(PIPE_S, self._take, message)
+            self.process.call_later(PIPE_S, self._take, message, current.origin if current is not None else "")
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message, beginning: str) -> None:
         if self.sim is not None:
+            self.sim.beginning = beginning or self.sim.beginning
             self.sim.heed(message)
 
     def kill(self, number: int) -> None:
         if number == signal.SIGKILL:
+            if not self.process.dead:
+                self._node.setting.witness.killed(self.process.name)
             self._exit(-number)
         elif number == signal.SIGCONT:
             self._node.process.call_later(PIPE_S, self.process.resume)

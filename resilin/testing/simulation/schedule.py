@@ -6,18 +6,18 @@ import random
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from resilin.elastic.deciding import facts
-from resilin.elastic.deciding.view import Config
+from resilin.elastic.membership import queries
+from resilin.elastic.membership.view import Config
 from resilin.testing.simulation.invariants import Invariants
 from resilin.testing.simulation.network import STORE, Network
 from resilin.testing.simulation.nodes import Setting, SimNode
 from resilin.testing.simulation.store import Server
 from resilin.testing.simulation.universe import Broken, Universe
-from resilin.testing.simulation.workers import InPlace, Plain, Training
+from resilin.testing.simulation.workers import GRACE_S, InPlace, Plain, Training
 
-FAULTS_S = 10.0  # from then on nothing breaks any more
-END_S = 200.0  # and by then the job has ended: every patience of an agent is shorter
+END_S = 190.0  # after the last fault the job has ended: every patience of an agent is shorter
 TOP_UPS_S = (0.0, 8.0, 16.0)  # nodes that found no store have given up by then: others come
 EVENTS = 400_000  # more than that in one schedule is a loop
 
@@ -36,13 +36,30 @@ class Result:
     events: int = 0
     seconds: float = 0.0
     """Simulated."""
+    ends: tuple[str, ...] = ()
+    """Why each node that ended by itself with another exit code than 0 did so."""
     story: list[str] = field(default_factory=list)
 
 
-def run(seed: int, *, trace: bool = False) -> Result:
-    """Play the schedule of `seed`. With `trace`, `Result.story` tells what happened."""
+@dataclass(frozen=True, kw_only=True)
+class FaultSet:
+    """What may go wrong in a schedule."""
+
+    faults: tuple[str, ...]
+    seconds: float = 10.0
+    """From then on nothing breaks any more."""
+    longest_s: float = 6.0
+    """Of a fault that passes."""
+    blameless: bool = False
+    """Nothing is ever wrong with a worker that runs: none is killed, and no state that one has is lost. In place."""
+    divided: bool = False
+    """See `Training`."""
+
+
+def run(seed: int, *, trace: bool = False, kind: FaultSet | None = None) -> Result:
+    """Play the schedule of `seed`. With `trace`, `Result.story` tells what happened. kind: None: ANY."""
     story: list[str] = []
-    play = _Play(seed, story.append if trace else None)
+    play = _Play(seed, story.append if trace else None, kind or ANY)
     broken = ""
     try:
         play.run()
@@ -60,15 +77,18 @@ def run(seed: int, *, trace: bool = False) -> Result:
         faults=tuple(play.faults),
         events=play.universe.events,
         seconds=play.universe.now,
+        ends=tuple(node.outcome.reason for node in play.nodes if node.outcome is not None and node.outcome.code),
         story=story,
     )
 
 
 class _Play:
-    def __init__(self, seed: int, trace: Callable[[str], None] | None) -> None:
+    def __init__(self, seed: int, trace: Callable[[str], None] | None, kind: FaultSet) -> None:
+        self.kind = kind
         self.universe = Universe(seed, trace)
         self.random = random.Random(seed ^ 0x5EED)  # faults are chosen apart from delays
-        self.network = Network(self.universe, loss=self.random.choice([0.0, 0.0, 0.02, 0.1]))
+        loss = self.random.choice([0.0, 0.0, 0.02, 0.1])
+        self.network = Network(self.universe, loss=0.0 if kind.blameless else loss)
         self.server = Server(self.universe)
         self.faults: list[str] = []
         self.nodes: list[SimNode] = []
@@ -78,21 +98,22 @@ class _Play:
     def _make_job(self) -> None:
         choose = self.random.choice
         count = choose([1, 2, 2, 3, 3, 4])
-        in_place = self.random.random() < 0.75
+        in_place = self.random.random() < 0.75 or self.kind.blameless
         self.job = Config(
-            min_nodes=self.random.randint(1, count),
+            min_nodes=self.random.randint(1, count) if not self.kind.blameless else 1,
             max_nodes=count + choose([0, 0, 1]),
-            max_restarts=choose([0, 1, 3, 3, 10]),
+            max_restarts=choose([0, 1, 3, 3, 10]) if not self.kind.blameless else 30,
         )
         training = Training(
-            steps=self.random.randint(4, 16),
+            steps=self.random.randint(4, 16) if not self.kind.blameless else int(self.kind.seconds),
             samples=10,
             batch=4,
             shards=choose([2, 4, 8]),
             step_s=choose([0.1, 0.5, 1.0, 1.5]),
             timeout_s=2.0,
+            divided=self.kind.divided,
         )
-        self.invariants = Invariants(self.universe, self.job, training, in_place)
+        self.invariants = Invariants(self.universe, self.job, training, in_place, blameless=self.kind.blameless)
         self.server.subscribe("\0", "\0", None, self.invariants.changed)
         self.setting = Setting(
             self.universe,
@@ -105,21 +126,23 @@ class _Play:
             warm=choose([True, False]),
             lease_ttl_s=2.0,
             slots=choose([1, 1, 2]),
+            grace_s=GRACE_S if self.kind.blameless else 2.0,
         )
         self.universe.say("job", f"{self.job}, {training}, in place: {in_place}, {count} nodes of {self.setting.slots}")
         for _ in range(count):
             self.universe.at(choose([0.0, self.random.uniform(0, 3)]), self._join)
         for _ in range(choose([0, 1, 2, 3, 4, 6, 8, 12])):
-            self.universe.at(self.random.uniform(0, FAULTS_S), self._fault)
-        self.universe.at(FAULTS_S, self._heal)
+            self.universe.at(self.random.uniform(0, self.kind.seconds), self._fault)
+        self.universe.at(self.kind.seconds, self._heal)
 
     # ---------------------------------------------------------------------------------- the course
 
     def run(self) -> None:
         universe = self.universe
-        universe.run(FAULTS_S + 0.001, lambda: universe.events > EVENTS)
-        while universe.now < END_S and not self._over() and universe.events <= EVENTS:
-            universe.run(min(END_S, universe.now + 0.5), lambda: universe.events > EVENTS)
+        end = self.kind.seconds + END_S
+        universe.run(self.kind.seconds + 0.001, lambda: universe.events > EVENTS)
+        while universe.now < end and not self._over() and universe.events <= EVENTS:
+            universe.run(min(end, universe.now + 0.5), lambda: universe.events > EVENTS)
         self._judge()
 
     def close(self) -> None:
@@ -128,14 +151,14 @@ class _Play:
             node.crash(silently=True)
 
     def _over(self) -> bool:
-        done = self.invariants.closed is not None or self.universe.now > FAULTS_S + TOP_UPS_S[-1]
+        done = self.invariants.closed is not None or self.universe.now > self.kind.seconds + TOP_UPS_S[-1]
         return done and all(node.ended for node in self.nodes)
 
     def _judge(self) -> None:
         """Progress once faults have stopped, and a good end unless there is a reason for a bad one."""
         late = [node.name for node in self.nodes if not node.ended]
         if late:
-            raise Broken(f"no end of {', '.join(late)}, {END_S - FAULTS_S:.0f} s after the last fault")
+            raise Broken(f"no end of {', '.join(late)}, {END_S:.0f} s after the last fault")
         internal = [node.outcome.reason for node in self.nodes if node.outcome is not None and node.outcome.code == 6]
         if internal:
             raise Broken(internal[0])
@@ -154,7 +177,7 @@ class _Play:
             return True
         ends = [node.outcome.reason for node in self.nodes if node.outcome is not None and not node.leaving]
         views = [node.agent.view for node in self.nodes if node.agent is not None]
-        spent = any(view.generation and facts.restarts_used(view) >= self.job.max_restarts for view in views)
+        spent = any(view.generation and queries.restarts_used(view) >= self.job.max_restarts for view in views)
         if not self.invariants.closed and (spent or any(" failed" in reason for reason in ends)):
             return all("of at least" in reason for reason in ends)  # and no worker may be started any more
         staying = [node for node in self.nodes if not node.leaving and node.outcome is not None]
@@ -175,7 +198,7 @@ class _Play:
         if not live:
             return
         node = self.random.choice(live)
-        name = self.random.choice(FAULTS)
+        name = self.random.choice(self.kind.faults)
         told = getattr(self, f"_{name}")(node)
         if told:
             self.faults.append(name)
@@ -192,13 +215,14 @@ class _Play:
             self.universe.after(seconds, self._top_up)
 
     def _top_up(self) -> None:
-        """As many nodes as the job needs."""
+        """As many nodes with workers as the job needs."""
         staying = [node for node in self.nodes if not node.ended and (node.agent is None or not node.leaving)]
-        for _ in range(len(staying), self.job.min_nodes):
+        for _ in range(sum(not _is_empty(node) for node in staying), self.job.min_nodes):
             if self.invariants.closed is None:
                 self._join()
 
-    def _for_a_while(self, undo: Callable[[], object], most: float = 6.0) -> str:
+    def _for_a_while(self, undo: Callable[[], object], most: float = 0.0) -> str:
+        most = most or self.kind.longest_s
         seconds = self.random.choice([self.random.uniform(0, 0.5), self.random.uniform(0, most)])
         self.universe.after(seconds, undo)
         return f"for {seconds:.2f} s"
@@ -219,7 +243,7 @@ class _Play:
         def fail(left: int) -> None:
             for worker in node.spawner.running[:1]:
                 worker.end(1, silently=False)
-            if left > 1 and not node.ended and self.universe.now < FAULTS_S:
+            if left > 1 and not node.ended and self.universe.now < self.kind.seconds:
                 self.universe.after(self.random.uniform(0.3, 1.2), lambda: fail(left - 1))
 
         fail(times)
@@ -258,6 +282,13 @@ class _Play:
         others = [other for other in self.nodes if other is not node and not other.ended]
         return self._cut(node.name, self.random.choice(others).name) if others else ""
 
+    def _cut_from_peers(self, node: SimNode) -> str:
+        """Some nodes from all others."""
+        live = [other.name for other in self.nodes if not other.ended]
+        side = [name for name in live if name == node.name or self.random.random() < 0.4]
+        ways = [way for a in side for b in live if b not in side for way in ((a, b), (b, a))]
+        return f"{', '.join(side)} from all others {self._cut_ways(ways)}" if ways else ""
+
     def _cut(self, one: str, other: str) -> str:
         ways = self.random.choice([((one, other),), ((other, one),), ((one, other), (other, one))])
         return f"{' and '.join('->'.join(way) for way in ways)} {self._cut_ways(ways)}"
@@ -283,6 +314,20 @@ class _Play:
         extend = self.random.random() < 0.5
         return f"{self._for_a_while(lambda: self.server.back(extend))}, leases {'begin anew' if extend else 'go on'}"
 
+    def _lose_store(self, node: SimNode) -> str:
+        """It was one process's memory: another process takes its place, with nothing."""
+        if self.server.down:
+            return ""
+        self.server.down = True
+
+        def begin() -> None:
+            if self.server.down:
+                self.server.down = False
+                self.server.lose()
+                self.invariants.store_lost()
+
+        return f"it is empty, and was away {self._for_a_while(begin)}"
+
     def _slow_network(self, node: SimNode) -> str:
         self.network.slow = self.random.choice([10.0, 100.0])
         return f"by {self.network.slow} {self._for_a_while(lambda: setattr(self.network, 'slow', 1.0))}"
@@ -298,6 +343,39 @@ class _Play:
     def _leave(self, node: SimNode) -> str:
         node.leave()
         return node.name
+
+    def _ask_worker(self, node: SimNode) -> str:
+        """SIGTERM to a worker alone."""
+        workers = node.spawner.running
+        if not workers:
+            return ""
+        worker = self.random.choice(workers)
+        worker.kill(signal.SIGTERM)
+        return worker.process.name
+
+    def _kill_and_ask(self, node: SimNode) -> str:
+        """Some workers are killed and all others asked to leave, or their nodes, within a moment: but for one node."""
+        others = [each for each in self.nodes if not each.ended and each is not node]
+        told = []
+        for each in [node, *others]:
+            for worker in list(each.spawner.running):
+                wait = self.random.choice([0.0, self.random.uniform(0, 0.002), self.random.uniform(0, 0.1)])
+                if self.random.random() < 0.5:
+                    self.universe.after(wait, partial(worker.end, -signal.SIGKILL, False))
+                    told.append(f"{worker.process.name} is killed")
+                elif each is node or self.random.random() < 0.5:
+                    self.universe.after(wait, partial(worker.kill, signal.SIGTERM))
+                    told.append(f"{worker.process.name} is asked to leave")
+                else:
+                    self.universe.after(wait, each.leave)
+                    told.append(f"{each.name} is asked to leave")
+        return ", ".join(told)
+
+
+def _is_empty(node: SimNode) -> bool:
+    """Return whether all workers of a node were asked to leave, and have: it starts no others."""
+    record = None if node.agent is None else node.agent.view.node(node.name)
+    return record is not None and bool(record.slots) and all(slot.state == "left" for slot in record.slots)
 
 
 FAULTS = (
@@ -316,4 +394,30 @@ FAULTS = (
     "break_watch",
     "add_node",
     "leave",
+    "ask_worker",
+    "lose_store",
 )
+ANY = FaultSet(faults=FAULTS)
+LEAVERS = FaultSet(
+    faults=("kill_worker", "ask_worker", "kill_and_ask", "add_node", "leave"),
+    seconds=60.0,
+    longest_s=60.0,
+    blameless=True,
+)
+"""Workers and nodes are asked to leave while others are killed: what one alone has is handed over."""
+LINKS = FaultSet(
+    faults=("cut_from_peer", "cut_from_peer", "cut_from_peer", "kill_worker", "kill_agent", "add_node"),
+    seconds=60.0,
+    longest_s=60.0,
+    blameless=True,
+)
+"""Links between nodes are cut, for long, while the store is there for all; and workers are killed as ever."""
+HALVES = FaultSet(
+    faults=("cut_from_peer", "cut_from_peer", "cut_from_peers", "add_node"),
+    seconds=60.0,
+    longest_s=60.0,
+    blameless=True,
+    divided=True,
+)
+"""Links between nodes are cut, for long, and state is divided: who goes on has all of it, or all wait."""
+KINDS = {"any": ANY, "links": LINKS, "leavers": LEAVERS, "halves": HALVES}

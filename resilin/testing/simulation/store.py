@@ -1,4 +1,4 @@
-"""The real store (`StoreState` behind a `Hub`) at one host of the simulated network, and its clients.
+"""The real store (`StoreState` behind a `SharedState`) at one host of the simulated network, and its clients.
 
 A client behaves as `resilin.store.client` does: calls with a deadline, repeated when a repetition does no harm, leases
 renewed after a third of their time, watches that resume where they were.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -25,7 +26,7 @@ from resilin.store.base import (
     Watch,
     prefix_range,
 )
-from resilin.store.hub import Hub, Subscription
+from resilin.store.shared_state import SharedState, Subscription
 from resilin.store.state import StoreState
 from resilin.testing.simulation.network import STORE, Network, Stream
 from resilin.testing.simulation.universe import HostClock, Process, Universe
@@ -36,7 +37,7 @@ ATTEMPT_S = 1.0  # without an answer for this long the connection is taken for b
 RENEW_PART = 3
 
 
-class Server(Hub):
+class Server(SharedState):
     """The data, and who is subscribed. `down`: it answers nobody, and keeps its data."""
 
     def __init__(self, universe: Universe) -> None:
@@ -44,6 +45,8 @@ class Server(Hub):
         self._universe = universe
         self._due = math.inf  # when the next look at leases is planned
         self.down = False
+        self._ids = random.Random(0)
+        self.watches: dict[_Watch, None] = {}  # of all clients, in order
 
     def back(self, extend: bool) -> None:
         """It answers again. `extend`: leases begin anew (a new leader of an etcd); else some may have run out."""
@@ -52,12 +55,27 @@ class Server(Hub):
             self.renew(lease_id)
         self._look()
 
+    def next_lease(self) -> int:
+        """An id that is random, and the same in each replay."""
+        return self._ids.getrandbits(62) + 1
+
+    def lose(self) -> None:
+        """Everything is gone, and another, empty store is there in its place: a process that was memory alone."""
+        state, self._state = self._state, StoreState()
+        for record in list(state.leases()):
+            self._on_lease_end.pop(record.id, None)
+        self.id += 1
+        self._pushed = self._state.revision
+        replaced = Compacted("the store was replaced by another one, its history is gone; list again", 0)
+        for watch in list(self.watches):
+            watch.fail(replaced)
+
     def leases(self) -> list[int]:
         """All leases, also those that ran out while it was down."""
         return [record.id for record in self._state.leases()]
 
     def renew(self, lease_id: int) -> float:
-        """As `Hub.renew`, but lets nothing run out before."""
+        """As `SharedState.renew`, but lets nothing run out before."""
         record = self._state.lease(lease_id)
         if record is None:
             return 0.0
@@ -201,6 +219,7 @@ class _Watch(Watch):
         self._closed = False
         self._stream = Stream(client._network, STORE, client._host)
         self._subscription: Subscription = client._server.subscribe(*prefix_range(prefix), start_revision, self._push)
+        client._server.watches[self] = None
 
     def _push(self, events: tuple[Event, ...]) -> None:
         self._stream.send(lambda: self._client._process.call_soon(self._call, events))
@@ -218,6 +237,7 @@ class _Watch(Watch):
         if not self._closed:
             self._closed = True
             self._stream.close()
+            self._client._server.watches.pop(self, None)
             self._client._server.unsubscribe(self._subscription)
 
 
@@ -229,7 +249,7 @@ class _Lease(Lease):
         self._process = client._process
         self._alive = True
         self._expires_at = self._process.time() + ttl_s
-        self.id = client._server.grant(ttl_s)
+        self.id = client._server.grant(ttl_s, client._server.next_lease())
 
     def hold(self) -> None:
         """Renew it from now on."""

@@ -1,7 +1,7 @@
 """Simulated worker processes: what a program under `elastic-run` says and does, without computing anything.
 
 `InPlace` is a program with `@elastic.run`: the order of events is that of `elastic.loop`, and what decides there
-decides here: `Heard` (what the agent said), `roles.choose` (who has the state), `ElasticSampler` and ledger entries.
+decides here: `AgentMessages` (what the agent said), `choose` (who has the state), `ElasticSampler`, ledger entries.
 `Plain` knows only its environment, and ends with an exception when a peer is lost.
 """
 
@@ -15,13 +15,14 @@ from typing import Any, Protocol
 from resilin.data.elastic_sampler import ElasticSampler, StepPlan
 from resilin.elastic import control
 from resilin.elastic.ledger import Entry
-from resilin.elastic.worker import roles
-from resilin.elastic.worker.heard import Heard, Interruption, Leaving
+from resilin.elastic.worker import source_election
+from resilin.elastic.worker.agent_messages import AgentMessages, Interruption, Leaving
 from resilin.errors import CollectiveTimeout, ElasticError, GroupAborted, PeerLost, StateError, WorldChanged
 from resilin.testing.simulation.network import Network, Stream
 from resilin.testing.simulation.universe import Process
 
 CONNECT_S = 20.0
+GRACE_S = 20.0  # of a worker that is asked to leave, where nothing is ever wrong with one
 Lineage = tuple[Any, int, int]  # (before, step, generation it was applied in): equal lineages are equal parameters
 RECOVERABLE = (WorldChanged, PeerLost, GroupAborted)
 
@@ -37,21 +38,42 @@ class Training:
     step_s: float
     timeout_s: float
     """How long a collective waits for a rank that does not answer."""
+    divided: bool = False
+    """Whether each rank has a part of the state, and a copy of that of the rank half of the world before it."""
 
 
 class Witness(Protocol):
     """Who checks what workers do."""
 
     def equal(
-        self, generation: int, rank: int, step: int, lineage: Lineage | None, reports: list[roles.Report]
+        self,
+        beginning: str,
+        generation: int,
+        rank: int,
+        step: int,
+        lineage: Lineage | None,
+        reports: list[source_election.Report],
     ) -> None:
-        """All ranks of `generation` start from `step` with `lineage`; `reports`: what they said of themselves."""
+        """All ranks of `generation` start from `step` with `lineage`; `reports`: what they said of themselves.
+
+        beginning: the origin of the generation, as also below.
+        """
 
     def reduced(self, generation: int, plan: StepPlan, parts: Mapping[int, Any], size: int) -> None:
         """A collective of `generation` has returned `parts` by rank, in a world of `size`."""
 
-    def committed(self, entry: Entry, lineage: Lineage) -> None:
+    def committed(self, beginning: str, entry: Entry, lineage: Lineage) -> None:
         """A rank applied a step."""
+
+    def held(self, generation: int, step: int, elsewhere: Mapping[str, int]) -> None:
+        """`generation` starts from `step`; `elsewhere`: the last steps of all workers that live and have the state."""
+
+    def left(self, worker: str, alone: bool) -> None:
+        """A worker has ended as it was asked to, long before its time was out; `alone`: nobody who stays has the state
+        that it had, and somebody there has none."""
+
+    def killed(self, worker: str) -> None:
+        """An agent has killed its worker."""
 
     def failed(self, node: str, step: int) -> None:
         """A worker on `node` has failed by its own doing while it worked on `step`."""
@@ -83,6 +105,29 @@ class Peers:
         if stream is None:
             stream = self._streams[key] = Stream(self.network, source.host, target.host)
         stream.send(lambda: self._arrive(source, target, message))
+
+    def steps(self) -> dict[str, int]:
+        """The last committed step of every worker that lives and has the job's state, by name."""
+        living = [w for w in self._by_endpoint.values() if not w.process.dead and isinstance(w, InPlace) and w.settled]
+        return {worker.process.name: worker.step for worker in living}
+
+    def needs(self, leaver: SimWorker) -> bool:
+        """Whether others that stay are there, and nobody else has the state that `leaver` has."""
+        workers = [w for w in self._by_endpoint.values() if isinstance(w, InPlace) and w is not leaver]
+        living = [w for w in workers if not w.process.dead]
+        return any(w.asked_at is None for w in living) and not any(w.settled for w in living)
+
+    def connect(self, host: str, endpoint: str, answered: Callable[[bool], object]) -> None:
+        """Try to connect from `host`, as the kernels do: a worker that is stopped takes connections, too."""
+        target = self._by_endpoint.get(endpoint)
+        if target is None or target.host_down:
+            return
+        back = Stream(self.network, target.host, host)
+
+        def arrived() -> None:
+            back.send(lambda: answered(not target.process.dead))
+
+        Stream(self.network, host, target.host).send(arrived)
 
     def _arrive(self, source: SimWorker, target: SimWorker, message: tuple[Any, ...]) -> None:
         if not target.process.dead:
@@ -186,11 +231,13 @@ class SimWorker:
         self.process = process
         self.host = host
         self.host_down = False
+        self.asked_at: float | None = None  # when it was asked to leave, or its node
         self.env = env
         self.endpoint = self.own_endpoint()
         self.training = training
         self.witness = witness
         self.group: Group | None = None
+        self.beginning = ""  # the origin of the newest generation that its agent gave it
         self._early: list[tuple[Any, ...]] = []  # messages of generations that this worker has not entered yet
         self._newest = 0  # generations below are over here
         self._peers = peers
@@ -298,10 +345,11 @@ class InPlace(SimWorker):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         what = self.training
-        self.heard = Heard()
+        self.heard = AgentMessages()
         self.sampler = ElasticSampler(what.samples, what.batch, what.shards, shuffle=False)
         self.lineage: Lineage | None = None
         self.settled = False
+        self.returned = False  # from its function, in a world that may have ended before all were done
         self._changed: asyncio.Future[None] | None = None
 
     @property
@@ -315,10 +363,11 @@ class InPlace(SimWorker):
             _set(self._changed)
 
     def signal(self, number: int) -> None:
-        """SIGTERM: leave at the next commit."""
-        self.heard.leave = "SIGTERM"
-        if self._changed is not None:
-            _set(self._changed)
+        """SIGTERM: leave at a commit, when the agent says so."""
+        if self.asked_at is None:
+            self.asked_at = self.process.time()
+        self.heard.ask("SIGTERM")
+        self._say(control.Leaving(reason="SIGTERM"))
 
     def _interrupt(self, what: Interruption | None) -> None:
         group = self.group
@@ -334,13 +383,22 @@ class InPlace(SimWorker):
         generation = 0
         try:
             while True:
-                while (offer := self.heard.offer(generation)) is None:
+                if generation:
+                    self._say(control.Waiting(generation=generation))
+                    if (reason := self.heard.waits()) is not None:
+                        self._say(control.Leaving(reason=reason))
+                while (offer := self.heard.offer(generation, self.returned)) is None:
+                    if self.returned and self.heard.finish:
+                        return 0
                     await self._wait()
-                generation = offer.number
+                generation, self.returned = offer.number, False
+                self._say(control.Entering(generation=generation))
                 try:
                     await self._generation(offer)
                     return 0
                 except RECOVERABLE as error:
+                    if not isinstance(error, WorldChanged):
+                        self._say(control.Interrupted(generation=generation, reason=str(error)))
                     self.leave_group(str(error))
                 except CollectiveTimeout as error:
                     others = tuple(sorted(error.world_ranks - {offer.rank}))
@@ -348,6 +406,8 @@ class InPlace(SimWorker):
                         self._say(control.Stuck(generation=generation, ranks=others, reason=str(error)))
                     self.leave_group(str(error))
         except Leaving as leaving:
+            if self.settled and self.step < what.steps:
+                self.witness.left(self.process.name, self._peers.needs(self))
             self.leave_group("it leaves")
             self._say(control.Left(reason=leaving.reason))
             return 0
@@ -366,8 +426,12 @@ class InPlace(SimWorker):
         group.formed = True
         self.heard.joined(offer.number)
         await self._make_equal(group)
-        self._say(control.Progress(generation=offer.number, step=self.step + 1))
+        size = offer.world_size
+        parts = {offer.rank, (offer.rank - size // 2) % size} if self.training.divided else set[int]()
+        told = tuple(sorted(parts)), size if parts else 0
+        self._say(control.Progress(generation=offer.number, step=self.step + 1, parts=told[0], parts_of=told[1]))
         await self._train(group, offer)
+        self.returned = True
         self._say(control.Done(generation=offer.number))
         while not self.heard.at_end():
             await self._wait()
@@ -378,10 +442,12 @@ class InPlace(SimWorker):
         what = self.training
         digests = {"sampler": repr(self.sampler.state_dict()).encode()}
         applied_in = self.lineage[2] if self.lineage is not None else 0
-        report = roles.Report(settled=self.settled, step=self.step, intact=True, digests=digests, generation=applied_in)
+        report = source_election.Report(
+            settled=self.settled, step=self.step, intact=True, digests=digests, generation=applied_in
+        )
         told = await group.exchange((report, self.lineage, self.sampler.state_dict()), what.timeout_s)
         reports = [told[rank][0] for rank in range(len(told))]
-        choice = roles.choose(reports)
+        choice = source_election.choose(reports)
         if choice.receivers or not choice.agreed:
             await group.exchange("state", what.timeout_s)  # a source that dies half-way leaves receivers as they were
             if group.rank in choice.receivers:
@@ -389,7 +455,8 @@ class InPlace(SimWorker):
                 self.sampler.load_state_dict(state)
         self.settled = True
         self.sampler.bind(group.rank, len(group.endpoints))
-        self.witness.equal(group.generation, group.rank, self.step, self.lineage, reports)
+        self.witness.equal(self.beginning, group.generation, group.rank, self.step, self.lineage, reports)
+        self.witness.held(group.generation, self.step, self._peers.steps())
 
     async def _train(self, group: Group, offer: control.World) -> None:
         what = self.training
@@ -403,9 +470,11 @@ class InPlace(SimWorker):
                 after = 0 if self.lineage is None else self.lineage[2]
                 self.lineage = (self.lineage, plan.step, offer.number)
                 entry = Entry(plan.epoch, plan.step, plan.position, plan.size, offer.number, offer.rank, after)
-                self.witness.committed(entry, self.lineage)
+                self.witness.committed(self.beginning, entry, self.lineage)
                 self.tell(f"committed step {self.step}")
                 self._say(control.Committed(generation=offer.number, step=self.step))
+                while self.heard.unanswered():
+                    await self._wait()
                 self.heard.at_commit(self.step)
                 if self.step >= what.steps:
                     break

@@ -1,5 +1,32 @@
-"""Give resilin as `torch` to a process that was started by one in which `resilin.as_torch` is installed."""
+"""PyTorch's root, given by resilin's. Processes that one with `resilin.as_torch` starts find it by PYTHONPATH."""
 
-from resilin.as_torch import install
+from __future__ import annotations
 
-install()
+import importlib
+from typing import Any
+
+import resilin as _resilin
+import resilin.as_torch as _as_torch
+from resilin.as_torch.torch_version import TorchVersion as _TorchVersion
+
+_as_torch.install()
+
+_OWN = ("_C", "_custom_ops", "_prims_common", "ao", "fx", "version")
+
+__version__ = _TorchVersion(_as_torch.VERSION)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OWN:  # the modules below that are not resilin's
+        return importlib.import_module(f"torch.{name}")
+    try:
+        value = getattr(_resilin, name)
+    except AttributeError as error:
+        raise AttributeError(str(error).replace("module 'resilin'", "module 'torch'"), name=name) from None
+    if not name.startswith("__"):
+        globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *dir(_resilin)})

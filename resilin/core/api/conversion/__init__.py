@@ -1,0 +1,1 @@
+"""Conversions between dtypes, devices, layouts and other libraries."""

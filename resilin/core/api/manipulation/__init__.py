@@ -1,0 +1,1 @@
+"""Indexing, joining and rearranging, with PyTorch's names."""

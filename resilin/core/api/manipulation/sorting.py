@@ -1,0 +1,140 @@
+"""Sorting, and what needs an order: the largest, the k-th, the median, running extremes.
+
+`__all__` are the functions of `resilin`, and methods of `Tensor`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from resilin.core.api.conversion.through_host import through_host
+from resilin.core.api.mathematics.reducing import Found
+from resilin.core.batching.active import ACTIVE, batched_in
+from resilin.core.kernels import select
+from resilin.core.kernels.common import array_namespace
+from resilin.core.ops import index as ops
+from resilin.core.ops import shape as shape_ops
+from resilin.core.state.size import check_dim
+from resilin.core.tensor import Tensor, wrap
+
+__all__ = ["argsort", "cummax", "cummin", "kthvalue", "median", "sort", "topk"]
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Found:
+    """Sorted values and their indices along `dim`; equal elements keep their order, NaN is largest."""
+    if input._array.ndim == 0:
+        return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
+    axis = check_dim(dim, input._array.ndim)
+    if ACTIVE and batched_in((input,)):
+        return Found(*ACTIVE[-1].along(lambda whole, at: sort(whole, at, descending), input, axis))
+    order = order_along(input._array, axis, descending)
+    return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
+
+
+def order_along(array: Any, axis: int, descending: bool) -> Any:
+    """The indices that sort an array along `axis`; equal elements keep their order."""
+    xp = array_namespace(array)
+    if not descending:
+        return xp.argsort(array, axis=axis, kind="stable")
+    backwards = xp.flip(array, axis)  # sorting the reversed order and reversing it keeps equal elements in order
+    order = xp.flip(xp.argsort(backwards, axis=axis, kind="stable"), axis)
+    return array.shape[axis] - 1 - order
+
+
+def _first_along(array: Any, axis: int, k: int, largest: bool, only: bool = False) -> Any:
+    """The first `k` indices of `order_along`; with `only`, the k-th of them alone."""
+    if isinstance(array, np.ndarray):
+        return np.moveaxis(select.places(np.moveaxis(array, axis, -1), k, largest, only), -1, axis)
+    return order_along(array, axis, largest)[(slice(None),) * axis + (slice(k - 1 if only else 0, k),)]
+
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The indices that sort `input` along `dim`."""
+    return sort(input, dim, descending).indices
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Found:
+    """The `k` largest (or smallest) elements along `dim`, in order, and their indices."""
+    axis = check_dim(dim, input._array.ndim)
+    length = input._array.shape[axis] if input._array.ndim else 1
+    if not 0 <= k <= length:
+        raise RuntimeError(f"topk(): selected index k={k} out of range for a dimension of size {length}")
+    if input._array.ndim == 0:
+        return sort(input) if k else Found(*(x.reshape(1)[:0] for x in sort(input)))
+    if ACTIVE and batched_in((input,)):
+        return Found(*ACTIVE[-1].along(lambda whole, at: topk(whole, k, at, largest), input, axis))
+    order = _first_along(input._array, axis, k, largest)
+    return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
+
+
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Found:
+    """The `k`-th smallest element along `dim` (1 is the smallest) and its index."""
+    axis = check_dim(dim, input._array.ndim)
+    length = input._array.shape[axis] if input._array.ndim else 1
+    if not 1 <= k <= length:
+        raise RuntimeError(f"kthvalue(): selected number k={k} out of range for a dimension of size {length}")
+    if input._array.ndim == 0:
+        return sort(input)
+    order = _first_along(input._array, axis, k, False, only=True)
+    return picked(input, order, axis, keepdim)
+
+
+def picked(input: Tensor, places: Any, axis: int, keepdim: bool) -> Found:
+    """The elements at `places`, one along `axis`, and the places."""
+    values, indices = ops.take_along_axis.call(input, places, axis), wrap(places, input._dev)
+    if keepdim:
+        return Found(values, indices)
+    return Found(shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(indices, axis))
+
+
+def shared(flat: Tensor, value: Tensor) -> Tensor:
+    """`value`, with its gradient in equal parts to the elements equal to it, as PyTorch has it for the whole tensor."""
+    if not flat.requires_grad:
+        return value
+    equal = flat == value if bool(value == value) else flat != flat
+    found: Tensor = flat[equal.detach()].amax()
+    return found
+
+
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The median (the lower one of two), NaN if there is one; with `dim` a pair (values, indices)."""
+    if dim is None:
+        flat = input.reshape(-1)
+        return shared(flat, median(flat.detach(), 0).values) if flat.numel() else input.new_full((), float("nan"))
+    axis = check_dim(dim, input._array.ndim)
+    array = input._array
+    if array.ndim == 0:
+        return sort(input)
+    if array.shape[axis] == 0:
+        raise IndexError(f"median(): Expected reduction dim {axis} to have non-zero size.")
+    middle = (array.shape[axis] - 1) // 2
+    order = _first_along(array, axis, middle + 1, False, only=True)
+    nan = array != array
+    xp = array_namespace(array)
+    first_nan = xp.argmax(nan, axis=axis, keepdims=True)
+    return picked(input, xp.where(nan.any(axis, keepdims=True), first_nan, order), axis, keepdim)
+
+
+@through_host
+def cummax(input: Tensor, dim: int) -> Found:
+    """Running maxima along `dim` and the index of each (the last of equals); NaN is largest."""
+    return _running(input, dim, np.maximum)
+
+
+@through_host
+def cummin(input: Tensor, dim: int) -> Found:
+    """Running minima along `dim` and the index of each (the last of equals); NaN is smallest."""
+    return _running(input, dim, np.minimum)
+
+
+def _running(input: Tensor, dim: int, pick: Any) -> Found:
+    axis = check_dim(dim, input._array.ndim)
+    array = input._array
+    if array.ndim == 0:
+        return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
+    new = (array == pick.accumulate(array, axis)) | (array != array)
+    places = np.arange(array.shape[axis]).reshape(-1, *(1,) * (array.ndim - 1 - axis))
+    found = np.maximum.accumulate(np.where(new, places, 0), axis)
+    return Found(ops.take_along_axis.call(input, found, axis), wrap(found, input._dev))

@@ -1,0 +1,1 @@
+"""Arithmetic, reductions, products and special functions, with PyTorch's names."""

@@ -1,0 +1,1 @@
+"""What layers compute, with the names of torch.nn.functional."""

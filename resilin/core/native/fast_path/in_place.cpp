@@ -1,0 +1,106 @@
+// The short way through an in-place operation: outside the graph a ufunc of numpy writes straight into the memory of a
+// plain tensor. Everything else, and errors, take the way in Python (core/state/inplace.py, `make`), which says what a call
+// means.
+#include "binding/callables.hpp"
+#include "binding/kernels.hpp"
+#include "binding/tensors.hpp"
+
+namespace resilin {
+namespace {
+
+PyObject *in_dtype, *float32; // the name of the ufuncs' argument in a tuple, and its value
+
+struct InPlace : Callable {
+    static constexpr const char *NAME = "resilin.core._native.InPlaceCall";
+    static constexpr int REFERENCES = 5;
+    PyObject *ufunc, *otherwise; // the ufunc, and the function of Python
+    PyObject *variable, *silent; // numpy's context variable, and its value without warnings
+};
+
+// Whether a write of this tensor concerns nobody but itself: it is no view whose base is in the graph, and its counter
+// is a plain one.
+bool alone(PyObject *tensor) {
+    PyObject *view = slot(tensor, classes.tensor_view), *counter = slot(tensor, classes.versions);
+    if (counter != Py_None && !PyList_CheckExact(counter)) return false;
+    if (view == Py_None) return true;
+    PyObject *base = slot(view, classes.base);
+    return Py_TYPE(base) == classes.tensor && slot(base, classes.rg) == Py_False;
+}
+
+bool in_graph(PyObject *tensor) {
+    return slot(tensor, classes.rg) == Py_True || slot(tensor, classes.tensor_view) != Py_None;
+}
+
+// Whether `shape` broadcasts to that of `target` without widening it.
+bool fits(PyArrayObject *other, PyArrayObject *target) {
+    const int less = PyArray_NDIM(target) - PyArray_NDIM(other);
+    if (less < 0) return false;
+    for (int i = 0; i < PyArray_NDIM(other); i++)
+        if (PyArray_DIM(other, i) != 1 && PyArray_DIM(other, i) != PyArray_DIM(target, less + i)) return false;
+    return true;
+}
+
+constexpr npy_intp FEW = 1024; // elements of float16; above, the way in Python converts them faster than numpy does
+
+// The operands of the ufunc, borrowed; false when this is no call for it.
+bool operands(PyObject *target, PyObject *other, PyObject **found) {
+    if (look(target, found[0]) == Operand::other || !alone(target)) return false;
+    auto *array = reinterpret_cast<PyArrayObject *>(found[0]);
+    const char kind = PyArray_DESCR(array)->kind;
+    if ((kind != 'f' && kind != 'c') || !PyArray_ISWRITEABLE(array)) return false;
+    bool recorded = slot(target, classes.rg) == Py_True;
+    found[1] = other;
+    if (look(other, found[1]) != Operand::other) {
+        auto *value = reinterpret_cast<PyArrayObject *>(found[1]);
+        if (PyArray_DESCR(value) != PyArray_DESCR(array) || !fits(value, array)) return false;
+        recorded |= in_graph(other);
+    } else if ((!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) ||
+               (PyArray_DESCR(array)->type_num == NPY_HALF && PyArray_SIZE(array) > FEW)) {
+        return false;
+    }
+    found[2] = found[0];
+    return !recorded || !records();
+}
+
+bool half_type(PyObject *array) {
+    return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array))->type_num == NPY_HALF;
+}
+
+PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
+    auto *self = reinterpret_cast<InPlace *>(object);
+    PyObject *given[4];
+    if (!names && PyVectorcall_NARGS(flagged) == 2 && !PyList_GET_SIZE(classes.active) &&
+        !PyList_GET_SIZE(classes.logs) && operands(args[0], args[1], given)) {
+        const bool half = given[1] == args[1] && half_type(given[0]); // float16 meets a number in float32
+        given[3] = half ? float32 : nullptr;
+        PyObject *done = call_silently(self->variable, self->silent, self->ufunc, given, 3, half ? in_dtype : nullptr);
+        Py_XDECREF(done);
+        if (done) return count_write(args[0]) ? Py_NewRef(args[0]) : nullptr;
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
+        PyErr_Clear(); // nothing was written: the way in Python says what is wrong
+    }
+    return PyErr_Occurred() ? nullptr : PyObject_Vectorcall(self->otherwise, args, flagged, names);
+}
+
+nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object variable, nb::object silent) {
+    InPlace *self = make_callable<InPlace>(call);
+    if (!in_dtype) {
+        in_dtype = Py_BuildValue("(s)", "dtype");
+        float32 = reinterpret_cast<PyObject *>(PyArray_DescrFromType(NPY_FLOAT));
+        if (!in_dtype || !float32) throw nb::python_error();
+    }
+    self->ufunc = ufunc.release().ptr();
+    self->otherwise = otherwise.release().ptr();
+    self->variable = variable.release().ptr();
+    self->silent = silent.release().ptr();
+    return finished(self);
+}
+
+} // namespace
+
+void bind_in_place(nb::module_ &m) {
+    m.attr("InPlaceCall") = nb::borrow(reinterpret_cast<PyObject *>(callable_type<InPlace>()));
+    m.def("in_place_call", &in_place_call);
+}
+
+} // namespace resilin

@@ -1,0 +1,132 @@
+// A function called with numpy's warnings off: what surrounds the forward function of an op (core/ops/errstate.py,
+// `_computing` and `_quietly`).
+#include "binding/callables.hpp"
+#include "binding/kernels.hpp"
+#include "binding/tensors.hpp"
+
+namespace resilin {
+
+PyObject *call_silently(PyObject *variable, PyObject *silent, PyObject *function, PyObject *const *args, size_t flagged,
+                        PyObject *names) {
+    PyObject *token = PyContextVar_Set(variable, silent);
+    if (!token) return nullptr;
+    PyObject *value = PyObject_Vectorcall(function, args, flagged, names);
+    PyObject *kind, *error, *trace;
+    PyErr_Fetch(&kind, &error, &trace);
+    const bool restored = PyContextVar_Reset(variable, token) == 0;
+    Py_DECREF(token);
+    if (!restored) {
+        Py_CLEAR(value);
+        Py_XDECREF(kind);
+        Py_XDECREF(error);
+        Py_XDECREF(trace);
+        return nullptr;
+    }
+    PyErr_Restore(kind, error, trace);
+    return value;
+}
+
+namespace {
+
+constexpr npy_intp FEW = 1024; // elements; above, the conversions of kernels/pack.py are faster than numpy's
+constexpr Py_ssize_t MOST = 4; // arguments of an op of two tensors, the namespace among them
+
+struct Quiet : Callable {
+    static constexpr const char *NAME = "resilin.core._native.QuietCall";
+    static constexpr int REFERENCES = 6;
+    PyObject *forward, *general; // `general` takes tensors of bfloat16, and where told float16
+    PyObject *variable, *silent; // numpy's context variable, and its value without warnings
+    PyObject *bfloat16;          // the dtype
+    int tensors;
+    bool single;       // float16 goes to `forward`, too
+    bool wide_numbers; // but not beside a number, which numpy would round to float16
+};
+
+PyArray_Descr *descr_of(PyObject *array) { return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array)); }
+
+// `value` of float32, an array or a scalar, as an array of `half`; anything else as it is. Takes the reference over.
+PyObject *narrowed(PyObject *value, PyArray_Descr *half) {
+    PyObject *array = value;
+    if (!PyArray_Check(value) && PyArray_CheckScalar(value)) {
+        array = PyArray_FromScalar(value, nullptr);
+        Py_DECREF(value);
+    }
+    if (!array || !PyArray_Check(array) || descr_of(array)->type_num != NPY_FLOAT) return array;
+    Py_INCREF(half);
+    PyObject *made = PyArray_CastToType(reinterpret_cast<PyArrayObject *>(array), half, 0);
+    Py_DECREF(array);
+    return made;
+}
+
+// Few elements of float16 beside a number: computed in float32 and rounded once, as `general` does it.
+PyObject *call_in_float32(Quiet *self, PyObject *const *args, Py_ssize_t given) {
+    PyObject *wide[MOST] = {}, *value = nullptr;
+    PyArray_Descr *half = nullptr;
+    bool done = true;
+    for (Py_ssize_t i = 0; i < given && done; i++) {
+        if (PyArray_Check(args[i])) {
+            half = descr_of(args[i]);
+            wide[i] = PyArray_CastToType(reinterpret_cast<PyArrayObject *>(args[i]), PyArray_DescrFromType(NPY_FLOAT), 0);
+        } else {
+            wide[i] = Py_NewRef(args[i]);
+        }
+        done = wide[i];
+    }
+    PyObject *token = done ? PyContextVar_Set(self->variable, self->silent) : nullptr;
+    if (token) {
+        value = PyObject_Vectorcall(self->forward, wide, static_cast<size_t>(given), nullptr);
+        if (value) value = narrowed(value, half);
+        PyObject *kind, *error, *trace;
+        PyErr_Fetch(&kind, &error, &trace);
+        const bool restored = PyContextVar_Reset(self->variable, token) == 0;
+        Py_DECREF(token);
+        if (!restored) Py_CLEAR(value);
+        else PyErr_Restore(kind, error, trace);
+    }
+    for (Py_ssize_t i = 0; i < given; i++) Py_XDECREF(wide[i]);
+    return value;
+}
+
+PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
+    auto *self = reinterpret_cast<Quiet *>(object);
+    const Py_ssize_t given = PyVectorcall_NARGS(flagged);
+    bool number = false, half = false, few = given <= MOST && !names;
+    for (Py_ssize_t i = 1; i <= self->tensors && i < given; i++) {
+        PyObject *arg = args[i];
+        if (PyFloat_CheckExact(arg) || PyLong_CheckExact(arg) || arg == Py_None) {
+            number = true;
+            continue;
+        }
+        if (!PyArray_Check(arg)) // another library's array: `general` asks it for its dtype
+            return PyObject_Vectorcall(self->general, args, flagged, names);
+        PyArray_Descr *descr = PyArray_DESCR(reinterpret_cast<PyArrayObject *>(arg));
+        if (reinterpret_cast<PyObject *>(descr) == self->bfloat16)
+            return PyObject_Vectorcall(self->general, args, flagged, names);
+        half |= descr->type_num == NPY_HALF;
+        few &= descr->type_num == NPY_HALF && PyArray_SIZE(reinterpret_cast<PyArrayObject *>(arg)) <= FEW;
+    }
+    if (half && self->wide_numbers && number)
+        return few ? call_in_float32(self, args, given) : PyObject_Vectorcall(self->general, args, flagged, names);
+    if (half && !self->single) return PyObject_Vectorcall(self->general, args, flagged, names);
+    return call_silently(self->variable, self->silent, self->forward, args, flagged, names);
+}
+
+nb::object quiet_call(nb::object forward, nb::object general, nb::object variable, nb::object silent,
+                      nb::object bfloat16, int tensors, bool single, bool wide_numbers) {
+    Quiet *self = make_callable<Quiet>(call);
+    self->forward = forward.release().ptr();
+    self->general = general.release().ptr();
+    self->variable = variable.release().ptr();
+    self->silent = silent.release().ptr();
+    self->bfloat16 = bfloat16.release().ptr();
+    self->tensors = tensors;
+    self->single = single;
+    self->wide_numbers = wide_numbers;
+    return finished(self);
+}
+
+} // namespace
+
+void bind_quiet_call(nb::module_ &m) { m.def("quiet_call", &quiet_call); }
+
+} // namespace resilin

@@ -1,0 +1,27 @@
+// The error function.
+#include "binding/kernels.hpp"
+#include "simd.hpp"
+#include "spans.hpp"
+
+namespace resilin {
+namespace {
+
+RESILIN_SIMD void forward_span(const float *x, int64_t begin, int64_t end, float *y) {
+    for (int64_t i = begin; i < end; i++) y[i] = erf_(x[i]);
+}
+RESILIN_SIMD void backward_span(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
+    for (int64_t i = begin; i < end; i++) dx[i] = g[i] * 1.12837917f * exp_low(-x[i] * x[i]); // 2 / sqrt(pi)
+}
+
+nb::object forward(Array x) { return forward_by(forward_span, x); }
+
+nb::object backward(Array g, Array x) { return backward_by(backward_span, g, x); }
+
+} // namespace
+
+void bind_erf(nb::module_ &m) {
+    m.def("erf_forward", &forward);
+    m.def("erf_backward", &backward);
+}
+
+} // namespace resilin

@@ -1,0 +1,65 @@
+// The largest or smallest element over the last dimensions of contiguous arrays; NaN wins.
+#include "binding/kernels.hpp"
+#include "memory/parallel.hpp"
+#include "simd.hpp"
+#include "trailing.hpp"
+
+#include <limits>
+
+namespace resilin {
+namespace {
+
+// of n >= 1 elements
+RESILIN_INLINE float largest_of(const float *x, int64_t n) {
+    float best = -std::numeric_limits<float>::infinity();
+    int unordered = 0;
+#pragma omp simd reduction(max : best) reduction(| : unordered)
+    for (int64_t i = 0; i < n; i++) {
+        best = x[i] > best ? x[i] : best;
+        unordered |= x[i] != x[i];
+    }
+    return unordered ? std::numeric_limits<float>::quiet_NaN() : best;
+}
+RESILIN_INLINE float smallest_of(const float *x, int64_t n) {
+    float best = std::numeric_limits<float>::infinity();
+    int unordered = 0;
+#pragma omp simd reduction(min : best) reduction(| : unordered)
+    for (int64_t i = 0; i < n; i++) {
+        best = x[i] < best ? x[i] : best;
+        unordered |= x[i] != x[i];
+    }
+    return unordered ? std::numeric_limits<float>::quiet_NaN() : best;
+}
+
+RESILIN_SIMD void largest_of_rows(const float *x, int64_t n, int64_t begin, int64_t end, float *y) {
+    for (int64_t row = begin; row < end; row++) y[row] = largest_of(x + row * n, n);
+}
+RESILIN_SIMD void smallest_of_rows(const float *x, int64_t n, int64_t begin, int64_t end, float *y) {
+    for (int64_t row = begin; row < end; row++) y[row] = smallest_of(x + row * n, n);
+}
+
+nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool largest) {
+    if (!PyArray_CheckExact(given.ptr())) return nb::none();
+    const ExactArray x{reinterpret_cast<PyArrayObject *>(given.ptr())};
+    if (!x.is<float>() || !x.size()) return nb::none();
+    const int first = first_trailing(axis, x.ndim());
+    if (first < 0) return nb::none();
+    int64_t rows;
+    NewArray<float> y = without_trailing<float>(x, first, keepdims, rows);
+    {
+        WithoutGil free(x.size());
+        const int64_t n = x.size() / rows;
+        parallel_rows(rows, n, [&](int64_t begin, int64_t end) {
+            (largest ? largest_of_rows : smallest_of_rows)(x.data<float>(), n, begin, end, y.data);
+        });
+    }
+    return y.object;
+}
+
+} // namespace
+
+void bind_extremes(nb::module_ &m) {
+    m.def("extreme_last", &extreme_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("largest"));
+}
+
+} // namespace resilin

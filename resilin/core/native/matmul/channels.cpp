@@ -1,0 +1,84 @@
+// Each channel of (N, C, positions) scaled and shifted by numbers of its own, and the gradients.
+#include "binding/array.hpp"
+#include "binding/kernels.hpp"
+#include "memory/parallel.hpp"
+#include "kernels/simd.hpp"
+
+#include <vector>
+
+namespace resilin {
+namespace {
+
+// N samples, C channels, L positions
+struct Shape {
+    int64_t N = 0, C = 0, L = 1;
+    explicit Shape(const ExactArray &x) : N(x.dim(0)), C(x.dim(1)) {
+        for (int i = 2; i < x.ndim(); i++) L *= x.dim(i);
+    }
+};
+
+RESILIN_SIMD void scale_shift(const float *x, float scale, float shift, int64_t n, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale + shift;
+}
+RESILIN_SIMD void scale_only(const float *x, float scale, int64_t n, float *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale;
+}
+RESILIN_SIMD float sum_row(const float *g, int64_t n) { return sum_of(g, n); }
+RESILIN_SIMD float dot_row(const float *g, const float *x, int64_t n) { return dot_of(g, x, n); }
+
+bool fits(const Array &vector, int64_t C) { return !vector || (vector.is<float>() && vector.ndim() == 1 && vector.size() == C); }
+
+nb::object forward(Array x, Array weight, Array bias) {
+    if (!x.is<float>() || x.ndim() < 2 || !fits(weight, x.dim(1)) || !fits(bias, x.dim(1))) return nb::none();
+    const Shape s(x);
+    NewArray<float> y(x);
+    nb::object made = y.object;
+    WithoutGil free(x.size());
+    parallel_rows(s.N * s.C, s.L, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const int64_t c = row % s.C, at = row * s.L;
+            const float scale = weight ? weight.data<float>()[c] : 1.0f;
+            if (bias) scale_shift(x.data<float>() + at, scale, bias.data<float>()[c], s.L, y.data + at);
+            else scale_only(x.data<float>() + at, scale, s.L, y.data + at);
+        }
+    });
+    return made;
+}
+
+// (dx, dweight, dbias), each None unless it is needed. Sums: rows in lanes, then samples by add_partials.
+nb::object backward(Array g, Array x, Array weight, bool need_x, bool need_weight, bool need_bias) {
+    if (!g.is<float>() || g.ndim() < 2 || !fits(weight, g.dim(1)) || (need_weight && (!x.is<float>() || !g.same_shape(x))))
+        return nb::none();
+    const Shape s(g);
+    nb::object dx = nb::none(), dw = nb::none(), db = nb::none();
+    float *to_x = nullptr, *to_w = nullptr, *to_b = nullptr;
+    auto make = [](nb::object &object, float *&data, NewArray<float> made) { object = made.object, data = made.data; };
+    if (need_x) make(dx, to_x, NewArray<float>(g));
+    if (need_weight) make(dw, to_w, NewArray<float>({static_cast<npy_intp>(s.C)}));
+    if (need_bias) make(db, to_b, NewArray<float>({static_cast<npy_intp>(s.C)}));
+    {
+        WithoutGil free(g.size());
+        std::vector<float> of_w(static_cast<size_t>(to_w ? s.N * s.C : 0)), of_b(static_cast<size_t>(to_b ? s.N * s.C : 0));
+        parallel_rows(s.N * s.C, s.L, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; row++) {
+                const float *from = g.data<float>() + row * s.L;
+                if (to_x) scale_only(from, weight ? weight.data<float>()[row % s.C] : 1.0f, s.L, to_x + row * s.L);
+                if (to_w) of_w[static_cast<size_t>(row)] = dot_row(from, x.data<float>() + row * s.L, s.L);
+                if (to_b) of_b[static_cast<size_t>(row)] = sum_row(from, s.L);
+            }
+        });
+        if (to_w) add_partials(of_w.data(), s.N, s.C, s.C, to_w);
+        if (to_b) add_partials(of_b.data(), s.N, s.C, s.C, to_b);
+    }
+    return nb::make_tuple(dx, dw, db);
+}
+
+} // namespace
+
+void bind_channels(nb::module_ &m) {
+    m.def("channels_forward", &forward, nb::arg("x"), nb::arg("weight").none(), nb::arg("bias").none());
+    m.def("channels_backward", &backward, nb::arg("g"), nb::arg("x").none(), nb::arg("weight").none(), nb::arg("need_x"),
+          nb::arg("need_weight"), nb::arg("need_bias"));
+}
+
+} // namespace resilin

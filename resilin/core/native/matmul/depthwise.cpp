@@ -1,0 +1,328 @@
+// Depthwise convolution: every channel is convolved by itself, so there is no matrix product to be had. A channel is
+// padded once, its columns sorted by their remainder modulo the stride: then each place of the kernel reads neighbours,
+// and a vector of outputs stays in a register for all places. Sums follow from the shapes alone.
+#include "binding/array.hpp"
+#include "binding/kernels.hpp"
+#include "memory/parallel.hpp"
+#include "kernels/simd.hpp"
+
+#include <nanobind/stl/tuple.h>
+
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+namespace resilin {
+namespace {
+
+constexpr int64_t MAX_LENGTH = int64_t(1) << 24;
+using Lengths = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>; // strides, paddings, dilations
+
+template <class T> struct Vector;
+template <> struct Vector<float> {
+    typedef float type __attribute__((vector_size(64), aligned(4), may_alias));
+    typedef int32_t integer;
+    typedef integer integers __attribute__((vector_size(64)));
+};
+template <> struct Vector<double> {
+    typedef double type __attribute__((vector_size(64), aligned(8), may_alias));
+    typedef int64_t integer;
+    typedef integer integers __attribute__((vector_size(64)));
+};
+template <class T> constexpr int64_t WIDTH = 64 / static_cast<int64_t>(sizeof(T));
+
+// N samples, C channels, M outputs of each, H W input size, P Q output size, KH KW kernel size; s stride, p padding,
+// d dilation
+struct Shape {
+    int64_t N, C, M, H, W, KH, KW, sh, sw, ph, pw, dh, dw, P = 0, Q = 0, across = 0, row = 0;
+
+    // Every product below stays inside int64, and there is at least one output position.
+    bool fits() const {
+        for (int64_t length : {N, C, M, H, W, KH, KW, sh, sw, dh, dw})
+            if (length < 1 || length > MAX_LENGTH) return false;
+        if (ph < 0 || pw < 0 || ph > MAX_LENGTH || pw > MAX_LENGTH) return false;
+        return 1.0 * N * C * M * KH * KW * (H + 2 * ph) * (W + 2 * pw) < 1e15 && H + 2 * ph >= dh * (KH - 1) + 1 &&
+               W + 2 * pw >= dw * (KW - 1) + 1;
+    }
+    void set_output() {
+        P = (H + 2 * ph - dh * (KH - 1) - 1) / sh + 1;
+        Q = (W + 2 * pw - dw * (KW - 1) - 1) / sw + 1;
+        // columns of one remainder, and room for whole vectors: what is written beyond a row's end and read again as the
+        // next row's start would wait for the write
+        across = std::max((W + 2 * pw + sw - 1) / sw, (KW - 1) * dw / sw + whole<float>());
+        row = across * sw;
+    }
+    int64_t places() const { return KH * KW; }
+    int64_t positions() const { return P * Q; }
+    // of a padded channel, and as much as the last vector reads beyond
+    template <class T> int64_t padded() const { return (H + 2 * ph) * row + WIDTH<T>; }
+    // of a row of an output's gradient, filled up with zeros to whole vectors
+    template <class T> int64_t whole() const { return (Q + WIDTH<T> - 1) / WIDTH<T> * WIDTH<T>; }
+    int64_t column(int64_t w) const { return (w + pw) % sw * across + (w + pw) / sw; }
+};
+
+// Where the places of the kernel read in a padded channel, for output position (0, 0).
+std::vector<int64_t> offsets(const Shape &s) {
+    std::vector<int64_t> offset;
+    for (int64_t i = 0; i < s.KH; i++)
+        for (int64_t j = 0; j < s.KW; j++) offset.push_back(i * s.dh * s.row + j * s.dw % s.sw * s.across + j * s.dw / s.sw);
+    return offset;
+}
+
+template <class T> RESILIN_INLINE void pad(const T *x, const Shape &s, T *to) {
+    std::fill(to, to + s.padded<T>(), T(0));
+    for (int64_t h = 0; h < s.H; h++) {
+        T *row = to + (h + s.ph) * s.row;
+        if (s.sw == 1)
+            std::copy(x + h * s.W, x + (h + 1) * s.W, row + s.pw);
+        else
+            for (int64_t first = 0; first < std::min(s.sw, s.W); first++) {
+                T *column = row + s.column(first);
+                for (int64_t w = first; w < s.W; w += s.sw) *column++ = x[h * s.W + w];
+            }
+    }
+}
+template <class T> RESILIN_INLINE void unpad(const T *from, const Shape &s, T *dx) {
+    for (int64_t h = 0; h < s.H; h++) {
+        const T *row = from + (h + s.ph) * s.row;
+        if (s.sw == 1)
+            std::copy(row + s.pw, row + s.pw + s.W, dx + h * s.W);
+        else
+            for (int64_t first = 0; first < std::min(s.sw, s.W); first++) {
+                const T *column = row + s.column(first);
+                for (int64_t w = first; w < s.W; w += s.sw) dx[h * s.W + w] = *column++;
+            }
+    }
+}
+
+template <class T> RESILIN_INLINE typename Vector<T>::type load_vector(const T *x) {
+    typename Vector<T>::type v;
+    std::memcpy(&v, x, sizeof(v));
+    return v;
+}
+// the first n elements, the others 0, whatever they are
+template <class T> RESILIN_INLINE typename Vector<T>::type load_first(const T *x, int64_t n) {
+    typename Vector<T>::integers lane;
+    for (int64_t i = 0; i < WIDTH<T>; i++) lane[i] = i;
+    const auto v = load_vector(x);
+    return lane < static_cast<typename Vector<T>::integer>(n) ? v : typename Vector<T>::type{};
+}
+
+// U vectors of outputs of one row, from `from` on; the first `n` of their elements are stored.
+template <class T, int64_t U>
+RESILIN_INLINE void convolve_vectors(const T *from, const T *w, const int64_t *offset, int64_t places, T bias, T *y,
+                                     int64_t n = U *WIDTH<T>) {
+    typename Vector<T>::type sum[U];
+    for (int64_t u = 0; u < U; u++) sum[u] = bias - typename Vector<T>::type{};
+    for (int64_t t = 0; t < places; t++)
+        for (int64_t u = 0; u < U; u++) sum[u] += w[t] * load_vector(from + offset[t] + u * WIDTH<T>);
+    if (n == U * WIDTH<T>)
+        std::memcpy(y, sum, sizeof(sum));
+    else
+        std::memcpy(y, sum, static_cast<size_t>(n) * sizeof(T));
+}
+template <class T>
+RESILIN_INLINE void convolve(const T *padded, const T *w, const int64_t *offset, const Shape &s, T bias, T *y) {
+    constexpr int64_t V = WIDTH<T>;
+    for (int64_t p = 0; p < s.P; p++, y += s.Q) {
+        const T *from = padded + p * s.sh * s.row;
+        int64_t q = 0;
+        for (; q + 4 * V <= s.Q; q += 4 * V) convolve_vectors<T, 4>(from + q, w, offset, s.places(), bias, y + q);
+        for (; q + V <= s.Q; q += V) convolve_vectors<T, 1>(from + q, w, offset, s.places(), bias, y + q);
+        if (q == s.Q) continue;
+        // what is written beyond this row, the next rows write anew
+        const bool room = (s.P - p - 1) * s.Q >= V;
+        convolve_vectors<T, 1>(from + q, w, offset, s.places(), bias, y + q, room ? V : s.Q - q);
+    }
+}
+
+// The gradient of one output channel, its rows filled up with zeros.
+template <class T> RESILIN_INLINE void fill_up(const T *g, const Shape &s, T *to) {
+    const int64_t whole = s.whole<T>();
+    for (int64_t p = 0; p < s.P; p++) {
+        std::copy(g + p * s.Q, g + (p + 1) * s.Q, to + p * whole);
+        std::fill(to + p * whole + s.Q, to + (p + 1) * whole, T(0));
+    }
+}
+
+// Adds the gradient `g` (filled up) of one output channel to a padded channel's, place by place.
+template <class T>
+RESILIN_INLINE void spread(const T *g, const T *w, const int64_t *offset, const Shape &s, T *padded) {
+    const int64_t whole = s.whole<T>();
+    for (int64_t t = 0; t < s.places(); t++)
+        for (int64_t p = 0; p < s.P; p++) {
+            T *to = padded + p * s.sh * s.row + offset[t];
+            for (int64_t q = 0; q < whole; q += WIDTH<T>) {
+                const auto sum = load_vector(to + q) + w[t] * load_vector(g + p * whole + q);
+                std::memcpy(to + q, &sum, sizeof(sum));
+            }
+        }
+}
+
+// dw of U places: the sum over the output positions of g (filled up) times what the place reads.
+template <class T, int64_t U>
+RESILIN_INLINE void correlate_places(const T *g, const T *padded, const int64_t *offset, const Shape &s, double *dw) {
+    constexpr int64_t V = WIDTH<T>;
+    const int64_t whole = s.whole<T>();
+    typename Vector<T>::type sum[U] = {};
+    for (int64_t p = 0; p < s.P; p++) {
+        const T *row = g + p * whole, *from = padded + p * s.sh * s.row;
+        int64_t q = 0;
+        for (; q + V <= s.Q; q += V) {
+            const auto v = load_vector(row + q);
+            for (int64_t u = 0; u < U; u++) sum[u] += v * load_vector(from + offset[u] + q);
+        }
+        if (q < s.Q) {
+            const auto v = load_vector(row + q);
+            for (int64_t u = 0; u < U; u++) sum[u] += v * load_first(from + offset[u] + q, s.Q - q);
+        }
+    }
+    for (int64_t u = 0; u < U; u++) {
+        T lanes[V];
+        std::memcpy(lanes, &sum[u], sizeof(lanes));
+        for (int64_t width = V / 2; width > 0; width /= 2)
+            for (int64_t i = 0; i < width; i++) lanes[i] += lanes[i + width];
+        dw[u] += static_cast<double>(lanes[0]);
+    }
+}
+template <class T>
+RESILIN_INLINE void correlate(const T *g, const T *padded, const int64_t *offset, const Shape &s, double *dw) {
+    int64_t t = 0;
+    for (; t + 5 <= s.places(); t += 5) correlate_places<T, 5>(g, padded, offset + t, s, dw + t);
+    for (; t + 2 <= s.places(); t += 2) correlate_places<T, 2>(g, padded, offset + t, s, dw + t);
+    for (; t < s.places(); t++) correlate_places<T, 1>(g, padded, offset + t, s, dw + t);
+}
+
+// What one slot does for one channel; compiled once per instruction set.
+#define RESILIN_FOR_TYPE(T)                                                                                            \
+    RESILIN_SIMD void forward_channel(const T *x, const T *w, const T *bias, const int64_t *offset, const Shape &s,    \
+                                      T *scratch, T *y) {                                                              \
+        pad(x, s, scratch);                                                                                            \
+        for (int64_t m = 0; m < s.M; m++)                                                                              \
+            convolve(scratch, w + m * s.places(), offset, s, bias ? bias[m] : T(0), y + m * s.positions());            \
+    }                                                                                                                  \
+    RESILIN_SIMD void input_channel(const T *g, const T *w, const int64_t *offset, const Shape &s, T *scratch,         \
+                                    T *dx) {                                                                           \
+        std::fill(scratch, scratch + s.padded<T>(), T(0));                                                             \
+        T *filled = scratch + s.padded<T>();                                                                           \
+        for (int64_t m = 0; m < s.M; m++) {                                                                            \
+            fill_up(g + m * s.positions(), s, filled);                                                                 \
+            spread(filled, w + m * s.places(), offset, s, scratch);                                                    \
+        }                                                                                                              \
+        unpad(scratch, s, dx);                                                                                         \
+    }                                                                                                                  \
+    RESILIN_SIMD void weight_channel(const T *g, const T *x, const int64_t *offset, const Shape &s, T *scratch,        \
+                                     double *dw) {                                                                     \
+        pad(x, s, scratch);                                                                                            \
+        T *filled = scratch + s.padded<T>();                                                                           \
+        for (int64_t m = 0; m < s.M; m++) {                                                                            \
+            fill_up(g + m * s.positions(), s, filled);                                                                 \
+            correlate(filled, scratch, offset, s, dw + m * s.places());                                                \
+        }                                                                                                              \
+    }
+RESILIN_FOR_TYPE(float)
+RESILIN_FOR_TYPE(double)
+#undef RESILIN_FOR_TYPE
+
+// fn(slot's scratch, item) for each of `items`, each of which costs as much as `channels` channels.
+template <class T, class Fn> void each_channel(const Shape &s, int64_t items, int64_t channels, Fn fn) {
+    const int64_t size = s.padded<T>() + s.P * s.whole<T>(), slots = std::min<int64_t>(num_threads(), items);
+    NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
+    const int64_t cost = channels * s.M * s.positions() * s.places();
+    WithoutGil free(items * cost);
+    parallel_slots(items, slots, cost, [&](int64_t slot, int64_t item) { fn(scratch.data + slot * size, item); });
+}
+
+template <class T> nb::object forward_as(Array x, Array w, Array bias, const Shape &s) {
+    NewArray<T> y({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C * s.M), static_cast<npy_intp>(s.P),
+                   static_cast<npy_intp>(s.Q)});
+    const std::vector<int64_t> offset = offsets(s);
+    each_channel<T>(s, s.N * s.C, 1, [&](T *scratch, int64_t i) {
+        const int64_t c = i % s.C;
+        forward_channel(x.data<T>() + i * s.H * s.W, w.data<T>() + c * s.M * s.places(),
+                        bias ? bias.data<T>() + c * s.M : nullptr, offset.data(), s, scratch,
+                        y.data + i * s.M * s.positions());
+    });
+    return y.object;
+}
+
+template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s) {
+    NewArray<T> dx({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C), static_cast<npy_intp>(s.H),
+                    static_cast<npy_intp>(s.W)});
+    const std::vector<int64_t> offset = offsets(s);
+    each_channel<T>(s, s.N * s.C, 1, [&](T *scratch, int64_t i) {
+        input_channel(g.data<T>() + i * s.M * s.positions(), w.data<T>() + i % s.C * s.M * s.places(), offset.data(), s,
+                      scratch, dx.data + i * s.H * s.W);
+    });
+    return dx.object;
+}
+
+// A channel's samples are summed one after the other, in double.
+template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &s) {
+    NewArray<T> dw({static_cast<npy_intp>(s.C * s.M), 1, static_cast<npy_intp>(s.KH), static_cast<npy_intp>(s.KW)});
+    const std::vector<int64_t> offset = offsets(s);
+    const int64_t each = s.M * s.places();
+    std::vector<double> sums(static_cast<size_t>(s.C * each), 0.0);
+    each_channel<T>(s, s.C, s.N, [&](T *scratch, int64_t c) {
+        double *sum = sums.data() + c * each;
+        for (int64_t n = 0; n < s.N; n++)
+            weight_channel(g.data<T>() + (n * s.C + c) * s.M * s.positions(), x.data<T>() + (n * s.C + c) * s.H * s.W,
+                           offset.data(), s, scratch, sum);
+        for (int64_t i = 0; i < each; i++) dw.data[c * each + i] = static_cast<T>(sum[i]);
+    });
+    return dw.object;
+}
+
+// The shape for x (N, C, H, W) and w (C * M, 1, KH, KW); false when there is no kernel for it.
+bool shape_of(int64_t N, int64_t C, int64_t H, int64_t W, int64_t O, int64_t KH, int64_t KW, const Lengths &lengths,
+              Shape &s) {
+    const auto &[sh, sw, ph, pw, dh, dw] = lengths;
+    if (C < 1 || O % C) return false;
+    s = Shape{N, C, O / C, H, W, KH, KW, sh, sw, ph, pw, dh, dw};
+    if (!s.fits()) return false;
+    s.set_output();
+    return true;
+}
+bool is_output(const ExactArray &g, const Shape &s) {
+    return g.ndim() == 4 && g.dim(0) == s.N && g.dim(1) == s.C * s.M && g.dim(2) == s.P && g.dim(3) == s.Q;
+}
+template <class T> bool both(const ExactArray &a, const ExactArray &b) { return a.is<T>() && b.is<T>(); }
+
+nb::object forward(Array x, Array w, Array bias, Lengths lengths) {
+    Shape s;
+    if (!x || !w || x.ndim() != 4 || w.ndim() != 4 || w.dim(1) != 1) return nb::none();
+    if (!shape_of(x.dim(0), x.dim(1), x.dim(2), x.dim(3), w.dim(0), w.dim(2), w.dim(3), lengths, s)) return nb::none();
+    if (bias && (bias.ndim() != 1 || bias.size() != s.C * s.M)) return nb::none();
+    if (both<float>(x, w) && bias.is_or_none<float>()) return forward_as<float>(x, w, bias, s);
+    if (both<double>(x, w) && bias.is_or_none<double>()) return forward_as<double>(x, w, bias, s);
+    return nb::none();
+}
+
+nb::object input_gradient(Array g, Array w, int64_t C, int64_t H, int64_t W, Lengths lengths) {
+    Shape s;
+    if (!g || !w || g.ndim() != 4 || w.ndim() != 4 || w.dim(1) != 1) return nb::none();
+    if (!shape_of(g.dim(0), C, H, W, w.dim(0), w.dim(2), w.dim(3), lengths, s) || !is_output(g, s)) return nb::none();
+    if (both<float>(g, w)) return input_gradient_as<float>(g, w, s);
+    if (both<double>(g, w)) return input_gradient_as<double>(g, w, s);
+    return nb::none();
+}
+
+nb::object weight_gradient(Array g, Array x, int64_t KH, int64_t KW, Lengths lengths) {
+    Shape s;
+    if (!g || !x || g.ndim() != 4 || x.ndim() != 4) return nb::none();
+    if (!shape_of(x.dim(0), x.dim(1), x.dim(2), x.dim(3), g.dim(1), KH, KW, lengths, s) || !is_output(g, s))
+        return nb::none();
+    if (both<float>(g, x)) return weight_gradient_as<float>(g, x, s);
+    if (both<double>(g, x)) return weight_gradient_as<double>(g, x, s);
+    return nb::none();
+}
+
+} // namespace
+
+void bind_depthwise(nb::module_ &m) {
+    m.def("depthwise_forward", &forward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+    m.def("depthwise_input_gradient", &input_gradient);
+    m.def("depthwise_weight_gradient", &weight_gradient);
+}
+
+} // namespace resilin

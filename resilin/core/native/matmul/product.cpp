@@ -1,0 +1,228 @@
+#include "product.hpp"
+
+#include "panels.hpp"
+#include "memory/parallel.hpp"
+#include "memory/scratch.hpp"
+#include "tiles.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+namespace resilin {
+namespace {
+
+// One block of a panel of A stays in the first cache (32 kB or more) while panels of B stream past.
+constexpr int64_t DEPTH_BYTES = 1536;
+// At once packed of A and of B: up to so many elements, of up to so many blocks of the depth.
+constexpr int64_t PACKED = 1 << 20, BLOCKS = 5;
+constexpr int64_t DIRECT_BYTES = 1 << 20, FEW = 4; // see reads_columns()
+// A piece of work is so many panels of A by so many of B (a block of these stays in the second cache), or less: a
+// thread's share should be several pieces, as long as a piece is worth taking.
+constexpr int64_t GROUP = 12, PIECES_PER_THREAD = 4;
+constexpr double MIN_FLOPS = 1e6;
+
+// Rows of A of which the first cache does not hold those of a tile.
+template <class T> bool crowded(const View<T> &a) { return a.column == 1 && resilin::crowded<T>(a.row); }
+
+// How high panels of A are: where they are read by few panels of B only, crowded ones are rather low than packed.
+template <class T> int64_t height_of(const Product<T> &product, const Tiles<T> &tiles) {
+    return crowded(product.a) && product.columns <= tiles.width ? (tiles.height + 1) / 2 : tiles.height;
+}
+
+// Whether tiles read an operand where it lies. Rows of A: each along memory, and not crowded, or low. Columns of B: side
+// by side, and read by few panels of A only, or small enough to stay in the second cache, where steps of whole pages
+// share sets again.
+template <class T> bool reads_rows(const Product<T> &product, const Tiles<T> &tiles) {
+    const View<T> &a = product.a;
+    if (crowded(a)) return height_of(product, tiles) < tiles.height;
+    return a.column == 1 || (a.row == 1 && product.depth <= 64);
+}
+template <class T> bool reads_columns(const Product<T> &product, const Tiles<T> &tiles, int64_t block) {
+    constexpr int64_t size = sizeof(T);
+    const View<T> &b = product.b;
+    if (b.column != 1) return false;
+    if (product.rows <= FEW * tiles.height) return true;
+    return product.depth * product.columns * size <= DIRECT_BYTES && (b.row * size % 4096 != 0 || block <= 256);
+}
+
+// A product, or a chunk of one, whose shorter side is packed at once, for all threads. The panels of the longer side are
+// cut into pieces of work: each packs its own, a block of the depth at a time, and multiplies it while it is in the cache.
+template <class T> class Chunk {
+  public:
+    // blocks [first, last) of the depth, of `blocks` of the whole product's
+    Chunk(const Product<T> &product, const Tiles<T> &tiles, int64_t blocks, int64_t first, int64_t last)
+        : product_(product), tiles_(tiles), blocks_(blocks), first_(first), last_(last),
+          rows_{Panels::of_rows(product.rows, height_of(product, tiles)), product.a.row, product.a.column, product.a.data,
+                reads_rows(product, tiles)},
+          columns_{Panels::of_columns(product.columns, tiles.width), product.b.column, product.b.row, product.b.data,
+                   reads_columns(product, tiles, ceil_div(product.depth, blocks))},
+          longer_(product.rows >= product.columns ? rows_ : columns_), shorter_(product.rows >= product.columns ? columns_ : rows_) {}
+
+    void run(bool threads) const {
+        static thread_local Scratch<T> scratch;
+        T *shared = scratch.of(shorter_.stored(shorter_.panels.count) * (at(last_) - at(first_)));
+        const double flops = product_.flops() * static_cast<double>(last_ - first_) / static_cast<double>(blocks_);
+        const int64_t sharers = threads && flops >= SHARED_FLOPS ? num_threads() : 1, panels = longer_.panels.count;
+        int64_t pieces = ceil_div(panels, GROUP);
+        if (sharers > 1) {
+            const int64_t worth = std::max<int64_t>(1, static_cast<int64_t>(flops / MIN_FLOPS));
+            pieces = std::max(pieces, std::min({panels, worth, PIECES_PER_THREAD * sharers}));
+        }
+        const int64_t packs = sharers > 1 ? std::min(shorter_.panels.count, 2 * sharers) : 1;
+        std::atomic<int64_t> packed{0};
+        auto work = [&](int64_t i) {
+            if (i < packs) {
+                pack_shared(edge(shorter_.panels.count, packs, i), edge(shorter_.panels.count, packs, i + 1), shared);
+                packed.fetch_add(1, std::memory_order_release);
+                return;
+            }
+            // the work is handed out in order: whoever packs is at it already
+            while (packed.load(std::memory_order_acquire) < packs) std::this_thread::yield();
+            multiply_piece(edge(panels, pieces, i - packs), edge(panels, pieces, i - packs + 1), shared);
+        };
+        if (sharers > 1) return run_blocks(packs + pieces, work);
+        for (int64_t i = 0; i < packs + pieces; i++) work(i);
+    }
+
+  private:
+    int64_t at(int64_t block) const { return edge(product_.depth, blocks_, block); }
+
+    // where a block begins of what all threads share
+    T *shared_at(T *shared, int64_t block) const { return shared + shorter_.stored(shorter_.panels.count) * (at(block) - at(first_)); }
+
+    void pack_shared(int64_t begin, int64_t end, T *shared) const {
+        for (int64_t block = first_; block < last_; block++) {
+            const int64_t p = at(block), depth = at(block + 1) - p;
+            shorter_.pack(begin, end, p, depth, shared_at(shared, block) + shorter_.stored(begin) * depth);
+        }
+    }
+
+    void multiply_piece(int64_t begin, int64_t end, T *shared) const {
+        static thread_local Scratch<T> scratch;
+        const bool tall = &longer_ == &rows_;
+        const int64_t i0 = tall ? begin : 0, i1 = tall ? end : rows_.panels.count;
+        const int64_t j0 = tall ? 0 : begin, j1 = tall ? columns_.panels.count : end;
+        T *own = scratch.of((longer_.stored(end) - longer_.stored(begin)) * ceil_div(product_.depth, blocks_));
+        for (int64_t block = first_; block < last_; block++) {
+            const int64_t p = at(block), depth = at(block + 1) - p;
+            longer_.pack(begin, end, p, depth, own);
+            const T *others = shared_at(shared, block);
+            const int64_t group = i1 - i0 <= FEW ? 1 : GROUP;
+            for (int64_t j = j0; j < j1; j += group)
+                multiply_block(i0, i1, j, std::min(j + group, j1), block, tall ? begin : 0, tall ? own : others,
+                               tall ? 0 : begin, tall ? others : own);
+        }
+    }
+
+    // Tiles of rows [i0, i1) and columns [j0, j1); what is packed of A begins with panel `first_row`, of B with `first_column`.
+    void multiply_block(int64_t i0, int64_t i1, int64_t j0, int64_t j1, int64_t block, int64_t first_row, const T *a,
+                        int64_t first_column, const T *b) const {
+        const int64_t p = at(block), depth = at(block + 1) - p;
+        const T *plus = block > 0 ? product_.c : product_.plus;
+        const int64_t ld_plus = block > 0 ? product_.ldc : product_.ld_plus;
+        for (int64_t i = i0; i < i1; i++) {
+            const View<T> left = rows_.at(i, p, depth, first_row, a);
+            const int64_t row = rows_.panels.begin(i), height = rows_.panels.used(i);
+            for (int64_t j = j0; j < j1; j++) {
+                const View<T> right = columns_.at(j, p, depth, first_column, b);
+                const int64_t column = columns_.panels.begin(j);
+                const Tile<T> *tile = columns_.panels.size(j) == tiles_.width ? tiles_.wide : tiles_.narrow;
+                tile[height - 1]({left.data, left.row, left.column, right.data, right.column, depth,
+                                  product_.c + row * product_.ldc + column, product_.ldc, columns_.panels.used(j),
+                                  plus ? plus + row * ld_plus + column : nullptr, ld_plus, product_.scaled, product_.scale});
+            }
+        }
+    }
+
+    const Product<T> product_;
+    const Tiles<T> &tiles_;
+    const int64_t blocks_, first_, last_;
+    const Operand<T> rows_, columns_;
+    const Operand<T> &longer_, &shorter_;
+};
+
+// Which tiles run: the best that this CPU has, unless a test has chosen others.
+enum class Set { best, avx512, avx2, portable };
+std::atomic<Set> chosen{Set::best};
+
+bool has(Set set) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+    if (set == Set::avx512) return __builtin_cpu_supports("x86-64-v4");
+    if (set == Set::avx2) return __builtin_cpu_supports("x86-64-v3");
+#endif
+    return set == Set::portable || set == Set::best;
+}
+template <class T> const Tiles<T> &tiles() {
+    static const Set best = has(Set::avx512) ? Set::avx512 : has(Set::avx2) ? Set::avx2 : Set::portable;
+    const Set set = chosen.load(std::memory_order_relaxed);
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+    if ((set == Set::best ? best : set) == Set::avx512) return avx512_tiles(T());
+    if ((set == Set::best ? best : set) == Set::avx2) return avx2_tiles(T());
+#endif
+    return portable_tiles(T());
+}
+
+} // namespace
+
+bool use_tiles(const std::string &name) {
+    const Set set = name == "avx512" ? Set::avx512 : name == "avx2" ? Set::avx2 : name == "portable" ? Set::portable : Set::best;
+    if (has(set)) chosen.store(set);
+    return has(set);
+}
+
+namespace {
+
+template <class T> int64_t blocks_of(int64_t depth) { return ceil_div(depth * static_cast<int64_t>(sizeof(T)), DEPTH_BYTES); }
+
+// Whether a is a few rows and b's columns lie along memory, as in x @ w.T of a few samples: packing b would cost more than
+// multiplying it. Rows become the lanes of one vector or two, which they should fill.
+template <class T> bool better_turned(const Product<T> &product) {
+    if (product.b.row != 1 || product.b.column == 1 || product.columns <= product.rows || product.scaled) return false;
+    const int64_t width = tiles<T>().width, rows = product.rows;
+    return (4 * rows >= width && 2 * rows <= width) || (4 * rows >= 3 * width && rows <= width);
+}
+
+// The same sums as rows of the transposed product, for which b is read where it lies.
+template <class T> void multiply_turned(const Product<T> &whole, bool threads) {
+    static thread_local Scratch<T> scratch;
+    const int64_t rows = whole.rows, columns = whole.columns;
+    T *turned = scratch.of(rows * columns);
+    for (int64_t j = 0; j < columns && whole.plus; j++)
+        for (int64_t i = 0; i < rows; i++) turned[j * rows + i] = whole.plus[i * whole.ld_plus + j];
+    multiply<T>({columns, rows, whole.depth, {whole.b.data, whole.b.column, 1}, {whole.a.data, whole.a.column, whole.a.row},
+                 turned, rows, whole.plus ? turned : nullptr, rows},
+                threads);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) whole.c[i * whole.ldc + j] = turned[j * rows + i];
+}
+
+} // namespace
+
+template <class T> bool can_scale(int64_t depth) { return depth > 0 && blocks_of<T>(depth) == 1 && tiles<T>().scales; }
+template bool can_scale<float>(int64_t);
+template bool can_scale<double>(int64_t);
+
+template <class T> void multiply(const Product<T> &whole, bool threads) {
+    if (better_turned(whole)) return multiply_turned(whole, threads);
+    const int64_t blocks = blocks_of<T>(whole.depth);
+    const int64_t chunks = ceil_div(blocks, BLOCKS), depth = ceil_div(whole.depth, chunks), longest = PACKED / depth;
+    const int64_t down = ceil_div(whole.rows, longest), across = ceil_div(whole.columns, longest);
+    for (int64_t column = 0; column < across; column++)
+        for (int64_t row = 0; row < down; row++)
+            for (int64_t chunk = 0; chunk < chunks; chunk++) {
+                Product<T> part = whole;
+                const int64_t m = edge(whole.rows, down, row), n = edge(whole.columns, across, column);
+                part.rows = edge(whole.rows, down, row + 1) - m;
+                part.columns = edge(whole.columns, across, column + 1) - n;
+                part.a.data += m * whole.a.row;
+                part.b.data += n * whole.b.column;
+                part.c += m * whole.ldc + n;
+                if (part.plus) part.plus += m * whole.ld_plus + n;
+                Chunk<T>(part, tiles<T>(), blocks, edge(blocks, chunks, chunk), edge(blocks, chunks, chunk + 1)).run(threads);
+            }
+}
+template void multiply(const Product<float> &, bool);
+template void multiply(const Product<double> &, bool);
+
+} // namespace resilin
