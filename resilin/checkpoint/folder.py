@@ -25,7 +25,7 @@ from typing import Any
 from resilin._base import log
 from resilin.checkpoint import manifest as manifests
 from resilin.checkpoint.manifest import File, Head, Manifest
-from resilin.checkpoint.opening import open_parent, open_storage
+from resilin.checkpoint.open_storage import open_parent, open_storage
 from resilin.checkpoint.storage import Item, Storage, leftover
 from resilin.errors import CheckpointError, CorruptFile, StorageDenied, StorageError, StorageMissing, UsageError
 

@@ -11,15 +11,15 @@ import numpy as np
 from resilin._base import trace
 from resilin.checkpoint import folder
 from resilin.checkpoint import manifest as manifests
-from resilin.checkpoint.filling import fill
+from resilin.checkpoint.collective import Ranks
+from resilin.checkpoint.collective_read import fill
 from resilin.checkpoint.flat import Flat
 from resilin.checkpoint.folder import Root
 from resilin.checkpoint.manifest import Manifest
 from resilin.checkpoint.matching import Matching, stored_tree
-from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.reading import Reader
 from resilin.checkpoint.storage import Storage
-from resilin.core.plain import flag
+from resilin.core.argument_checks import flag
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from resilin._base import moments
-from resilin.checkpoint.obstacles import PARTIAL_BYTES, advice
+from resilin._base import fault_points
+from resilin.checkpoint.path_errors import PARTIAL_BYTES, advice
 from resilin.checkpoint.storage import LEFTOVER, Item, Storage, Writing, checked
 from resilin.errors import (
     CorruptFile,
@@ -248,7 +248,7 @@ class _Local(Writing):
 
     def write(self, data: Any) -> None:
         """As `Writing.write`."""
-        moments.reached("saving")
+        fault_points.reached("saving")
         left = memoryview(data).cast("B")
         with _told(self._shown, "written"):
             while left:

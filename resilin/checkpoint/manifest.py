@@ -185,7 +185,7 @@ def parse(text: bytes, path: str) -> Manifest:
         _wrong(path, "expected a list of a head, a body and a hash")
     head = _head(value[0], path)
     if set(value[1]) != {"tree", "tensors", "files"}:
-        _wrong(path, f"expected tree, tensors and files, got {sorted(value[1])}")
+        _wrong(path, f"expected tree, tensors and files, got {shown(sorted(value[1]))}")
     tensors = _tensors(value[1]["tensors"], path)
     files = parse_files(value[1]["files"], tensors, head, path)
     manifest = Manifest(head, value[1]["tree"], tensors, files)
@@ -195,9 +195,9 @@ def parse(text: bytes, path: str) -> Manifest:
 
 def _json(text: bytes, path: str) -> Any:
     try:
-        return json_text.parse(text, finite=True)
+        return json_text.parse(text, finite=True, deepest=None)
     except ValueError as error:
-        _wrong(path, f"it is no JSON: {error!r}")
+        _wrong(path, f"it is no JSON: {error!r:.200}")
 
 
 def _head(value: Any, path: str) -> Head:
@@ -228,11 +228,11 @@ def _tensors(value: Any, path: str) -> tuple[Logical, ...]:
             _wrong(path, f"tensor {number} should have a name, a dtype and a shape, got {shown(entry)}")
         name, dtype, shape = entry
         if not _is_shape(shape):
-            _wrong(path, f"tensor {name!r} has the impossible shape {shown(shape)}")
+            _wrong(path, f"tensor {name!r:.100} has the impossible shape {shown(shape)}")
         try:
             made.append(Logical(name, dtypes.by_name(dtype), tuple(shape)))
         except (KeyError, TypeError, ValueError, AttributeError):
-            _wrong(path, f"tensor {name!r} has the unknown dtype {dtype!r}")
+            _wrong(path, f"tensor {name!r:.100} has the unknown dtype {dtype!r:.100}")
     return tuple(made)
 
 
@@ -258,25 +258,27 @@ def _file(record: Any, tensors: Sequence[Logical], head: Head, path: str) -> Fil
     if not isinstance(name, str) or not _DATA_FILE.fullmatch(name) or not name.endswith(f"-{head.id}.safetensors"):
         _wrong(path, f"{shown(name)} cannot be the name of a data file of this checkpoint")
     if not _is_count(size) or not _is_count(data) or not _is_hash(header):
-        _wrong(path, f"size, start or hash of file {name!r} is impossible")
+        _wrong(path, f"size, start or hash of file {name!r:.100} is impossible")
     if not isinstance(record["pieces"], list):
-        _wrong(path, f"the pieces of file {name!r} should be a list")
+        _wrong(path, f"the pieces of file {name!r:.100} should be a list")
     pieces = tuple(_piece(entry, tensors, head.block_bytes, name, path) for entry in record["pieces"])
     end = data + sum((piece.stop - piece.start) * tensors[piece.tensor].dtype.itemsize for piece in pieces)
     if end != size:
-        _wrong(path, f"the pieces of file {name!r} end at byte {end}, the file at {size}: they must cover it exactly")
+        _wrong(
+            path, f"the pieces of file {name!r:.100} end at byte {end}, the file at {size}: they must cover it exactly"
+        )
     return File(name, size, data, header, pieces)
 
 
 def _piece(entry: Any, tensors: Sequence[Logical], block_bytes: int, name: str, path: str) -> Piece:
     if not isinstance(entry, list) or len(entry) != 4 or not all(map(_is_count, entry[:3])):
-        _wrong(path, f"a piece of file {name!r} should have tensor, start, stop and hashes, got {shown(entry)}")
+        _wrong(path, f"a piece of file {name!r:.100} should have tensor, start, stop and hashes, got {shown(entry)}")
     number, start, stop, hashes = entry
     if number >= len(tensors) or not start < stop <= tensors[number].numel():
-        _wrong(path, f"file {name!r} has elements [{start}, {stop}) of tensor number {number}, which has them not")
+        _wrong(path, f"file {name!r:.100} has elements [{start}, {stop}) of tensor number {number}, which has them not")
     blocks = -(-(stop - start) * tensors[number].dtype.itemsize // block_bytes)
     if not isinstance(hashes, list) or len(hashes) != blocks or not all(map(_is_hash, hashes)):
-        _wrong(path, f"tensor {tensors[number].name!r} should have {blocks} hashes in file {name!r}")
+        _wrong(path, f"tensor {tensors[number].name!r:.100} should have {blocks} hashes in file {name!r:.100}")
     return Piece(number, start, stop, tuple(hashes))
 
 
@@ -288,10 +290,10 @@ def _check_cover(manifest: Manifest, path: str) -> None:
             if place.piece.start != end:
                 what = "are in no file" if place.piece.start > end else "are there twice"
                 low, high = sorted((end, place.piece.start))
-                _wrong(path, f"elements [{low}, {high}) of tensor {logical.name!r} {what}")
+                _wrong(path, f"elements [{low}, {high}) of tensor {logical.name!r:.100} {what}")
             end = place.piece.stop
         if end != logical.numel():
-            _wrong(path, f"elements [{end}, {logical.numel()}) of tensor {logical.name!r} are in no file")
+            _wrong(path, f"elements [{end}, {logical.numel()}) of tensor {logical.name!r:.100} are in no file")
 
 
 def _is_shape(value: Any) -> bool:

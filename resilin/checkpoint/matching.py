@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from resilin.checkpoint.flat import Flat, is_writable
-from resilin.checkpoint.gathered import Held, opened
+from resilin.checkpoint.flatten_state import Held, opened
 from resilin.checkpoint.manifest import Logical, Manifest
 from resilin.checkpoint.reading import Reader, Stored
 from resilin.checkpoint.sliced import Sliced
@@ -45,14 +45,14 @@ def stored_tree(manifest: Manifest, path: str) -> Any:
 
     def ref(number: Any, is_array: bool) -> Ref:
         if type(number) is not int or not 0 <= number < len(manifest.tensors):
-            raise ValueError(f"there is no tensor number {number!r}")
+            raise ValueError(f"there is no tensor number {number!r:.100}")
         return Ref(number, is_array)
 
     leaves = {"tensor": lambda number: ref(number, False), "array": lambda number: ref(number, True)}
     try:
         return typed_json.decode(manifest.tree, leaves)
     except (KeyError, TypeError, IndexError, ValueError, RecursionError) as error:
-        raise CorruptFile(f"{path}: the tree of its manifest is damaged: {error!r}", path) from None
+        raise CorruptFile(f"{path}: the tree of its manifest is damaged: {error!r:.200}", path) from None
     except RuntimeError as error:  # of a machine with other devices
         raise CheckpointError(f"{path}: a device in the state is not here: {error}; save str(device) instead") from None
 
@@ -276,7 +276,7 @@ class Matching:
             except UsageError as error:
                 self.different.append(f"{path or 'the state'}: {error}")
             except _OF_TREES as error:
-                self.different.append(f"{path or 'the state'}: no state of {type(thing).__name__}: {error!r}")
+                self.different.append(f"{path or 'the state'}: no state of {type(thing).__name__}: {error!r:.200}")
 
     def _described(self, stored: Any) -> Any:
         """`stored` with what the manifest says of a tensor in its place: dtype and shape."""
@@ -447,8 +447,8 @@ def _taking(thing: Any, by: str, path: str) -> Callable[..., Any]:
         except BaseException as error:
             if isinstance(error, _OF_TREES) and not isinstance(error, ResilinError):
                 raise CheckpointError(
-                    f"{whose}, which cannot take what the checkpoint has for it: {error!r}; load another checkpoint "
-                    "before going on"
+                    f"{whose}, which cannot take what the checkpoint has for it: {error!r:.200}; load another "
+                    "checkpoint before going on"
                 ) from error
             error.add_note(
                 f"{whose}, whose {by} raised this; what was filled before stays filled, load another checkpoint before "

@@ -21,7 +21,7 @@ from resilin.errors import CorruptFile, StorageMissing
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class HashedBlock:
     """Elements [start, stop) of a tensor: `nbytes` bytes from `at` on in `file`, that have one hash."""
 
     tensor: int
@@ -39,33 +39,37 @@ class Reader:
     def __init__(self, storage: Storage, where: str, manifest: Manifest) -> None:
         self.manifest = manifest
         self._storage, self._where = storage, where
-        self._last: tuple[Block, Any] | None = None  # the block that a part was cut from last: the next one may be, too
+        self._last: tuple[HashedBlock, Any] | None = (
+            None  # the block that a part was cut from last: the next one may be, too
+        )
 
-    def blocks(self, tensors: Iterable[int]) -> list[Block]:
+    def blocks(self, tensors: Iterable[int]) -> list[HashedBlock]:
         """All blocks of these tensors, in the order of files and of bytes in them."""
         found = [block for number in tensors for place in self.manifest.places[number] for block in self._of(place)]
         return sorted(found, key=lambda block: (block.file.name, block.at))
 
-    def blocks_of(self, file: File) -> list[Block]:
+    def blocks_of(self, file: File) -> list[HashedBlock]:
         """All blocks in one file, in the order of bytes."""
-        found: list[Block] = []
+        found: list[HashedBlock] = []
         for piece in file.pieces:
             at = found[-1].at + found[-1].nbytes if found else file.data
             found += self._of(Place(file, piece, at))
         return found
 
-    def _of(self, place: Place) -> Iterator[Block]:
+    def _of(self, place: Place) -> Iterator[HashedBlock]:
         piece = place.piece
         itemsize = self.manifest.tensors[piece.tensor].dtype.itemsize
         step = self.manifest.head.block_bytes // itemsize
         for number, start in enumerate(range(piece.start, piece.stop, step)):
             stop = min(start + step, piece.stop)
             at = place.at + (start - piece.start) * itemsize
-            yield Block(piece.tensor, start, stop, place.file, at, (stop - start) * itemsize, piece.hashes[number])
+            yield HashedBlock(
+                piece.tensor, start, stop, place.file, at, (stop - start) * itemsize, piece.hashes[number]
+            )
 
-    def runs(self, blocks: Sequence[Block]) -> Iterator[list[Block]]:
+    def runs(self, blocks: Sequence[HashedBlock]) -> Iterator[list[HashedBlock]]:
         """`blocks` in runs that one read of at most a block's size gets."""
-        run: list[Block] = []
+        run: list[HashedBlock] = []
         for block in blocks:
             last = run[-1] if run else block
             joins = last.file is block.file and last.at + last.nbytes == block.at
@@ -76,27 +80,27 @@ class Reader:
         if run:
             yield run
 
-    def read_into(self, run: Sequence[Block], buffer: memoryview) -> None:
+    def read_into(self, run: Sequence[HashedBlock], buffer: memoryview) -> None:
         """Fill `buffer` with the bytes of a run; not checked yet."""
         first = run[0]
         try:
             self._storage.read_into(folder.joined(self._where, first.file.name), first.at, buffer)
         except CorruptFile as error:
-            raise CorruptFile(f"{error}; tensor {self.name(first)!r} lies there", self.path(first.file)) from None
+            raise CorruptFile(f"{error}; tensor {self.name(first)!r:.100} lies there", self.path(first.file)) from None
         except StorageMissing as error:
             raise self._gone(error) from None
 
-    def check(self, block: Block, found: str) -> None:
+    def check(self, block: HashedBlock, found: str) -> None:
         """CorruptFile unless a block's bytes have the hash that the manifest tells."""
         if found != block.hash:
             raise CorruptFile(
-                f"{self.path(block.file)}: tensor {self.name(block)!r}, elements [{block.start}, {block.stop}), bytes "
-                f"[{block.at}, {block.at + block.nbytes}): sha256 is {found[:16]}..., the manifest says "
+                f"{self.path(block.file)}: tensor {self.name(block)!r:.100}, elements [{block.start}, {block.stop}), "
+                f"bytes [{block.at}, {block.at + block.nbytes}): sha256 is {found[:16]}..., the manifest says "
                 f"{block.hash[:16]}...; the file has changed since it was written: load another checkpoint",
                 self.path(block.file),
             )
 
-    def read(self, block: Block) -> Any:
+    def read(self, block: HashedBlock) -> Any:
         """The elements of a block, checked, as a flat numpy array of its own memory."""
         array = np.empty(block.stop - block.start, self.manifest.tensors[block.tensor].dtype.np)
         self.read_into([block], as_bytes(array))
@@ -134,7 +138,7 @@ class Reader:
         why = "the checkpoint was deleted, or replaced in its place, while it was read: load again"
         return StorageMissing(f"{error}; {why}", error.path, error.errno)
 
-    def name(self, block: Block) -> str:
+    def name(self, block: HashedBlock) -> str:
         """What the tensor of a block is called."""
         return self.manifest.tensors[block.tensor].name
 

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, NoReturn, TypeVar
 
-from resilin._base import moments
+from resilin._base import fault_points
 from resilin._base.clock import SYSTEM, Clock, Deadline, spell
 from resilin.checkpoint.storage import LEFTOVER, Item, Storage, Writing, checked
 from resilin.errors import (
@@ -286,7 +286,7 @@ class _Remote(Writing):
 
     def write(self, data: Any) -> None:
         """As `Writing.write`."""
-        moments.reached("saving")
+        fault_points.reached("saving")
         left = memoryview(data).cast("B")
         with self._storage._told(self._name, "written"):
             for start in range(0, len(left), PART_BYTES):

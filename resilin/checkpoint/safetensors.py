@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from resilin._base import json_text
 from resilin._base.text import shown
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
@@ -151,7 +152,7 @@ def layout(
     for name, dtype, shape in sorted(tensors, key=lambda tensor: -tensor[1].itemsize):
         stored = _NAMES.get(dtype)
         if stored is None:
-            raise UsageError(f"tensor {name!r} is {dtype}, which safetensors has not; store view_as_real() of it")
+            raise UsageError(f"tensor {name!r:.100} is {dtype}, which safetensors has not; store view_as_real() of it")
         if name in head or name == _METADATA:
             raise UsageError(f"tensor name {name!r} is taken{'' if name in head else ' by the format itself'}")
         lengths = tuple(int(length) for length in shape)
@@ -210,7 +211,7 @@ def stream(made: Layout, pieces_of: Callable[[str], Iterable[memoryview]], put: 
             left -= len(piece)
         if left:
             what = f"{entry.stop - entry.start - left} bytes, its layout {entry.stop - entry.start}"
-            raise UsageError(f"tensor {name!r} has {what}")
+            raise UsageError(f"tensor {name!r:.100} has {what}")
 
 
 # -- reading
@@ -235,7 +236,7 @@ def read_layout(source: Source) -> Layout:
     for entry in entries:
         if entry.start != end:
             what = f"{entry.start - end} bytes before it belong to none" if entry.start > end else "it overlaps another"
-            raise _wrong(source, f"tensor {entry.name!r} starts at byte {entry.start} instead of {end}: {what}")
+            raise _wrong(source, f"tensor {entry.name!r:.100} starts at byte {entry.start} instead of {end}: {what}")
         end = entry.stop
     if end != source.size:
         what = f"{source.size - end} bytes at its end belong to no tensor" if end < source.size else "it is cut short"
@@ -251,7 +252,9 @@ def read(source: Source, entry: Entry, start: int = 0, stop: int | None = None) 
     """
     stop = entry.numel() if stop is None else stop
     if not 0 <= start <= stop <= entry.numel():
-        raise UsageError(f"{source.name}: tensor {entry.name!r} has {entry.numel()} elements, not [{start}, {stop})")
+        raise UsageError(
+            f"{source.name}: tensor {entry.name!r:.100} has {entry.numel()} elements, not [{start}, {stop})"
+        )
     array = np.empty(stop - start, entry.dtype.np)
     read_into(source, entry, start, array)
     return array
@@ -262,7 +265,7 @@ def read_into(source: Source, entry: Entry, start: int, array: Any) -> None:
     data = memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
     place = entry.start + start * array.itemsize
     if place + len(data) > entry.stop:
-        raise UsageError(f"{source.name}: tensor {entry.name!r} ends before element {start + array.size}")
+        raise UsageError(f"{source.name}: tensor {entry.name!r:.100} ends before element {start + array.size}")
     for offset in range(0, len(data), CHUNK_BYTES):
         source.read_into(place + offset, data[offset : offset + CHUNK_BYTES])
     if array.dtype == np.bool_:
@@ -272,7 +275,7 @@ def read_into(source: Source, entry: Entry, start: int, array: Any) -> None:
 def check_booleans(array: Any, name: str, path: str) -> None:
     """CorruptFile when bytes of booleans are neither 0 nor 1: what is computed with such is anything."""
     if not are_booleans(array):
-        raise CorruptFile(f"{path}: tensor {name!r} is boolean and has bytes that are neither 0 nor 1", path)
+        raise CorruptFile(f"{path}: tensor {name!r:.100} is boolean and has bytes that are neither 0 nor 1", path)
 
 
 def _wrong(source: Source, what: str) -> CorruptFile:
@@ -283,9 +286,9 @@ def _parsed(source: Source, text: bytes) -> dict[str, Any]:
     if text[:1] != b"{":
         raise _wrong(source, f"its header starts with {text[:1]!r}, expected b'{{'")
     try:
-        head = json.loads(text.decode("utf-8"), object_pairs_hook=_without_repeats)
-    except (ValueError, RecursionError) as error:  # JSON's and Unicode's errors are ValueErrors
-        raise _wrong(source, f"its header is damaged: {error}") from None
+        head = json_text.parse(text.decode("utf-8"), pairs=_without_repeats)
+    except ValueError as error:  # JSON's and Unicode's errors are ValueErrors
+        raise _wrong(source, f"its header is damaged: {error!s:.200}") from None
     return dict(head)
 
 
@@ -304,19 +307,19 @@ def _are_texts(metadata: Any) -> bool:
 def _entry(source: Source, name: str, value: Any, base: int) -> Entry:
     """The entry of one tensor, each value of a kind, and as many bytes as its shape and dtype need."""
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-        raise _wrong(source, f"tensor {name!r} should have dtype, shape and data_offsets, got {shown(value)}")
+        raise _wrong(source, f"tensor {name!r:.100} should have dtype, shape and data_offsets, got {shown(value)}")
     stored, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(stored, str) or stored not in _BITS:
-        raise _wrong(source, f"tensor {name!r} has an unknown dtype {stored!r}; known are {', '.join(_BITS)}")
+        raise _wrong(source, f"tensor {name!r:.100} has an unknown dtype {stored!r:.80}; known are {', '.join(_BITS)}")
     bits = math.prod(shape) * _BITS[stored] if _is_shape(shape, _BITS[stored]) else None
     if bits is None:
-        raise _wrong(source, f"tensor {name!r} has the impossible shape {shown(shape)}")
+        raise _wrong(source, f"tensor {name!r:.100} has the impossible shape {shown(shape)}")
     if not _counts(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise _wrong(source, f"tensor {name!r} has the impossible offsets {shown(offsets)}")
+        raise _wrong(source, f"tensor {name!r:.100} has the impossible offsets {shown(offsets)}")
     if bits != 8 * (offsets[1] - offsets[0]):
         raise _wrong(
             source,
-            f"tensor {name!r}, {stored} of shape {shown(shape)}, needs {bits / 8:g} bytes, its offsets say "
+            f"tensor {name!r:.100}, {stored} of shape {shown(shape)}, needs {bits / 8:g} bytes, its offsets say "
             f"{offsets[1] - offsets[0]}",
         )
     return Entry(name, stored, tuple(shape), base + offsets[0], base + offsets[1])

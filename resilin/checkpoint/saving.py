@@ -16,17 +16,17 @@ from typing import Any, SupportsIndex
 from resilin._base import log, trace
 from resilin._base.clock import SYSTEM
 from resilin._base.threads import OwnedThread
-from resilin.checkpoint import folder, plan, replicas
+from resilin.checkpoint import folder, plan, replica_check
+from resilin.checkpoint.collective import Ranks
+from resilin.checkpoint.flatten_state import Gathered, gather
 from resilin.checkpoint.folder import Root
-from resilin.checkpoint.gathered import Gathered, gather
 from resilin.checkpoint.manifest import Head
 from resilin.checkpoint.plan import Range
-from resilin.checkpoint.ranks import Ranks
 from resilin.checkpoint.snapshot import Snapshot
 from resilin.checkpoint.storage import Storage
 from resilin.checkpoint.writing import BLOCK_BYTES, Save, complete, discard, write_share
-from resilin.core.plain import flag
-from resilin.dist import timeouts
+from resilin.core.argument_checks import flag
+from resilin.distributed.wire import timeouts
 from resilin.errors import CheckpointError, DistError, UsageError
 
 _LOG = log.logger("checkpoint")
@@ -93,8 +93,8 @@ class SaveHandle:
         """Wait until the checkpoint is complete, and return its path. Every rank of the group calls it.
 
         timeout: for this rank's own share, seconds or a timedelta; TimeoutError afterwards, while the writing goes on.
-        Raises UsageError for another timeout, what this rank's writing failed with, CheckpointError that names the rank
-        for another's failure, and what collectives raise when a rank is lost.
+        Raises UsageError for another timeout, what this rank's writing failed with, an error of the same class that
+        names the rank for another's failure, and what collectives raise when a rank is lost.
         """
         self._finish(timeouts.seconds(timeout, "SaveHandle.wait: timeout"))
         if self._outcome is None:
@@ -186,9 +186,10 @@ def save(
     A `save_async` of this thread that still runs is waited for.
 
     Raises on all ranks: UsageError for what cannot be saved, CollectiveMismatch when ranks differ (it shows both
-    sides), CheckpointError and its kinds when writing fails on any of them, and what collectives raise when a rank is
-    lost. The checkpoints before stay as they were. What a save that failed has written is deleted, unless a rank is
-    lost or interrupted: then nobody knows what that one is about to do, and the checkpoint is torn.
+    sides), what writing fails with on any of them (CheckpointError and its kinds, as a rule; on the others an error of
+    the same class that names the rank), and what collectives raise when a rank is lost. The checkpoints before stay as
+    they were. What a save that failed has written is deleted, unless a rank is lost or interrupted: then nobody knows
+    what that one is about to do, and the checkpoint is torn.
     """
     with trace.span("checkpoint.save"):
         begun = _begin(path, state, step, keep_last, compare, group, options)
@@ -245,7 +246,7 @@ def _begin(
     facts = {"path": storage.root, "step": number, "keep_last": keep, "compare": asked.compare, "state": gathered.tree}
     ranks.agree("checkpoint.save", facts | {"tensors": _kinds(gathered)})
     if asked.compare:
-        replicas.compare(ranks, gathered)
+        replica_check.compare(ranks, gathered)
     where = "" if number is None else folder.step_name(number)
     save_id, serial, replaces, before, missing = ranks.of_first("checkpoint.save", lambda: _new(storage, where))
     head = Head(save_id, serial, number, ranks.size, BLOCK_BYTES)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.checkpoint.gathered import Gathered
+from resilin.checkpoint.flatten_state import Gathered
 from resilin.checkpoint.plan import Range
 from resilin.checkpoint.writing import BLOCK_BYTES, owned
 

@@ -20,15 +20,17 @@ import numpy as np
 
 from resilin._base.text import shown
 from resilin._base.unpickling import Unpickler
-from resilin.checkpoint.opening import open_file
+from resilin.checkpoint.open_storage import open_file
 from resilin.checkpoint.safetensors import CHUNK_BYTES, Source, check_booleans
 from resilin.checkpoint.storage import steady
-from resilin.checkpoint.torch_names import NAMES, Memory, StorageType
+from resilin.checkpoint.torch_names import KEYS, NAMES, STATES, Memory, StorageType
 from resilin.core import dtype as dtypes
-from resilin.errors import CorruptFile, UsageError
+from resilin.core.tensor import Tensor
+from resilin.errors import CheckpointError, CorruptFile, UsageError
 
 _MAGIC: Final = 0x1950A86A20F9469CFC6C
 _PROTOCOL: Final = 1001
+Place = Callable[[Tensor, str, int], Tensor]
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # of an entry of a zip: signature, lengths of name and extra field
 
 
@@ -39,10 +41,11 @@ def import_torch(path: str | os.PathLike[str], *, options: Mapping[str, Any] | N
 
     Tensors come with their names, dtypes, strides and requires_grad, on the CPU wherever they were; those that shared
     storage share memory. Module versions (`_metadata`) stay; OrderedDict, tuples, sets, Counter, Size, bytes and
-    numbers come as they were, dtypes as resilin's, devices as text.
+    numbers come as they were, numpy's arrays and numbers and argparse.Namespace, too; dtypes as resilin's, devices as
+    text.
 
-    Raises UnsafePickle, with the name, when the file asks for anything else (whole modules, functions, numpy objects,
-    quantized or sparse tensors): nothing of it is called or imported. CorruptFile when it is cut or damaged (the check
+    Raises UnsafePickle, with the name, when the file asks for anything else (whole modules, functions, quantized or
+    sparse tensors): nothing of it is called or imported. CorruptFile when it is cut or damaged (the check
     sums of an archive are compared), CheckpointError when it is replaced while it is read, UsageError when it is no
     such file, or was written on a big-endian machine.
     """
@@ -51,13 +54,50 @@ def import_torch(path: str | os.PathLike[str], *, options: Mapping[str, Any] | N
         return _imported(source)
 
 
-def _imported(source: Source) -> Any:
+def read_torch(file: str | os.PathLike[str] | bytes, name: str, place: Place) -> Any:
+    """As `import_torch`, of a path or of the bytes of a file that errors call `name`.
+
+    place: called with each tensor, the device it was on (as "cuda:0") and the bytes of its storage; gives what is to be
+           there in its stead.
+    """
+    try:
+        if isinstance(file, bytes):
+            return _imported(_Bytes(file, name), place)
+        source = open_file(file)
+        with steady([source]):
+            return _imported(source, place)
+    except _NotPlaced as error:
+        raise error.cause from None
+
+
+class _Bytes:
+    """The bytes of a file as its source."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self._data, self.name, self.size = data, name, len(data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self._data[start:stop]
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        buffer[:] = memoryview(self._data)[start : start + buffer.nbytes]
+
+
+class _NotPlaced(CheckpointError):
+    """Carries what `place` raised, `cause`, past those that say a pickle is damaged."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def _imported(source: Source, place: Place | None = None) -> Any:
     start = source.read(0, min(source.size, 16))
     with io.BufferedReader(_File(source), 1 << 16) as file:
         if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
-            return _Archive(source, file).load()
+            return _Archive(source, file, place).load()
         if start[:1] == b"\x80":
-            return _Stream(source, file).load()
+            return _Stream(source, file, place).load()
     hint = "; load_safetensors reads safetensors files" if source.name.endswith(".safetensors") else ""
     raise UsageError(
         f"import_torch: {source.name} starts with {start!r}, so it is no file of torch.save (of PyTorch 0.4 or later)"
@@ -99,14 +139,14 @@ class _File(io.RawIOBase):
 class _Memories:
     """Storages by key, no more bytes together than the file has."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, place: Place | None) -> None:
+        self._source, self._place = source, place
         self._taken = 0
         self._checked: set[str] = set()
         self.by_key: dict[str, Any] = {}  # bytes
         self.named: set[str] = set()  # in this reading of the object
 
-    def of(self, kind: Any, key: Any, numel: Any, filled: Callable[[str, Any], Any]) -> Memory:
+    def of(self, kind: Any, key: Any, location: Any, numel: Any, filled: Callable[[str, Any], Any]) -> Memory:
         """The storage `key` of `numel` elements; `filled` gives its bytes when it is asked for first."""
         if not isinstance(kind, StorageType) or type(key) is not str or type(numel) is not int or numel < 0:
             raise TypeError(f"a storage is described by {shown(kind)}, {shown(key)}, {shown(numel)}")
@@ -120,8 +160,23 @@ class _Memories:
                 raise ValueError(f"storages have {self._taken} bytes, the whole file {self._source.size}")
             found = self.by_key[key] = filled(key, np.empty(nbytes, np.uint8))
         if nbytes > len(found):
-            raise ValueError(f"storage {key!r} has {len(found)} bytes, not {nbytes}")
-        return Memory(found, kind.dtype, earned)
+            raise ValueError(f"storage {key!r:.100} has {len(found)} bytes, not {nbytes}")
+        return Memory(found, kind.dtype, earned, self._placing(location, len(found)))
+
+    def _placing(self, location: Any, held: int) -> Callable[[Tensor], Tensor] | None:
+        place = self._place
+        if place is None:
+            return None
+        if type(location) is not str:
+            raise TypeError(f"a storage is on {shown(location)}")
+
+        def run(tensor: Tensor) -> Tensor:
+            try:
+                return place(tensor, location, held)
+            except Exception as error:
+                raise _NotPlaced(error) from error
+
+        return run
 
     def check(self, key: str, memory: Memory) -> Memory:
         """`memory`, of key `key`, whose bytes are there by now."""
@@ -134,9 +189,9 @@ class _Memories:
 class _Archive:
     """A zip file: found in its directory, read from its source, so nothing is ever unpacked."""
 
-    def __init__(self, source: Source, file: BinaryIO) -> None:
+    def __init__(self, source: Source, file: BinaryIO, place: Place | None) -> None:
         self._source = source
-        self._memories = _Memories(source)
+        self._memories = _Memories(source, place)
         try:
             with zipfile.ZipFile(file) as archive:
                 entries = archive.infolist()
@@ -159,17 +214,17 @@ class _Archive:
         order = self._bytes("byteorder") if f"{self._root}/byteorder" in self._entries else b"little"
         if order != b"little":
             raise UsageError(
-                f"{self._source.name} was written on a machine with byte order {order!r}, only b'little' is read: load "
-                "it there by PyTorch and save it as safetensors, which are always little-endian"
+                f"{self._source.name} was written on a machine with byte order {order!r:.20}, only b'little' is read: "
+                "load it there by PyTorch and save it as safetensors, which are always little-endian"
             )
         data = io.BytesIO(self._bytes("data.pkl"))
-        return Unpickler(data, NAMES, self._memory, self._source.name).load()
+        return _machine(data, self._memory, self._source.name).load()
 
     def _memory(self, saved: Any) -> Memory:
         if type(saved) is not tuple or len(saved) != 5 or saved[0] != "storage":
             raise TypeError(f"a storage is described by {shown(saved)}")
-        _, kind, key, _, numel = saved
-        memory = self._memories.of(kind, key, numel, lambda key, data: self._fill(f"data/{key}", data))
+        _, kind, key, location, numel = saved
+        memory = self._memories.of(kind, key, location, numel, lambda key, data: self._fill(f"data/{key}", data))
         return self._memories.check(key, memory)
 
     def _bytes(self, name: str) -> bytes:
@@ -224,9 +279,9 @@ class _Archive:
 class _Stream:
     """A file of PyTorch before 1.6. Its storages stand behind the object, so the object is read twice."""
 
-    def __init__(self, source: Source, file: BinaryIO) -> None:
+    def __init__(self, source: Source, file: BinaryIO, place: Place | None) -> None:
         self._source, self._file = source, file
-        self._memories = _Memories(source)
+        self._memories = _Memories(source, place)
         self._sizes: dict[str, int] = {}  # bytes of one element, by key
         self._filled = False
 
@@ -240,12 +295,12 @@ class _Stream:
         if type(facts) is not dict or facts.get("little_endian") is not True:
             raise UsageError(f"{self._source.name} was not written on a little-endian machine: {shown(facts)}")
         start = self._file.tell()
-        Unpickler(self._file, NAMES, self._memory, self._source.name).load()
+        _machine(self._file, self._memory, self._source.name).load()
         self._read_storages(self._plain())
         self._filled = True
         self._memories.named.clear()
         self._file.seek(start)
-        return Unpickler(self._file, NAMES, self._memory, self._source.name).load()
+        return _machine(self._file, self._memory, self._source.name).load()
 
     def _plain(self) -> Any:
         return Unpickler(self._file, {}, _no_storage, self._source.name).load()
@@ -253,8 +308,8 @@ class _Stream:
     def _memory(self, saved: Any) -> Memory:
         if type(saved) is not tuple or len(saved) != 6 or saved[0] != "storage":
             raise TypeError(f"a storage is described by {shown(saved)}")
-        _, kind, key, _, numel, view = saved
-        memory = self._memories.of(kind, key, numel, lambda key, data: data)
+        _, kind, key, location, numel, view = saved
+        memory = self._memories.of(kind, key, location, numel, lambda key, data: data)
         self._sizes.setdefault(key, memory.dtype.itemsize)
         if self._filled:
             self._memories.check(key, memory)
@@ -262,9 +317,9 @@ class _Stream:
             return memory
         _, offset, length = view
         if not (type(offset) is int and type(length) is int and 0 <= offset <= offset + length <= numel):
-            raise ValueError(f"a view of storage {key!r} of {numel} elements has {shown(view)}")
+            raise ValueError(f"a view of storage {key!r:.100} of {numel} elements has {shown(view)}")
         size = memory.dtype.itemsize
-        return Memory(memory.data[offset * size : (offset + length) * size], memory.dtype, memory.earned)
+        return Memory(memory.data[offset * size : (offset + length) * size], memory.dtype, memory.earned, memory.place)
 
     def _read_storages(self, keys: Any) -> None:
         """Fill all memory that tensors refer to, none else, from the storages in their order."""
@@ -275,11 +330,11 @@ class _Stream:
         for key in keys:
             data = by_key[key]
             if at + 8 + len(data) > self._source.size:
-                raise CorruptFile(f"{self._source.name} is cut short in storage {key!r}", self._source.name)
+                raise CorruptFile(f"{self._source.name} is cut short in storage {key!r:.100}", self._source.name)
             count = int.from_bytes(self._source.read(at, at + 8), "little")
             if count * self._sizes[key] != len(data):
                 raise CorruptFile(
-                    f"{self._source.name}: storage {key!r} has {count} elements, expected "
+                    f"{self._source.name}: storage {key!r:.100} has {count} elements, expected "
                     f"{len(data) // self._sizes[key]}",
                     self._source.name,
                 )
@@ -287,6 +342,10 @@ class _Stream:
             for piece in range(0, len(data), CHUNK_BYTES):
                 self._source.read_into(at + piece, memoryview(data[piece : piece + CHUNK_BYTES]))
             at += len(data)
+
+
+def _machine(file: Any, memory: Callable[[Any], Memory], name: str) -> Unpickler:
+    return Unpickler(file, NAMES, memory, name, states=STATES, keys=KEYS)
 
 
 def _no_storage(saved: Any) -> Any:

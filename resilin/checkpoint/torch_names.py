@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NoReturn
@@ -10,14 +11,16 @@ from typing import Any, ClassVar, Final, NoReturn
 import numpy as np
 
 from resilin._base.pickle_costs import Costs
-from resilin._base.plain_names import CONTAINERS, listed
+from resilin._base.plain_names import CONTAINERS, VALUE_KEYS, VALUES, listed
 from resilin._base.text import shown
 from resilin._base.unpickling import Allowed, Lacking
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
+from resilin.core.ops.creation import empty
 from resilin.core.state.copying import array_over, check_repeats
 from resilin.core.state.size import Size
 from resilin.core.tensor import Parameter, Tensor, wrap
+from resilin.distributed.wire.array_codec import ARRAY_KEYS, ARRAY_STATES, ARRAYS
 
 _STORAGES: dict[str, DType] = {
     "BoolStorage": dtypes.bool_,
@@ -51,6 +54,8 @@ class Memory:
     dtype: DType
     earned: int = 0
     """Bytes that were read for it, and may be copied."""
+    place: Callable[[Tensor], Tensor] | None = None
+    """Moves a tensor over it to where the reader wants what was on the storage's device."""
     is_raw_storage: ClassVar[bool] = True
 
 
@@ -101,6 +106,8 @@ def _made(
         bytes_apart = [step * dtype.itemsize for step in steps]
         array = array_over(memory.data, dtype.np, lengths, bytes_apart, first * dtype.itemsize)
     made = wrap(_with_bits(costs, array, bits))
+    if memory.place is not None:
+        made = memory.place(made)
     if grad and (dtype.is_floating_point or dtype.is_complex):
         made.requires_grad_()
     return made
@@ -149,6 +156,25 @@ def _size(lengths: Any) -> Size:
     return Size(_counts(tuple(listed(lengths))))
 
 
+def _meta_tensor(dtype: Any, shape: Any, strides: Any, grad: Any) -> Tensor:
+    """torch._utils._rebuild_meta_tensor_no_storage: one without elements. Its strides are those of C order."""
+    if type(dtype) is not DType or type(grad) is not bool:
+        raise TypeError("a tensor without elements has a dtype")
+    return empty(_counts(shape), dtype=dtype, device="meta").requires_grad_(grad)
+
+
+def _namespace() -> Namespace:
+    return Namespace()
+
+
+def _set_namespace(costs: Costs, target: Namespace, state: Any) -> Namespace:
+    """What a parser of arguments has found: values by name."""
+    if type(state) is not dict or not all(type(name) is str for name in state):
+        raise TypeError(f"an argparse.Namespace has the state {shown(state)}")
+    vars(target).update(state)
+    return target
+
+
 def _device(*name: Any) -> str:
     """Devices come as text: the file's machine had it, this one need not."""
     if not name or type(name[0]) is not str or not all(type(part) is int for part in name[1:]):
@@ -162,6 +188,7 @@ _CALLS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor_v3"): _tensor_of_dtype,
     ("torch._utils", "_rebuild_parameter"): _parameter,
     ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
+    ("torch._utils", "_rebuild_meta_tensor_no_storage"): _meta_tensor,
     ("torch._tensor", "_rebuild_from_type_v2"): _of_type,
     ("torch.nn.parameter", "Parameter"): _parameter,
     ("torch", "Tensor"): _plain_tensor,
@@ -179,15 +206,6 @@ _LACKING: dict[tuple[str, str], Lacking] = {
     ("torch", "complex32"): _DTYPE,
     ("torch._utils", "_rebuild_sparse_tensor"): Lacking("a sparse tensor, and those are not read", "its to_dense()"),
     ("torch._utils", "_rebuild_qtensor"): Lacking("a quantized tensor, and those are not read", "its dequantize()"),
-    ("torch._utils", "_rebuild_meta_tensor_no_storage"): Lacking("a tensor without elements", "it on another device"),
-    **{
-        (f"numpy.{core}.multiarray", name): Lacking(f"numpy's {what}, and those are not read", instead)
-        for core in ("core", "_core")
-        for name, what, instead in (
-            ("scalar", "kind of number", "its item()"),
-            ("_reconstruct", "kind of array", "torch.from_numpy() of it"),
-        )
-    },
 }
 
 
@@ -195,7 +213,8 @@ def _table() -> dict[tuple[str, str], Any]:
     made: dict[tuple[str, str], Any] = {
         name: Allowed(".".join(name), call, counts=call in _COUNTING) for name, call in _CALLS.items()
     }
-    made |= CONTAINERS
+    made |= {**CONTAINERS, **VALUES, **ARRAYS}
+    made["argparse", "Namespace"] = Allowed("argparse.Namespace", _namespace)
     for name, dtype in _STORAGES.items():
         made["torch", name] = made["torch.cuda", name] = made["torch.storage", name] = StorageType(dtype)
     made["torch.storage", "UntypedStorage"] = made["torch", "UntypedStorage"] = StorageType(dtypes.uint8)
@@ -208,3 +227,5 @@ def _table() -> dict[tuple[str, str], Any]:
 
 
 NAMES: Final[Mapping[tuple[str, str], Any]] = _table()
+STATES: Final[Mapping[type, Callable[[Costs, Any, Any], Any]]] = {**ARRAY_STATES, Namespace: _set_namespace}
+KEYS: Final = VALUE_KEYS | ARRAY_KEYS

@@ -16,12 +16,12 @@ import numpy as np
 
 from resilin._base import json_text, log
 from resilin.checkpoint import safetensors
-from resilin.checkpoint.opening import open_parent, open_storage
+from resilin.checkpoint.open_storage import open_parent, open_storage
 from resilin.checkpoint.safetensors import Entry, Layout
 from resilin.checkpoint.storage import Item, Reading, Storage, checked, leftover
 from resilin.core import dtype as dtypes
+from resilin.core.argument_checks import whole
 from resilin.core.dtype import dtype as DType
-from resilin.core.plain import whole
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import (
     CheckpointError,
@@ -78,7 +78,7 @@ def save_safetensors(
     for key, tensor in state_dict.items():
         if not isinstance(key, str) or not isinstance(tensor, Tensor):
             raise UsageTypeError(
-                f"save_safetensors: {key!r} is a {type(tensor).__name__}; expected tensors by their names, as a "
+                f"save_safetensors: {key!r:.100} is a {type(tensor).__name__}; expected tensors by their names, as a "
                 "module's state_dict() has them; checkpoint.save takes nested states"
             )
     weights = {key: _InMemory(tensor) for key, tensor in state_dict.items()}
@@ -110,7 +110,9 @@ def write_weights(
     """`save_safetensors` of tensors wherever they are."""
     for key, weight in state.items():
         if weight.dtype is dtypes.complex128:
-            raise UsageError(f"save_safetensors: {key!r} is complex128, which safetensors has not: view_as_real() it")
+            raise UsageError(
+                f"save_safetensors: {key!r:.100} is complex128, which safetensors has not: view_as_real() it"
+            )
     limit = whole("save_safetensors: max_shard_bytes", max_shard_bytes, least=1)
     metadata = {"format": "pt"} if metadata is None else metadata
     text = os.fspath(path)
@@ -331,7 +333,7 @@ def _indexed(storage: Storage, name: str, sources: list[Reading]) -> dict[str, l
         weights = json_text.parse(storage.read(name))["weight_map"]
         pairs = [(str(checked(file)), str(key)) for key, file in weights.items()]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptFile(f"{full} is no index of safetensors files: {error!r}", full) from None
+        raise CorruptFile(f"{full} is no index of safetensors files: {error!r:.200}", full) from None
     files: dict[str, list[str] | None] = {}
     for file, key in pairs:
         listed = files.setdefault(file, [])
@@ -360,7 +362,7 @@ def _tensors(
         entry = made.entries.get(key)
         if entry is None:
             if strict:
-                raise CorruptFile(f"{source.name} has no tensor {key!r}, which the index says it has", source.name)
+                raise CorruptFile(f"{source.name} has no tensor {key!r:.100}, which the index says it has", source.name)
             continue
         yield key, wrap(_array(source, entry) if mapped is None else _view(mapped, entry, source.name))
 

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import resilin.dist as dist
-from resilin.core import pieces
+import resilin.distributed as dist
+from resilin.core import shard_metadata
+from resilin.core.argument_checks import flag, mebibytes
 from resilin.core.device import CPU
-from resilin.core.plain import flag, mebibytes
 from resilin.core.tensor import Tensor
-from resilin.ddp import buckets, flat, misuse
+from resilin.ddp import buckets, errors, flat_buffer
 from resilin.ddp.grad_bucket import GradBucket
-from resilin.dist import world
-from resilin.dist.future import Future
+from resilin.distributed.group import default_group
+from resilin.distributed.work.future import Future
 from resilin.errors import UsageError, UsageTypeError
 from resilin.nn import Module
 from resilin.nn.parameter import is_lazy
@@ -30,7 +30,7 @@ _OPEN = (inspect.Signature.empty, Any, typing.Annotated, types.UnionType)  # ann
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class DDPOptions:
     """How gradients are reduced: the constructor's arguments, checked."""
 
     caps: tuple[int, ...]
@@ -110,7 +110,9 @@ def trained(module: Module, wrapper: type[Module]) -> Named:
                 f"{_NAME}: {where} is a {_NAME} already, which averages its gradients; wrap the module inside of it "
                 f"({name + '.' if name else ''}module), or only the whole"
             )
-    pieces.refuse(_NAME, module.named_parameters(), "and its module averages gradients itself: use that as it is")
+    shard_metadata.refuse(
+        _NAME, module.named_parameters(), "and its module averages gradients itself: use that as it is"
+    )
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
             raise UsageError(f"{_NAME}: {name} is uninitialized; call the module with an input before wrapping it")
@@ -120,7 +122,7 @@ def trained(module: Module, wrapper: type[Module]) -> Named:
     if not named:
         raise UsageError(f"{_NAME}: the module has no parameter that requires a gradient; call it directly")
     for name, param in named:
-        if flat.listeners(param):
+        if flat_buffer.listeners(param):
             raise UsageError(
                 f"{_NAME}: the gradient of {name} is averaged by another {_NAME}, around a module that holds "
                 f"{name.rpartition('.')[2]}, too; drop that wrapper first, or call its detach()"
@@ -176,14 +178,15 @@ def buffer_syncs(flags: Flags) -> tuple[bool, bool]:
 def group_of(process_group: dist.ProcessGroup | None) -> dist.ProcessGroup:
     """`process_group`, or the default group. UsageError when there is none, UsageTypeError for what is no group."""
     if process_group is not None:
-        group = world.resolve(process_group, _NAME)
+        group = default_group.resolve(process_group, _NAME)
         if group is None:
             raise UsageError(f"{_NAME}: this rank is not in process_group; wrap the module on its members only")
         return group
     if dist.is_initialized():
         return dist.default_group()
     raise UsageError(
-        f"{_NAME}: there is no process group; call resilin.dist.init_process_group() first, run inside elastic.run, or "
+        f"{_NAME}: there is no process group; call resilin.distributed.init_process_group() first, run inside "
+        "elastic.run, or "
         "pass process_group"
     )
 
@@ -202,7 +205,7 @@ def check_hook(where: str, hook: Any) -> None:
     except TypeError:
         takes = len(signature.parameters)
         raise UsageError(
-            f"{where}: {misuse.hook_name(hook)} must take (state, bucket), it takes {takes} arguments: {signature}"
+            f"{where}: {errors.hook_name(hook)} must take (state, bucket), it takes {takes} arguments: {signature}"
         ) from None
     _check_annotations(where, hook)
 
@@ -218,12 +221,12 @@ def _check_annotations(where: str, hook: Any) -> None:
     for name in taken:  # none where `*args` takes it
         if _excludes(signature.parameters[name].annotation, GradBucket):
             raise UsageError(
-                f"{where}: {misuse.hook_name(hook)} says that its argument {name} is "
+                f"{where}: {errors.hook_name(hook)} says that its argument {name} is "
                 f"{_spelled(signature.parameters[name].annotation)}; it is given a GradBucket"
             )
     if _excludes(signature.return_annotation, Future):
         raise UsageError(
-            f"{where}: {misuse.hook_name(hook)} says that it returns "
+            f"{where}: {errors.hook_name(hook)} says that it returns "
             f"{_spelled(signature.return_annotation)}; it must return a Future of the reduced tensor"
         )
 
@@ -243,9 +246,9 @@ def _spelled(annotation: Any) -> str:
 
 def check_state(where: str, hook: Any, state: Any) -> None:
     """UsageTypeError, which begins with `where`, for a state of another class than `hook` says."""
-    check = misuse.state_check(hook)
+    check = errors.state_check(hook)
     try:
         if check is not None:
-            check(misuse.hook_name(hook), state)
+            check(errors.hook_name(hook), state)
     except UsageTypeError as error:
         raise UsageTypeError(f"{where}: {error}") from None

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin._base import host
 from resilin.core.machine.threads import get_num_threads
 from resilin.core.tensor import Tensor
-from resilin.ddp import buckets, misuse
+from resilin.ddp import buckets, errors
 from resilin.ddp.comm_hooks.state import HookState
-from resilin.ddp.flat import Flat
+from resilin.ddp.flat_buffer import Flat
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, limit_s, take_result
 from resilin.ddp.timings import Timings, now
 from resilin.ddp.traffic import Traffic
-from resilin.dist.compared import Facts, Groups
-from resilin.dist.future import Future
+from resilin.distributed.agreement.compare import Facts, Groups
+from resilin.distributed.work.future import Future
 from resilin.errors import CollectiveMismatch
 
 _HOOKS = "resilin.ddp.comm_hooks."
@@ -66,7 +66,7 @@ class _HookFacts(Facts):
 def _name(hook: Hook | None) -> str:
     if hook is None:
         return _NO_HOOK
-    return misuse.hook_name(hook) if getattr(hook, "__module__", "").startswith(_HOOKS) else _OWN_HOOK
+    return errors.hook_name(hook) if getattr(hook, "__module__", "").startswith(_HOOKS) else _OWN_HOOK
 
 
 class Averaging:
@@ -116,7 +116,7 @@ class Averaging:
         else:
             self._agree()
             bucket = GradBucket(flat, self._params, last, self.traffic)
-            with misuse.of_a_hook(self._group, self.hook, bucket.index()):
+            with errors.abort_on_error_of(self.hook, bucket.index(), self._group):
                 future = checked_future(self.hook(self._state, bucket))
         self.timings.launch(future)
         self._pending.append((flat, future))
@@ -146,7 +146,7 @@ class Averaging:
             elif self.hook is None:
                 future.wait()
             else:
-                with misuse.of_a_hook(self._group, self.hook, flat.spec.index):
+                with errors.abort_on_error_of(self.hook, flat.spec.index, self._group):
                     take_result(future.wait(limit_s(self._group)), flat.tensor)
             if scale != 1:
                 np.multiply(flat.array, flat.array.dtype.type(scale), out=flat.array)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core.tensor import Tensor
-from resilin.dist import compared
-from resilin.dist.compared import Facts
+from resilin.distributed.agreement import compare
+from resilin.distributed.agreement.compare import Facts
 
 
 class FirstBackward:
@@ -37,7 +37,7 @@ class FirstBackward:
         used = np.array([bool(times) for times in self.times] if static else [True] * len(self.times))
         if group.size() > 1:
             both = np.array([order, self.times], np.int32)
-            compared.broadcast(Tensor._wrap(both), lead, facts, group)
+            compare.broadcast(Tensor._wrap(both), lead, facts, group)
             order = both[0].tolist()
             if not self.order:
                 self.times = both[1].tolist()

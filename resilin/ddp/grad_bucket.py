@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core.tensor import Tensor
-from resilin.ddp.flat import Flat
+from resilin.ddp.flat_buffer import Flat
 from resilin.ddp.traffic import Traffic
-from resilin.dist.future import Future
-from resilin.dist.work import Work
+from resilin.distributed.work.future import Future
+from resilin.distributed.work.work import Work
 from resilin.errors import UsageError
 
 _LATER_S = 1.0  # a collective ends by itself, and says which rank was missing: leave it the time to do so

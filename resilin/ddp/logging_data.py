@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-import resilin.dist as dist
-from resilin.ddp import misuse
-
-if TYPE_CHECKING:
-    from resilin.ddp.wrapper import DistributedDataParallel
+import resilin.distributed as dist
+from resilin.ddp import errors
+from resilin.ddp.grad_bucket import Hook
+from resilin.distributed.api.join import _JoinConfig
+from resilin.nn import Module
 
 _TIMES = {
     "forward_compute_time": "forward_s",
@@ -17,7 +18,25 @@ _TIMES = {
 }
 
 
-def logging_data(ddp: DistributedDataParallel) -> dict[str, Any]:
+class Logged(Protocol):
+    """What is told here of a DistributedDataParallel."""
+
+    module: Module
+    process_group: dist.ProcessGroup
+    bucket_bytes_cap: int
+    broadcast_buffers: bool
+    find_unused_parameters: bool
+    gradient_as_bucket_view: bool
+    static_graph: bool
+    _sync_batch_norm: bool
+    _comm_hook: Hook | None
+    _join_config: _JoinConfig
+
+    def stats(self) -> Mapping[str, Any]:
+        """Return what this rank did since construction."""
+
+
+def logging_data(ddp: Logged) -> dict[str, Any]:
     """PyTorch's names; sizes in bytes, times in nanoseconds (of the last step, with "avg_" the mean of all).
 
     Times and buckets are 0 and "" where nothing is reduced: in a world of one, and with shards.
@@ -51,7 +70,7 @@ def logging_data(ddp: DistributedDataParallel) -> dict[str, Any]:
         "gradient_as_bucket_view": ddp.gradient_as_bucket_view,
         "static_graph": ddp.static_graph,
         "has_sync_bn": ddp._sync_batch_norm,
-        "comm_hook": "" if ddp._comm_hook is None else misuse.hook_name(ddp._comm_hook),
+        "comm_hook": "" if ddp._comm_hook is None else errors.hook_name(ddp._comm_hook),
         "join_uneven_inputs": ddp._join_config.enable,
         **times,
         **means,

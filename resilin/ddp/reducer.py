@@ -15,25 +15,25 @@ from typing import Any
 
 import numpy as np
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
-from resilin.ddp import buckets, misuse
-from resilin.ddp.arguments import Options
+from resilin.ddp import buckets, errors
+from resilin.ddp.arguments import DDPOptions
 from resilin.ddp.averaging import Averaging
 from resilin.ddp.first_backward import FirstBackward
-from resilin.ddp.flat import Flat, Layout, specs_of
+from resilin.ddp.flat_buffer import Flat, Layout, specs_of
 from resilin.ddp.grad_bucket import Hook
 from resilin.ddp.timings import now
-from resilin.ddp.used import Used
-from resilin.dist import compared
+from resilin.ddp.unused_params import Used
+from resilin.distributed.agreement import compare
 
 
 class Reducer:
     """The state of one wrapper's backward passes. Main thread only; all-reduces run on the group's worker thread."""
 
     def __init__(
-        self, named: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup, options: Options, beside: bool
+        self, named: Sequence[tuple[str, Tensor]], group: dist.ProcessGroup, options: DDPOptions, beside: bool
     ) -> None:
         self.named = list(named)
         self.reductions = 0  # so far, those for other ranks' backwards, too
@@ -104,6 +104,10 @@ class Reducer:
             if not self._graph:
                 self._prepare_idle(outputs)
 
+    def reduce_next(self, sync: bool) -> None:
+        """The next backward reduces, or does not, whichever forward ran last."""
+        self._sync = sync
+
     def _lay_out(self, order: Sequence[int]) -> Layout:
         """Make the buckets."""
         options = self._options
@@ -130,10 +134,10 @@ class Reducer:
             self._begin()
         grad = self._params[number]._grad
         dtype, shape = self._kinds[number]
-        misuse.check_gradient(grad, shape, dtype, self._group, self.named[number][0])
+        errors.check_gradient(grad, shape, dtype, self._group, self.named[number][0])
         left = self._left[number] - 1
         if left < 0 and (self._layout is not None or not self._options.static):
-            misuse.refuse_second(self._group, self.named[number][0])
+            errors.refuse_second(self._group, self.named[number][0])
         self._left[number] = left
         self._fired.add(number)
         if self._layout is None:
@@ -146,7 +150,7 @@ class Reducer:
     def _begin(self) -> None:
         """A backward of this rank begins to reduce."""
         if self._once and self.reductions > self._prepared:
-            misuse.refuse_again(self._group)
+            errors.refuse_again(self._group)
         self._start()
         engine.queue_callback(self._finish, outermost=True)
 
@@ -160,7 +164,7 @@ class Reducer:
             if not self._find_unused:
                 return
             if self._group.size() > 1:
-                compared.agree(self._averaging.facts(), self._group)
+                compare.agree(self._averaging.facts(), self._group)
             self._lay_out(range(len(self._params) - 1, -1, -1))  # the first backward says little of what others use
         assert self._layout is not None
         self._missing = [len(flat.spec.slots) for flat in self._layout.flats]
@@ -205,7 +209,7 @@ class Reducer:
         if self._next < len(layout.flats):
             missing = [number for number, left in enumerate(self._left) if left > 0]
             if not self._find_unused:
-                misuse.refuse_unused(self._group, "", self.named, missing)
+                errors.refuse_unused(self._group, "", self.named, missing)
             self._skip(missing, layout)
         self._settle(layout)
         self.timings.finish(computed)
@@ -214,7 +218,7 @@ class Reducer:
         """Make the buckets in the order of the first backward, and reduce them all. A collective."""
         first, static = self._first, self._options.static
         if not static and not shadow and first.missing():
-            misuse.refuse_unused(self._group, "", self.named, first.missing())
+            errors.refuse_unused(self._group, "", self.named, first.missing())
         order, self._used_by_any = first.agree(self._group, self._lead, static, self._averaging.facts())
         if static:
             self._awaits = first.times
@@ -277,7 +281,7 @@ class Reducer:
         """Take part in the reduction of a backward that other ranks run, with what gradients there are if
         `contributes`, else with zeros. The mean is this rank's gradient afterwards."""
         if self._options.skip_unused and self._used.last is None:
-            misuse.refuse(
+            errors.refuse(
                 self._group,
                 "",
                 "this rank has had no backward yet, so it does not know what skip_all_reduce_unused_params skips",

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-import resilin.dist as dist
-from resilin._base.runs import run_of, turns_of
+import resilin.distributed as dist
+from resilin._base.shard_ranges import run_of, turns_of
 from resilin.core.tensor import Tensor
-from resilin.ddp.flat import Array
-from resilin.dist import tree
-from resilin.dist.tree import Subtree
+from resilin.ddp.flat_buffer import Array
+from resilin.distributed.wire import shard_tree
+from resilin.distributed.wire.shard_tree import Subtree
 from resilin.errors import UsageError
-from resilin.shards import course
+from resilin.shards import progress
 from resilin.shards.block import Shard
 
 
@@ -44,7 +44,7 @@ class ShardSums:
         group = process_group or (dist.default_group() if dist.is_initialized() else None)
         if group is None:
             raise UsageError(
-                "ShardSums: there is no process group; call resilin.dist.init_process_group() first, run inside "
+                "ShardSums: there is no process group; call resilin.distributed.init_process_group() first, run inside "
                 "elastic.run, or pass process_group"
             )
         if not isinstance(shards, int) or shards < group.size():
@@ -53,7 +53,7 @@ class ShardSums:
             )
         self._places = {name: place for place, name in enumerate(names)}
         self._group = group
-        self._root, self._total = tree.plan(shards, 1).root, shards
+        self._root, self._total = shard_tree.plan(shards, 1).root, shards
         self._values: dict[int, Array] = {}  # of the shards that added something since the last reduce()
 
     def add(self, shard: Shard, **values: Any) -> None:
@@ -80,7 +80,7 @@ class ShardSums:
 
         Errors: those of any collective; UsageError in the middle of a step of a module in the same group.
         """
-        course.check_complete(self._group, "ShardSums.reduce")
+        progress.check_complete(self._group, "ShardSums.reduce")
         every = np.zeros((self._total, len(self._places)))
         for number, values in self._values.items():
             every[number] = values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from resilin._base.clock import SYSTEM
-from resilin.dist.future import Future
+from resilin.distributed.work.future import Future
 
 now = SYSTEM.monotonic
 

@@ -8,20 +8,21 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin._base import trace
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import CPU
 from resilin.core.tensor import Tensor
-from resilin.ddp import arguments, averaging, buckets, graph, initial, misuse, uneven
-from resilin.ddp.arguments import Options
-from resilin.ddp.flat import listen, specs_of
+from resilin.ddp import arguments, averaging, buckets, errors, graph, join, module_sync
+from resilin.ddp.arguments import DDPOptions
+from resilin.ddp.flat_buffer import listen, specs_of
 from resilin.ddp.grad_bucket import Hook
 from resilin.ddp.logging_data import logging_data
 from resilin.ddp.mixed_precision import Precision, _MixedPrecision
 from resilin.ddp.reducer import Reducer
-from resilin.ddp.shards import ShardReducer
+from resilin.ddp.shard_reducer import ShardReducer
 from resilin.ddp.timings import now
+from resilin.distributed.agreement.broadcast import broadcast_tensors
 from resilin.errors import UsageError
 from resilin.nn import Module, SyncBatchNorm
 from resilin.shards.block import Shard, computing
@@ -30,7 +31,7 @@ _NOT_COPIED = ("process_group", "_join_config", "_comm_hook", "_reducer", "_shar
 _attached: weakref.WeakKeyDictionary[Module, weakref.ref[DistributedDataParallel]] = weakref.WeakKeyDictionary()
 
 
-class DistributedDataParallel(Module, uneven.UnevenInputs):
+class DistributedDataParallel(Module, join.UnevenInputs):
     """Trains copies of `module` on all ranks of a group: gradients are averaged while backward runs.
 
     After `loss.backward()` every rank's `p.grad` is the mean over the ranks of their gradients, the same bits on all
@@ -58,7 +59,8 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
 
     Raises UsageError for arguments without a meaning here and modules without parameters, UsageTypeError for flags that
     are neither True nor False, CollectiveMismatch (on all ranks) when ranks wrap different modules; it names the
-    parameter and both shapes. Where a rank refuses its arguments the others raise CollectiveMismatch with its reason.
+    parameter and both shapes. Where a rank refuses its arguments the others raise an error of the same class
+    that names it and its reason.
     """
 
     def __init__(
@@ -88,8 +90,8 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         shards: int | None = None,
     ) -> None:
         super().__init__()
-        uneven.UnevenInputs.__init__(self)
-        with initial.telling(process_group, init_sync):
+        join.UnevenInputs.__init__(self)
+        with module_sync.propagating(process_group, init_sync):
             flags = arguments.Flags(
                 broadcast_buffers=broadcast_buffers,
                 init_sync=init_sync,
@@ -115,7 +117,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
             self.shards = shards
             _leave_former(module)
             named = arguments.trained(module, DistributedDataParallel)
-            self._options = Options(
+            self._options = DDPOptions(
                 caps=arguments.caps(bucket_cap_mb, bucket_cap_mb_list),
                 as_view=flags.gradient_as_bucket_view,
                 find_unused=flags.find_unused_parameters,
@@ -134,11 +136,11 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
 
     def _make_equal(self, buffers_too: bool) -> None:
         tensors = [*self.module.named_parameters(), *(self.module.named_buffers() if buffers_too else ())]
-        told = initial.check_equal(
+        told = module_sync.check_equal(
             tensors, self._settings(), self.process_group, averaging.overlaps(self.process_group)
         )
         self._beside = all(told)  # one answer for all: other collectives of a backward must stay in the same order
-        initial.broadcast([tensor for _, tensor in tensors], self.process_group)
+        broadcast_tensors([tensor for _, tensor in tensors], self.process_group)
 
     def _settings(self) -> dict[str, str]:
         """The arguments on which collectives depend, as text."""
@@ -219,7 +221,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
 
     def _become(self, content: dict[str, Any], group: dist.ProcessGroup) -> None:
         super().__setstate__(content)
-        uneven.UnevenInputs.__init__(self)
+        join.UnevenInputs.__init__(self)
         self.process_group = group
         self._attach(arguments.trained(self.module, DistributedDataParallel))
 
@@ -236,14 +238,14 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         broadcasts = sync and self.broadcast_buffers and self.training and self._sharder is None
         lead, scale, joined = 0, 1.0, self._join_config.enable
         if joined and (records or self.training):
-            lead, scale = uneven.announce(self, broadcasts, records and sync)
+            lead, scale = join.announce(self, broadcasts, records and sync)
         if broadcasts:
             self._broadcast_buffers(lead)
         reducer = self._reducer
         if reducer is None or not records:
             return self._call(args, kwargs)
         if self._frozen and any(param._rg for _, param in self._frozen):
-            misuse.refuse_unfrozen(self.process_group, self._frozen)
+            errors.refuse_unfrozen(self.process_group, self._frozen)
         begin = now()
         output = self._call(args, kwargs)
         reducer.timings.forward(begin)
@@ -261,7 +263,7 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
         held = [buffer for _, buffer in self.module.named_buffers()]
         if held and self.process_group.size() > 1:
             with trace.span("ddp.broadcast_buffers"):
-                initial.broadcast(held, self.process_group, lead)
+                broadcast_tensors(held, self.process_group, lead)
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -274,6 +276,14 @@ class DistributedDataParallel(Module, uneven.UnevenInputs):
             yield
         finally:
             self.require_backward_grad_sync = before
+
+    def prepare_for_backward(self, reduce: bool) -> None:
+        """Have the next backward reduce gradients, or accumulate them on this rank: whatever forward was the last.
+
+        For what runs forwards and backwards in another order than one after the other, as pipelines do.
+        """
+        if self._reducer is not None:
+            self._reducer.reduce_next(reduce)
 
     def shard(self, shard: Shard) -> contextlib.AbstractContextManager[None]:
         """Fixed-shard mode: compute one shard of the step inside the block.
@@ -365,9 +375,14 @@ def steps_in_gradients(module: Any) -> set[int]:
     own: set[int] | None = getattr(module, "steps_in_gradients", None)
     if own is not None:
         return own
-    former = _attached.get(module) if isinstance(module, Module) else None
-    wrapper = former() if former is not None else None
+    wrapper = wrapper_of(module)
     return set() if wrapper is None or wrapper._sharder is None else wrapper._sharder.steps_in_gradients
+
+
+def wrapper_of(module: Any) -> DistributedDataParallel | None:
+    """The DistributedDataParallel that `module` is wrapped in at present."""
+    found = _attached.get(module) if isinstance(module, Module) else None
+    return found() if found is not None else None
 
 
 def _leave_former(module: Module) -> None:

@@ -1,10 +1,11 @@
-"""What an agent and its worker say to each other. Pure: bytes in, messages out; no socket, no thread.
+"""Encode what an agent and its worker say to each other. Pure: bytes in, messages out; no socket, no thread.
 
 One socketpair per worker, inherited as the descriptor named by `RESILIN_CONTROL_FD`, carries frames of
 `_base.framing`; each holds one JSON object whose `kind` names a row of `MESSAGES`.
 
-    worker -> agent   hello  progress  committed  pause  stuck  left  failed  done
-    agent -> worker   world  standby  abort  pending  leave  finish
+    worker -> agent   hello  entering  progress  committed  pause  interrupted  stuck  waiting  leaving  left  failed
+                      done
+    agent -> worker   world  standby  abort  pending  leave  stay  finish
 
 How they go together, seen by a worker that recovers in place:
 
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from resilin._base import framing, json_text
+from resilin._base.text import shown
 from resilin.elastic import typed
 from resilin.elastic.spawn.spawner import ENV_FD as ENV_FD
 from resilin.errors import HandshakeError
@@ -43,7 +45,7 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Hello(Message):
-    """This program recovers in place; `endpoint` is what `dist.endpoint.Listener.describe()` returned.
+    """This program recovers in place; `endpoint` is what `dist.listener.Listener.describe()` returned.
 
     `limit` is the size of the largest world this program has work for (the number of shards of its sampler); 0: any.
     `timeout_s` is how long its collectives wait for a rank that does not answer; 0: for ever.
@@ -57,13 +59,27 @@ class Hello(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Entering(Message):
+    """The worker has left what was before, and forms `generation` with the others."""
+
+    kind: ClassVar[str] = "entering"
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress(Message):
-    """The worker works on `step`; `at` says where in it ("forward", "all_reduce #17"), empty when unknown."""
+    """The worker works on `step`; `at` says where in it ("forward", "all_reduce #17"), empty when unknown.
+
+    Said when it has taken `generation` up, with `parts` where its state is divided: the ranks of that world whose parts
+    it has, its own and those of which it is the buddy, of as many as `parts_of`.
+    """
 
     kind: ClassVar[str] = "progress"
     generation: int
     step: int
     at: str = ""
+    parts: tuple[int, ...] = ()
+    parts_of: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +102,15 @@ class Pause(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Interrupted(Message):
+    """The worker lost others of `generation`, or one of them aborted it: `reason`. It waits for a later one."""
+
+    kind: ClassVar[str] = "interrupted"
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Stuck(Message):
     """The worker waited for `ranks` of `generation` as long as its group allows; they neither answered nor died.
 
@@ -96,6 +121,25 @@ class Stuck(Message):
     kind: ClassVar[str] = "stuck"
     generation: int
     ranks: tuple[int, ...]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Message):
+    """`generation` has ended for this worker; it waits for the next world."""
+
+    kind: ClassVar[str] = "waiting"
+    generation: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaving(Message):
+    """The worker was asked to leave (SIGTERM). A `Leave` answers, or a `Stay` and a `Leave` when its state is safe.
+
+    Said again when a world has ended: a `Leave` holds for the world it was said in.
+    """
+
+    kind: ClassVar[str] = "leaving"
     reason: str
 
 
@@ -192,6 +236,13 @@ class Leave(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stay(Message):
+    """Go on, although asked to leave: others need the state that this worker alone has. A `Leave` follows."""
+
+    kind: ClassVar[str] = "stay"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finish(Message):
     """Every member is done: exit."""
 
@@ -202,10 +253,14 @@ MESSAGES: dict[str, type[Message]] = {
     cls.kind: cls
     for cls in (
         Hello,
+        Entering,
         Progress,
         Committed,
         Pause,
+        Interrupted,
         Stuck,
+        Waiting,
+        Leaving,
         Left,
         Failed,
         Done,
@@ -214,6 +269,7 @@ MESSAGES: dict[str, type[Message]] = {
         Abort,
         Pending,
         Leave,
+        Stay,
         Finish,
     )
 }
@@ -235,7 +291,7 @@ def decode(payload: bytes) -> Message:
         raise ControlError(f"control message is not JSON: {payload[:80]!r}") from error
     if not isinstance(body, dict) or not isinstance(body.get("kind"), str) or body["kind"] not in MESSAGES:
         kind = body.get("kind") if isinstance(body, dict) else body
-        raise ControlError(f"control message of unknown kind {kind!r}, expected one of {', '.join(MESSAGES)}")
+        raise ControlError(f"control message of unknown kind {shown(kind)}, expected one of {', '.join(MESSAGES)}")
     try:
         return typed.build(MESSAGES[body.pop("kind")], body)
     except typed.Misfit as error:

@@ -1,7 +1,8 @@
-"""Says who failed, how and where: one sentence first, then its traceback and last log lines. Only `read_*` do I/O."""
+"""Say who failed, how and where: one sentence first, then its traceback and last log lines. Only `read_*` do I/O."""
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +20,14 @@ TRACEBACK_CHARS = 24_000
 LINE_CHARS = 1_000
 CAUSE_CHARS = 240  # in the reason of a generation, which all of its messages have
 OTHERS_LINES = 200
+_MOST_BYTES = 16 << 20  # of an error file: a message and a traceback
 _TAIL_BYTES = 64 << 10
 _RANK = re.compile(r"^\[rank\d+\]: ")  # what PyTorch puts before each line of a traceback
 _HEAD = re.compile(r"(?:Traceback|  \+ Exception Group Traceback) \(most recent call last\):")
 _RAISED = re.compile(r"([A-Za-z_][\w.]*)(?:: (.*))?")
+_FRAME = re.compile(r'^  (?:[|+ ]*)File "(.+)", line (\d+)', re.MULTILINE)
+_LIBRARY = re.compile(r"[/\\](?:lib[/\\]python3[^/\\]*|(?:site|dist)-packages)[/\\]|^<frozen ")
+_OURS = f"{os.sep}{Path(__file__).parents[1].name}{os.sep}"
 _CRASHES = {
     signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGBUS, signal.SIGSYS, signal.SIGTRAP,
 }  # fmt: skip
@@ -75,6 +80,8 @@ class Failure:
     state over. Who ends without a word may have met anything."""
     worked_in: int = 0
     """The last generation in which it said that it works on a step; 0: none."""
+    early: str = ""
+    """Which error it raised and at which line, before it came to `@elastic.run` and soon after its start."""
     late: bool = False
     """Whether training had finished everywhere: it is not restarted, because its state has ended with it."""
     log_dir: str = ""
@@ -83,7 +90,7 @@ class Failure:
 
     @property
     def how(self) -> str:
-        """What happened, without who: "killed by SIGKILL", "raised ValueError: boom"."""
+        """Say what happened, without who: "killed by SIGKILL", "raised ValueError: boom"."""
         if self.unanswered:
             limit = " within its group's timeout" if self.overdue else ""
             return f"did not answer{limit} and was killed ({self.unanswered})"
@@ -103,6 +110,15 @@ class Failure:
         return at + (f", before it became rank {self.became}" if self.became is not None else "")
 
     @property
+    def cause(self) -> str:
+        """Say in one word what ended it: the exception's type, a signal, Hang or ExitCode3."""
+        if self.unanswered:
+            return "Hang"
+        if self.type:
+            return self.type.rpartition(".")[2]
+        return signal_name(-self.code).replace(" ", "") if self.code < 0 else f"ExitCode{self.code}"
+
+    @property
     def sentence(self) -> str:
         """The first line of every report."""
         late = " after training had finished: not restarted" if self.late else ""
@@ -110,11 +126,11 @@ class Failure:
 
     @property
     def follows(self) -> bool:
-        """Whether it is what another worker's end causes."""
+        """Return whether it is what another worker's end causes."""
         return follows(vars(self))
 
     def details(self) -> list[str]:
-        """What follows the sentence: nothing that the terminal has already shown."""
+        """Say what follows the sentence: nothing that the terminal has already shown."""
         lines = []
         if self.traceback and (self.unanswered or not self.shown):
             lines += self.traceback.rstrip().splitlines()
@@ -159,7 +175,7 @@ def signal_name(number: int) -> str:
 
 
 def fault_of(code: int) -> Literal["own", "external"]:
-    """Whether a process that ended with `code` did it itself (exit status, crash) or was killed by somebody."""
+    """Return whether a process that ended with `code` did it itself (exit status, crash) or was killed by somebody."""
     return "own" if code >= 0 or -code in _CRASHES else "external"
 
 
@@ -178,8 +194,19 @@ def cause_in(records: Iterable[Mapping[str, Any]]) -> str:
 
 
 def follows(body: Mapping[str, Any]) -> bool:
-    """Whether a failure, as `Failure.to_json`, is what another worker's end causes."""
+    """Return whether a failure, as `Failure.to_json`, is what another worker's end causes."""
     return body.get("type") in _SECONDARY or any(text in str(body.get("message", "")) for text in _PEER_GONE)
+
+
+def place_of(kind: str, traceback: str) -> str:
+    """Return which error it was and where: "KeyError at /home/me/train.py:12"; "" when the traceback names no line.
+
+    The innermost frame of the program's own counts; one of a library where there is no other.
+    """
+    frames = _FRAME.findall(traceback)
+    own = [frame for frame in frames if not _LIBRARY.search(frame[0]) and _OURS not in frame[0]]
+    file, line = (own or frames or [("", "")])[-1]
+    return shorten(f"{kind or 'an error'} at {file}:{line}", LINE_CHARS) if file else ""
 
 
 def read_error_file(path: Path) -> dict[str, str]:
@@ -188,7 +215,8 @@ def read_error_file(path: Path) -> dict[str, str]:
     The format is torch's: {"message": {"message": "Type: text", "extraInfo": {"py_callstack": ..., "timestamp": ...}}}.
     """
     try:
-        body = json_text.parse(path.read_text(encoding="utf-8"))["message"]
+        with path.open("rb") as file:
+            body = json_text.parse(json_text.read(file, _MOST_BYTES))["message"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     if isinstance(body, str):

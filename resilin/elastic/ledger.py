@@ -1,4 +1,4 @@
-"""The record of committed samples: an append-only text file, and the check that every sample counted once.
+"""Record committed samples in an append-only text file, and check that every sample counted once.
 
 One line per rank and committed step, in one `write` to a descriptor opened for appending:
 
@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
-from resilin._base import json_text, moments
+from resilin._base import fault_points, json_text, private_files
+from resilin._base.private_files import NotOurs
 from resilin.errors import StateError, UsageError
 
 
@@ -56,6 +57,8 @@ class Entry:
 _FIELDS = tuple(field.name for field in fields(Entry))
 _NEEDED = _FIELDS[:6]
 _START = b'{"epoch":'
+_MOST = 1 << 64  # what a seed can be; and a file's numbers cost no more than its lines, however large they are
+_MOST_EPOCHS = 1 << 24
 
 
 class Ledger:
@@ -67,8 +70,10 @@ class Ledger:
     def __init__(self, path: str) -> None:
         self.path = path
         try:
-            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-            self._fd: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            private_files.make_folders(os.path.dirname(os.path.abspath(path)))
+            self._fd: int | None = private_files.open_log(path)
+        except NotOurs as error:
+            raise UsageError(f"RESILIN_LEDGER: {error}") from None
         except OSError as error:
             raise UsageError(
                 f"RESILIN_LEDGER={path} cannot be opened for appending: {error.strerror} ({error.filename}); "
@@ -80,7 +85,7 @@ class Ledger:
         if self._fd is None:
             raise StateError(f"ledger {self.path} is closed")
         line = entry.to_line()
-        moments.reached("ledger")
+        fault_points.reached("ledger")
         try:
             written = os.write(self._fd, line)
         except OSError as error:
@@ -110,7 +115,7 @@ def read(path: str) -> list[Entry]:
 
 
 def sift(path: str) -> tuple[list[Entry], list[StateError]]:
-    """As `read`, and what is wrong with each line that is no entry, in place of an exception.
+    """Read as `read` does, with what is wrong with each line that is no entry, in place of an exception.
 
     A piece of a line, all that a full disk took of it, stands in front of the next writer's: that one counts.
     """
@@ -135,8 +140,10 @@ def _parse(line: bytes, where: str) -> Entry:
         values |= {name: body[name] for name in _FIELDS[len(_NEEDED) :] if body.get(name) is not None}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateError(f"{where}: expected an object with {', '.join(_NEEDED)}, got {line[:100]!r}") from error
-    if any(type(value) is not int for value in values.values()):
-        raise StateError(f"{where}: expected integers, got {line[:100]!r}")
+    if any(type(value) is not int or abs(value) >= _MOST for value in values.values()):
+        raise StateError(f"{where}: expected integers of at most {_MOST.bit_length() - 1} bits, got {line[:100]!r}")
+    if values["epoch"] >= _MOST_EPOCHS or any(value < 0 for name, value in values.items() if name != "seed"):
+        raise StateError(f"{where}: expected counts from 0 on, of epochs below {_MOST_EPOCHS}, got {line[:100]!r}")
     return Entry(**values)
 
 
@@ -163,8 +170,8 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What `verify` found. `problems` is empty exactly when every sample of every finished epoch counted once."""
+class LedgerVerdict:
+    """Hold what `verify` found. `problems` is empty exactly when every sample of every finished epoch counted once."""
 
     steps: int
     """Distinct committed steps."""
@@ -176,7 +183,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Return whether nothing is wrong."""
         return not self.problems
 
     def __str__(self) -> str:
@@ -186,7 +193,7 @@ class Verdict:
 
     @property
     def headline(self) -> str:
-        """What was counted, without a verdict."""
+        """Say what was counted, without a verdict."""
         head = f"{self.steps} steps, {sum(self.epochs.values())} samples in {len(self.epochs)} epochs"
         return f"{head}, {self.redone} steps redone" if self.redone else head
 
@@ -195,7 +202,9 @@ class Verdict:
         return [problem.text for problem in self.problems]
 
 
-def verify(entries: Iterable[Entry], samples_per_epoch: int | None = None, unfinished_last: bool = False) -> Verdict:
+def verify(
+    entries: Iterable[Entry], samples_per_epoch: int | None = None, unfinished_last: bool = False
+) -> LedgerVerdict:
     """Check that the committed ranges of each epoch cover [0, samples_per_epoch) without a gap or an overlap.
 
     A position stands for one sample of the epoch's order, so ranges that tile the epoch count each sample once.
@@ -205,25 +214,27 @@ def verify(entries: Iterable[Entry], samples_per_epoch: int | None = None, unfin
     """
     counted, redone, problems = _counted(entries)
     by_epoch: dict[int, list[Entry]] = {}
-    for step in sorted(counted):
-        by_epoch.setdefault(counted[step].epoch, []).append(counted[step])
+    for entry in counted:
+        by_epoch.setdefault(entry.epoch, []).append(entry)
     if not by_epoch and not unfinished_last:
         problems.append(Problem(what="nothing committed", text="no step was committed"))
     last = max(by_epoch, default=0)
-    for epoch in (epoch for epoch in range(last) if epoch not in by_epoch):
-        text = f"epoch {epoch}: no step was committed"
-        problems.append(Problem(what="nothing committed", text=text, epoch=epoch))
+    for before, after in pairwise([-1, *sorted(by_epoch)]):
+        if after > before + 1:
+            which = f"epoch {before + 1}" if after == before + 2 else f"epochs {before + 1} to {after - 1}"
+            text = f"{which}: no step was committed"
+            problems.append(Problem(what="nothing committed", text=text, epoch=before + 1))
     for epoch, steps in sorted(by_epoch.items()):
         samples = samples_per_epoch or steps[-1].samples
         if not samples:
             raise UsageError("the ledger does not say how many samples an epoch has: give their number")
         problems += _other_orders(steps)
         problems += _check_epoch(steps, samples, unfinished_last and epoch == last)
-    numbers = sorted(counted)
-    if numbers and numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-        text = f"steps {numbers[0]} to {numbers[-1]}: {numbers[-1] + 1 - numbers[0] - len(numbers)} missing"
+    missing = counted[-1].step + 1 - counted[0].step - len(counted) if counted else 0
+    if missing:
+        text = f"steps {counted[0].step} to {counted[-1].step}: {missing} missing"
         problems.append(Problem(what="missing step", text=text))
-    return Verdict(
+    return LedgerVerdict(
         steps=len(counted),
         epochs={epoch: sum(entry.size for entry in steps) for epoch, steps in sorted(by_epoch.items())},
         redone=redone,
@@ -231,52 +242,63 @@ def verify(entries: Iterable[Entry], samples_per_epoch: int | None = None, unfin
     )
 
 
-def _counted(entries: Iterable[Entry]) -> tuple[dict[int, Entry], int, list[Problem]]:
-    """The entry that counts of each step, how many steps were redone, and where ranks of a generation disagree."""
-    by_step: dict[int, dict[int, Entry]] = {}  # then by generation
+_Row = list[Entry]
+"""What was applied as one step, in ascending generations: one entry of each."""
+
+
+def _counted(entries: Iterable[Entry]) -> tuple[list[Entry], int, list[Problem]]:
+    """The entry that counts of each step, how many steps were redone, and where ranks of a generation disagree.
+
+    Sorted, not by number in dicts: a file can have numbers that a dict is slow with.
+    """
+    rows: list[_Row] = []
     problems = []
-    for entry in entries:
-        known = by_step.setdefault(entry.step, {}).setdefault(entry.generation, entry)
+    for entry in sorted(entries, key=lambda entry: (entry.step, entry.generation)):  # else in the order of writing
+        if not rows or rows[-1][0].step != entry.step:
+            rows.append([])
+        row = rows[-1]
+        if not row or row[-1].generation != entry.generation:
+            row.append(entry)
+            continue
+        known = row[-1]
         if _span(known) != _span(entry):
             text = (
                 f"step {entry.step}, generation {entry.generation}: rank {known.rank} applied {_text(known, entry)}, "
                 f"rank {entry.rank} applied {_text(entry, known)}"
             )
             problems.append(Problem(what="disagreement", text=text, epoch=entry.epoch))
-    redone = sum(len(generations) > 1 for generations in by_step.values())
-    counted = {entry.step: entry for entry in _line_of_descent(by_step)}
-    for step, entry in counted.items():
-        before = counted.get(step - 1)
-        if before is not None and entry.after not in (None, before.generation):
-            text = f"{_place(entry)} was applied after step {step - 1} of generation {entry.after}, which has no line"
+    counted = _line_of_descent(rows)[::-1]
+    for before, entry in pairwise(counted):
+        if before.step == entry.step - 1 and entry.after not in (None, before.generation):
+            step = before.step
+            text = f"{_place(entry)} was applied after step {step} of generation {entry.after}, which has no line"
             problems.append(Problem(what="missing step", text=text, epoch=entry.epoch))
-    return counted, redone, problems
+    return counted, sum(len(row) > 1 for row in rows), problems
 
 
-def _line_of_descent(by_step: Mapping[int, Mapping[int, Entry]]) -> list[Entry]:
+def _line_of_descent(rows: Sequence[_Row]) -> list[Entry]:
     """What the last generation's last step came from, backwards.
 
     Unless that generation's line began anew, and another one is further on: had nobody of that line come back, the new
     one would have gone on; so it was given up for the other, which had no step left to commit.
     """
-    if not by_step:
+    if not rows:
         return []
-    furthest = max(by_step)
-    newest = max(max(generations) for generations in by_step.values())
-    line, other = (list(_backwards(by_step, generation)) for generation in (newest, max(by_step[furthest])))
+    newest = max(row[-1].generation for row in rows)
+    line, other = (list(_backwards(rows, generation)) for generation in (newest, rows[-1][-1].generation))
     anew = line[-1].after == 0 and line[-1] is not other[-1]
-    return other if anew and line[0].step < furthest else line
+    return other if anew and line[0].step < rows[-1][0].step else line
 
 
-def _backwards(by_step: Mapping[int, Mapping[int, Entry]], generation: int) -> Iterator[Entry]:
+def _backwards(rows: Sequence[_Row], generation: int) -> Iterator[Entry]:
     """From the last step of `generation`; over a missing line to the newest that can be before it."""
-    last = max(step for step, generations in by_step.items() if generation in generations)
-    for step in sorted((step for step in by_step if step <= last), reverse=True):
-        before = [number for number in by_step[step] if number <= generation]
+    begun = False
+    for row in reversed(rows):
+        begun = begun or any(entry.generation == generation for entry in row)
+        before = [entry for entry in row if entry.generation <= generation] if begun else []
         if before:
-            entry = by_step[step][max(before)]
-            yield entry
-            generation = entry.generation if entry.after is None else entry.after
+            yield before[-1]
+            generation = before[-1].generation if before[-1].after is None else before[-1].after
 
 
 def _other_orders(steps: list[Entry]) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""What stands in the store of a job: one record per node, the current generation, the end of the job. Pure.
+"""Define what stands in the store of a job: one record per node, the current generation, the end of the job. Pure.
 
 Layout under `/resilin/<job>/`: `nodes/<node id>` (under that node's lease), which the leader alone follows; and what
 all follow, under `world/`: `leader` (whose id it is, and whose lease it is under), `roster` (the leader's copy of all
@@ -6,7 +6,7 @@ nodes' records, under its lease), `generation` (compare-and-put by the leader), 
 drain`, `scale` and `top`: `wanted` (compare-and-put), `watched` (under a lease of whoever watches). While that is
 there, every node writes `/resilin//live/<job>/<node id>` now and then; nobody follows these keys. Values are JSON
 objects with the fields below (those that have their default are left out of slots and nodes; a generation names its
-members by numbers), but for `leader`, which is an id, and `roster` (`crew`).
+members by numbers), but for `leader`, which is an id, and `roster`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from typing import Any, Literal, NamedTuple
 from resilin._base import json_text
 from resilin.elastic import typed
 from resilin.elastic.failure import Failure
-from resilin.elastic.hangs import stalls
-from resilin.elastic.hangs.stalls import Stall
+from resilin.elastic.hangs import stall_record
+from resilin.elastic.hangs.stall_record import Stall
 from resilin.elastic.typed import Misfit
 from resilin.errors import RendezvousError
 
 INTERRUPTED = 7  # the exit code of a job whose workers were all asked to leave before training had finished
 
+_MOST_TOLD = 500  # letters of a key and of what is wrong with its value, in an error
 MAX_BYTES = 4 << 20  # of a record: no store takes more in one call
 MAX_ID_CHARS = 512  # of a node's id: a host's name and two numbers
 
@@ -53,7 +54,8 @@ class Slot:
     limit: int = 0
     """The size of the largest world its program has work for; 0: any."""
     done_in: int = 0
-    """For a worker that recovers in place: the generation it is done in. A later one may have work for it again."""
+    """For a worker that recovers in place: the generation it is done in. A later one may have work for it again, unless
+    it has left meanwhile."""
     over: int = 0
     """The last generation that its worker was told is over: it waits for a later one."""
     stopped: int = 0
@@ -66,18 +68,48 @@ class Slot:
     """Ranks that this worker waited for in vain, as long as its group allows."""
     missed_in: int = 0
     """The generation these ranks are of."""
+    missed_worked: bool = False
+    """Whether this worker had made a step in that generation before."""
     missed_at: str = ""
     """What the wait's error said."""
+    has_state: bool = False
+    """Whether its worker has the job's state: it has worked on a step since its start."""
+    left_out_after: int = 0
+    """The last generation that this worker has worked in, when it was left out of later ones: its state is of that one.
+    0: it was left out of none since."""
+    parts: tuple[int, ...] = ()
+    """Of divided state: the ranks whose parts its worker has, its own and those of which it is the buddy. Empty: what
+    it has is whole."""
+    parts_in: int = 0
+    """The generation these ranks are of: the last one that it took up."""
+    parts_of: int = 0
+    """How many ranks, and so parts, that one had."""
+    leaving: bool = False
+    """Whether its worker was asked to leave and has not yet."""
 
     @property
     def redoing(self) -> bool:
-        """Whether it was done in a world that is over, was told so, and waits for the next one."""
+        """Return whether it was done in a world that is over, was told so, and waits for the next one."""
         return self.state == "done" and 0 < self.done_in <= self.over
 
     @property
     def alive(self) -> bool:
-        """Whether a process runs that has work left."""
+        """Return whether a process runs that has work left."""
         return self.state in ("running", "ready") or self.redoing
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyFailures:
+    """Errors that workers of one node have raised at one line before `@elastic.run` began, start by start."""
+
+    place: str
+    """Which, and where: "KeyError at /home/me/train.py:12"."""
+    starts: tuple[tuple[int, int], ...]
+    """By generation, in their order: how many starts in it have failed so."""
+    slots: tuple[int, ...]
+    """Whose processes these were."""
+    latest: tuple[int, ...]
+    """Those of the last start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +142,19 @@ class Node:
     """Why it takes no part for a while: its workers kept failing. Empty: it does."""
     stall: Stall | None = None
     """Where its workers stand, while training stands still."""
+    tried_in: int = 0
+    """The last generation in which ranks were missed, and this node has tried whom it reaches: those that its own
+    workers missed, or everybody, when one of its own was missed."""
+    cut_in: int = 0
+    """That generation, if a try took long or failed at first: the network was cut when ranks were missed."""
+    unreachable: tuple[str, ...] = ()
+    """Ids of nodes with whose workers this one could not connect when it last tried, though both reach the store."""
+    stateful: bool = False
+    """Whether its rank 0 has trained for a while, and lives: the job has state to lose. One node says it for all."""
+    early: EarlyFailures | None = None
+    """Errors of its workers at one line, each time before `@elastic.run`."""
+    put_back: bool = False
+    """Another node has written this record into a store that had lost it; this one has said nothing there yet."""
 
 
 class GenerationMember(NamedTuple):
@@ -149,10 +194,16 @@ class Generation:
     """On which nodes these were: one, or two of several."""
     failed_in: int = 0
     """Where `failed_step` is `poison.ENTERING`: the generation of the last one that was counted."""
+    retried: int = 0
+    """How many worlds of the same members in a row, this one counted, followed one in which ranks waited for one
+    another in vain, though all of them answered."""
     unjoined: tuple[tuple[str, int], ...] = ()
     """By node: how many failures of workers that were no members `restarts_used` holds."""
     origin: str = ""
     """The first node of the first generation that this one goes back to: numbers of other origins mean nothing."""
+    refills: tuple[tuple[int, str], ...] = ()
+    """Each time that a node which went on put the last generation into a store that had lost it: the number that it has
+    there, and a mark of its own (`succession`)."""
 
     @property
     def boundary(self) -> Literal["now", "commit"]:
@@ -173,7 +224,7 @@ class Closed:
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What people asked of a running job."""
+    """Record what people asked of a running job."""
 
     min_nodes: int = 0
     """Instead of what `--nnodes` says; 0: as that says."""
@@ -184,7 +235,7 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Live:
-    """Where a node's workers are."""
+    """Record where a node's workers are."""
 
     steps: tuple[tuple[int, int, str], ...]
     """Of each worker that works on one: its slot, the step, and where in it ("" when unknown)."""
@@ -195,7 +246,7 @@ class Live:
 
 
 class Keys:
-    """Where the records of one job stand."""
+    """Record where the records of one job stand."""
 
     def __init__(self, job: str) -> None:
         self.job = f"/resilin/{job}/"
@@ -208,7 +259,7 @@ class Keys:
 
 
 def live_prefix(job: str) -> str:
-    """Where the nodes of `job` write their `Live`: no other job's keys begin so, a name is never empty."""
+    """Return where the nodes of `job` write their `Live`: no other job's keys begin so, a name is never empty."""
     return f"/resilin//live/{job}/"
 
 
@@ -237,7 +288,7 @@ def node(key: str, value: bytes) -> Node:
             raise Misfit("Node.slots: expected the slots 0, 1 and so on")
         if found.stall is None:
             return found
-        stall = stalls.from_json(body["stall"])
+        stall = stall_record.from_json(body["stall"])
         for worker in stall.workers:
             for call in worker.flight().calls:
                 typed.check(call)
@@ -321,8 +372,8 @@ def _expected(key: str, value: bytes) -> Iterator[None]:
 
 def misplaced(key: str, value: bytes, expected: str, error: Exception | None = None) -> RendezvousError:
     """The error for a key that holds something else than it should."""
-    name = key.encode("utf-8", "backslashreplace").decode()
-    why = f" ({error})" if isinstance(error, Misfit) else ""
+    name = key.encode("utf-8", "backslashreplace").decode()[:_MOST_TOLD]
+    why = f" ({error!s:.{_MOST_TOLD}})" if isinstance(error, Misfit) else ""
     return RendezvousError(
         f"{name} in the store holds {value[:80]!r}, expected {expected}{why}; do all nodes run the same version, and "
         "does nothing else use this job's name?"

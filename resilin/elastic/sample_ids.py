@@ -1,4 +1,4 @@
-"""Which samples stand at positions that a ledger names: the only part of reading a ledger that needs numpy."""
+"""Name the samples at positions that a ledger names: the only part of reading a ledger that needs numpy."""
 
 from __future__ import annotations
 

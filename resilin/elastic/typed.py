@@ -1,4 +1,4 @@
-"""Makes the dataclass of a record or message from what JSON held, or says which field does not fit. Pure."""
+"""Make the dataclass of a record or message from what JSON held, or say which field does not fit. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = 80  # characters of what was got
 
 
 class Misfit(ValueError):
-    """What was expected of which field, and what was got."""
+    """Say what was expected of which field, and what was got."""
 
 
 def build(cls: type[_T], body: object) -> _T:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from resilin._base.host import is_loopback
+from resilin._base.host import addresses_of, is_loopback
 from resilin.errors import UsageError
 
 # addresses reserved for documentation (RFC 5737, RFC 3849): only the default route leads there
@@ -25,7 +25,7 @@ def outward() -> str:
         except OSError:  # no such route
             continue
     name = socket.gethostname()
-    for address in _addresses(name):
+    for address in addresses_of(name):
         if not is_loopback(address):
             return address
     raise UsageError(
@@ -36,7 +36,7 @@ def outward() -> str:
 
 def check_own(host: str) -> None:
     """UsageError unless `host`, given as --local-addr, is an address of this node or a name that stands for one."""
-    if not (found := _addresses(host)):
+    if not (found := addresses_of(host)):
         raise UsageError(f"--local-addr: {host!r} is no address, and no name that stands for one")
     if found[0] in _ANY or not is_own(host):
         raise UsageError(
@@ -52,8 +52,13 @@ def is_loopback_name(host: str) -> bool:
     """
     if host.partition(".")[0] in ("localhost", "ip6-localhost", "ip6-loopback"):
         return False
-    found = _addresses(host)
+    found = addresses_of(host)
     return bool(found) and is_loopback(found[0]) and not _is_literal(host)
+
+
+def address_of(host: str) -> str:
+    """The address that `host`, a known name, stands for here."""
+    return addresses_of(host)[0]
 
 
 def is_own(host: str) -> bool:
@@ -73,10 +78,3 @@ def _is_literal(host: str) -> bool:
         return True
     except (OSError, UnicodeError):
         return False
-
-
-def _addresses(host: str) -> list[str]:
-    try:
-        return [str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
-    except (OSError, UnicodeError):  # UnicodeError: a name that cannot be one
-        return []

@@ -6,17 +6,17 @@ It runs `elastic-run` as a child process, so it can be used from any thread, in 
 from __future__ import annotations
 
 import contextlib
-import json
 import pickle
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
+from resilin._base import json_text
+from resilin._base.owned_folder import PREFIX, OwnedFolder
 from resilin.elastic.failure import Failure
 from resilin.elastic.spawn import entrypoint
 from resilin.errors import ChildFailedError, ElasticError, RendezvousError, SecretRequired, StoreError, UsageError
@@ -106,13 +106,12 @@ class elastic_launch:
 
     def __call__(self, *args: Any) -> dict[int, Any]:
         """See the class."""
-        with tempfile.TemporaryDirectory(prefix="resilin_launch_") as name:
-            folder = Path(name)
+        with OwnedFolder(f"{PREFIX}_launch_") as folder:
             if isinstance(self._entrypoint, str):
                 program = ["--no-python", self._entrypoint, *map(str, args)]
             else:
                 _write_call(folder / entrypoint.CALL, self._entrypoint, args)
-                program = ["-m", entrypoint.__name__, name]
+                program = ["-m", entrypoint.__name__, str(folder)]
             logs = Path(self._config.log_dir or folder / "logs")
             before = set(logs.glob("*/failure.json"))
             command = [sys.executable, "-m", "resilin.launcher.elastic_run", *self._config.flags()]
@@ -161,7 +160,7 @@ def _error(code: int, reports: set[Path]) -> Exception:
     failures = []
     sentence = f"elastic-run ended with exit code {code}"
     for path in reports:
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = json_text.parse(path.read_bytes())
         sentence = f"{body.pop('sentence')} ({body.pop('reason')})"
         failures.append(Failure.from_json(body))
     if not failures and code != exit_codes.FAILED:

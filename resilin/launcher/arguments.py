@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from resilin._base import env
+from resilin._base import env, secret
 from resilin.errors import UsageError
 from resilin.launcher import completion, exit_codes
 
@@ -22,6 +22,7 @@ It takes torchrun's options and gives workers torchrun's environment variables."
 
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 _COMPLETION_HELP = "print what makes the shell complete the flags, e.g. `source <(elastic-run --print-completion bash)`"
+_SECRET_HELP = "print a new secret for a job, e.g. `elastic-run --make-secret > FILE`, for --secret-file on all nodes"
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 _KINDS: dict[Any, str] = {int: "an integer", float: "a number"}
 
@@ -119,6 +120,17 @@ class _Completion(argparse.Action):
         parser.exit()
 
 
+class _MakeSecret(argparse.Action):
+    """Prints a fresh secret and ends the program."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "dest": argparse.SUPPRESS, "nargs": 0})
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, values: Any, option: str | None = None) -> None:
+        print(secret.new_secret())
+        parser.exit()
+
+
 def parser() -> _Parser:
     """The parser. Values that need more than argparse are checked in `launcher.plan`."""
     result = _Parser(
@@ -135,6 +147,7 @@ def parser() -> _Parser:
     _add_output(result)
     result.flag("--config", metavar="FILE", help='flags in TOML, such as `nnodes = "2:4"`; flags and environment win')
     result.flag("--dry-run", action="store_true", help="say what would be run, and with what; start nothing")
+    result.add_argument("--make-secret", "--make_secret", action=_MakeSecret, help=_SECRET_HELP)
     result.add_argument("--print-completion", action=_Completion, choices=completion.SHELLS, help=_COMPLETION_HELP)
     result.add_argument(
         "training_script", metavar="PROGRAM", help="a script, a module (-m) or any command (--no-python)"
@@ -298,6 +311,14 @@ def _add_output(p: _Parser) -> None:
             help=f"teed lines of {name} with one of the texts also go to DIR/.../attempt_<n>/filtered_{name}.log",
         )
     p.flag("--event-log", default=None, metavar="FILE", help="append JSON events: death, generation, recovered")
+    p.flag(
+        "--health-port", type=int, default=0, metavar="PORT",
+        help="answer gRPC health checks there, at this node's address (default 0: nowhere)",
+    )  # fmt: skip
+    p.flag(
+        "--termination-message", default=None, metavar="FILE",
+        help="write there how it ended, unless it succeeded: for a kubelet, /dev/termination-log",
+    )  # fmt: skip
     for name, default in (("event-log-handler", "null"), ("logs-specs", "default"), ("numa-binding", "none")):
         p.flag(f"--{name}", default=default, metavar="NAME", help=f"accepted; only {default} is available")
     p.flag("--quiet", "-q", action="store_true", help="no lines about deaths, generations and recoveries")

@@ -7,14 +7,14 @@ items between commas; a table is one of the maps that a flag takes (`--rdzv-conf
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from resilin._base import json_text, toml_text
+from resilin._base.text import shown
 from resilin.errors import UsageError
 
 _PAIRS = {"rdzv_conf": "=", "redirects": ":", "tee": ":"}  # what joins a key of a table and its value
-_MAX_BYTES = 1 << 20
 
 
 def read(path: str, flags: Collection[str]) -> dict[str, tuple[str, str]]:
@@ -25,7 +25,7 @@ def read(path: str, flags: Collection[str]) -> dict[str, tuple[str, str]]:
     result: dict[str, tuple[str, str]] = {}
     for key, value in _load(path).items():
         name = key.replace("-", "_")
-        where = f"{path}: {key}"
+        where = f"{path}: {key:.80}"
         if name not in flags:
             raise UsageError(f"{where}: {_unknown(name, flags)}")
         if name in result:
@@ -37,13 +37,10 @@ def read(path: str, flags: Collection[str]) -> dict[str, tuple[str, str]]:
 def _load(path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
-        if len(data) > _MAX_BYTES:
-            raise UsageError(f"--config {path}: expected a file of flags, it is longer than {_MAX_BYTES >> 20} MiB")
-        return tomllib.loads(data.decode("utf-8"))
+            return toml_text.parse(json_text.read(file))
     except OSError as error:
         raise UsageError(f"--config {path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except ValueError as error:
         raise UsageError(f"--config {path}: expected TOML, such as `max-restarts = 3`: {error}") from None
 
 
@@ -62,4 +59,4 @@ def _text(where: str, name: str, value: Any) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int | float):
         return str(value)
-    raise UsageError(f"{where}: expected a text, a number, true, false or a list, got {value!r}")
+    raise UsageError(f"{where}: expected a text, a number, true, false or a list, got {shown(value)}")

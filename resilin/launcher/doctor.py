@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from resilin._base import env, host
+from resilin._base import host
+from resilin._base import secret as job_secret
 from resilin._base.clock import SYSTEM
 from resilin.errors import StoreError, UsageError
-from resilin.launcher import exit_codes
-from resilin.store.connect import connect, without_password
+from resilin.launcher import exit_codes, leftovers, output
+from resilin.store.connect import connect, url_of, without_password
 
 PROBE_TIMEOUT_S = 60.0
 REACH_TIMEOUT_S = 3.0
@@ -63,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--endpoint",
         metavar="URL",
-        help="also try this store: embedded://host:port, etcd://host:port or file:///folder",
+        help="also try this store: embedded://host:port (or just host:port), etcd://host:port or file:///folder",
     )
 
 
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     code = exit_codes.OK
     for finding in findings(args.endpoint):
         mark = {"ok": "ok  ", "note": "note", "bad": "BAD "}[finding.level]
-        print(f"{mark} {finding.name:<12} {finding.text}", flush=True)
+        output.show(f"{mark} {finding.name:<12} {finding.text}")
         if finding.level == "bad":
             code = code or finding.code
     return code
@@ -90,6 +91,7 @@ def findings(endpoint: str | None) -> Iterator[Finding]:
     yield _open_files()
     yield Finding(name="host id", text=f"{host.host_id()} (equal: shared memory; network namespaces count)")
     yield _spawner()
+    yield _leftovers()
     if endpoint:
         yield _store(endpoint)
 
@@ -145,10 +147,16 @@ def _spawner() -> Finding:
     return Finding(name="processes", text=text, level="note")
 
 
+def _leftovers() -> Finding:
+    found = leftovers.clear()
+    text = leftovers.told(found) if found else "none: no killed process has left a folder or a socket behind"
+    return Finding(name="leftovers", text=text)
+
+
 def _store(endpoint: str) -> Finding:
     begin = SYSTEM.monotonic()
     try:
-        connect(endpoint, env.get("RESILIN_SECRET"), REACH_TIMEOUT_S).close()
+        connect(url_of(endpoint), job_secret.from_environment(), REACH_TIMEOUT_S).close()
     except (StoreError, UsageError) as error:
         return Finding(name="store", text=str(error), level="bad", code=exit_codes.of(error))
     return Finding(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from resilin._base import env, log
 from resilin.elastic.spawn import environment
-from resilin.elastic.spawn.environment import Place
+from resilin.elastic.spawn.environment import WorkerPlace
 from resilin.elastic.spawn.program import Program
-from resilin.launcher import arguments, exit_codes, hosting, plan
+from resilin.launcher import arguments, exit_codes, output, plan, store_bootstrap
 from resilin.launcher.plan import LaunchPlan
 
 _HIDDEN = ("RESILIN_SECRET",)
@@ -21,7 +21,7 @@ _LATER = "(made when it starts)"
 def run(args: argparse.Namespace, program: Program) -> int:
     """Print what would be run; returns the exit code."""
     log.configure(arguments.log_level(args.verbose))
-    print("\n".join(lines(plan.make(args, program))))
+    output.show(*lines(plan.make(args, program)))
     return exit_codes.OK
 
 
@@ -43,7 +43,7 @@ def lines(what: LaunchPlan) -> Iterator[str]:
     yield f"logs      {what.log_dir or 'none are kept'}"
     node_rank = max(what.rank_hint, 0)
     for slot in range(what.workers):
-        place = Place(
+        place = WorkerPlace(
             rank=node_rank * what.workers + slot,
             local_rank=slot,
             world_size=max(low, node_rank + 1) * what.workers,
@@ -66,12 +66,14 @@ def _meeting(what: LaunchPlan) -> str:
     if meeting.backend != "embedded":
         return f"{meeting.backend} {meeting.endpoint}"
     served = (
-        "served by this node, unless somebody serves it already" if hosting.may_serve(meeting) else "served elsewhere"
+        "served by this node, unless somebody serves it already"
+        if store_bootstrap.may_serve(meeting)
+        else "served elsewhere"
     )
     return f"embedded {meeting.endpoint}, {served}"
 
 
-def _worker(what: LaunchPlan, place: Place) -> Iterator[str]:
+def _worker(what: LaunchPlan, place: WorkerPlace) -> Iterator[str]:
     folder = what.log_dir / f"{what.job.name}_..." if what.log_dir else Path(_LATER)
     error_file = folder / "attempt_0" / str(place.local_rank) / "error.json"
     variables = environment.variables(place, what.job, env.snapshot(), str(error_file))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from resilin._base import env
 from resilin.elastic.agent import console
-from resilin.elastic.spawn import copies, spawner
-from resilin.elastic.spawn.spawning import SpawnerProcess
+from resilin.elastic.spawn import self_copy, spawner
+from resilin.elastic.spawn.spawner_client import SpawnerProcess
 from resilin.launcher import arguments, exit_codes, programs
 
 
@@ -31,15 +31,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.closing(SpawnerProcess(inherit=True)) as process:  # before threads and sockets are there
             if program.early:
                 process.prepare(program.template(env.snapshot()))
-            from resilin.launcher import running  # most of all imports: processes of the job import theirs meanwhile
+            from resilin.launcher import run  # most of all imports: processes of the job import theirs meanwhile
 
-            return running.launch(args, program, process)
+            return run.launch(args, program, process)
 
     try:
         return exit_codes.guarded("elastic-run", body)
     except spawner.Copied as error:
         copied = error.with_traceback(None)
-    copies.run(copied)  # here, where nothing is left on the stack, and no exception is being handled
+    self_copy.run(copied)  # here, where nothing is left on the stack, and no exception is being handled
     return exit_codes.OK
 
 

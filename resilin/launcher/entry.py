@@ -21,6 +21,16 @@ def elastic_run() -> int:
     return code
 
 
+def main(args: list[str] | None = None) -> None:
+    """Run `elastic-run` with `args` (None: the process's own) from a program, as `torch.distributed.run.main` does.
+
+    Returns when the job has ended well; SystemExit with the exit code otherwise. To be called in the main thread.
+    """
+    code = importlib.import_module("resilin.launcher.elastic_run").main(args)
+    if code:
+        raise SystemExit(code)
+
+
 def resilin() -> int:
     """`resilin`; returns its exit code."""
     return _main("resilin.launcher.main")

@@ -7,8 +7,8 @@ import signal
 import traceback
 from collections.abc import Callable
 
-from resilin._base import env
-from resilin.elastic.agent import console
+from resilin._base import env, standard_error
+from resilin._base.text import indented
 from resilin.errors import (
     CheckpointError,
     RendezvousError,
@@ -37,7 +37,8 @@ exit codes:
   2      wrong usage
   3      the store or endpoint cannot be reached or used
   4      the rendezvous failed: too few nodes came in time, or the job has ended
-  5      refused for security: a wrong secret, or none although something would listen beyond loopback
+  5      refused for security: a wrong secret, none although something would listen beyond loopback, or a store whose
+         files are another user's
   6      internal error
   7      interrupted: all workers were asked to leave (SIGTERM) before training had finished
   128+N  ended by signal N; 141: nobody reads the output any more
@@ -71,12 +72,13 @@ def guarded(command: str, body: Callable[[], int]) -> int:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             raise  # `entry` ends the command
         if (env.get("LOGLEVEL") or "").upper() == "DEBUG":
-            console.say(traceback.format_exc().rstrip())
+            standard_error.write(indented(traceback.format_exc().rstrip()))
         if isinstance(error, ResilinError):
-            console.say(f"{command}: error: {error}")
+            standard_error.write(indented(f"{command}: error: {error}"))
         else:
             what = " ".join(f"{type(error).__name__}: {error}".split())
-            console.say(f"{command}: internal error: {what} (LOGLEVEL=DEBUG shows where; please report it)")
+            advice = "LOGLEVEL=DEBUG shows where; please report it"
+            standard_error.write(indented(f"{command}: internal error: {what} ({advice})"))
         return of(error)
 
 

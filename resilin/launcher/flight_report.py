@@ -9,10 +9,11 @@ from enum import IntEnum
 
 from resilin._base.clock import spell
 from resilin._base.flight import Flight
-from resilin._base.flight_record import Call, State
-from resilin.elastic.hangs.flights import Group, Member, Wait
+from resilin._base.flight_record import Call, CallState
+from resilin.elastic.hangs.flight_analysis import FlightMember, Group, Wait
 
 _FEW = 4  # messages in one line
+_TOGETHER_S = 0.5  # ranks that came to a collective within it share a line: that of the first
 
 
 class Verdict(IntEnum):
@@ -37,7 +38,7 @@ def verdict(group: Group, now: float, after_s: float) -> Verdict:
     if since:
         return Verdict.STUCK if gone or now - min(since) > after_s else Verdict.UNDER_WAY
     if group.here:
-        failed = any(call.state == State.FAILED for call in group.here.values())
+        failed = any(call.state == CallState.FAILED for call in group.here.values())
         return Verdict.FAILED if failed else Verdict.UNDER_WAY
     return Verdict.IN_STEP
 
@@ -68,7 +69,7 @@ def headline(group: Group, now: float, after_s: float) -> str:
     if ahead and waiting.keys() - ahead.keys():
         text += f"; {ranks(ahead)} {'has' if len(ahead) == 1 else 'have'} finished it and wait"
         text += f"{'s' if len(ahead) == 1 else ''} in {next(iter(ahead.values())).within()}"
-    failed = [rank for rank, c in group.here.items() if c.state == State.FAILED]
+    failed = [rank for rank, c in group.here.items() if c.state == CallState.FAILED]
     text += f"; it failed on {ranks(failed)}" if failed else ""
     for fate in ("GONE", "STOPPED"):
         struck = [rank for rank, member in group.members.items() if fate in _unusual(member.flight)]
@@ -88,9 +89,10 @@ def report(
     """Lines for people. `found`: all groups, where a missing rank may be; `only` these ranks; `apart`: a line each."""
     lines = [headline(group, now, after_s)]
     said: dict[str, list[int]] = defaultdict(list)
+    first = min((call.started for call in group.waiting().values()), default=0.0)
     for rank, member in group.members.items():
         if not only or rank in only:
-            for text in _member(group, member, now, found):
+            for text in _member(group, member, now, found, first):
                 said[f"{text} [{member.flight.host} pid {member.flight.pid}]" if apart else text].append(rank)
     lines += [f"  {ranks(who)}: {text}" for text, who in said.items()]
     unknown = [rank for rank in group.unknown() if not only or rank in only]
@@ -126,22 +128,24 @@ def _quiet(group: Group) -> str:
     return "no collective has run" if at == 0 else f"all ranks finished #{at - 1}, nothing is under way"
 
 
-def _member(group: Group, member: Member, now: float, found: Sequence[Group]) -> Iterator[str]:
-    """What one rank is doing."""
+def _member(group: Group, member: FlightMember, now: float, found: Sequence[Group], first: float) -> Iterator[str]:
+    """What one rank is doing; `first`: when the first rank began to wait."""
     flight = member.flight
     call = group.here.get(member.rank)
     if call is not None:
-        yield _state(call, now, flight)
+        yield _state(call, now, flight, first)
     elif member.rank in group.missing():
         yield f"MISSING: {_elsewhere(group, member, now, found)}{_fate(flight)}"
     for message in member.messages:
-        if message.state <= State.RUNNING:
+        if message.state <= CallState.RUNNING:
             yield _state(message, now, flight)
 
 
-def _state(call: Call, now: float, flight: Flight) -> str:
-    if call.state <= State.RUNNING:
-        how, at = ("is queued", call.made) if call.state == State.QUEUED else ("waits", call.started or call.made)
+def _state(call: Call, now: float, flight: Flight, first: float = 0.0) -> str:
+    """How a call stands; `first`: when the first rank began to wait in the same."""
+    if call.state <= CallState.RUNNING:
+        how, at = ("is queued", call.made) if call.state == CallState.QUEUED else ("waits", call.started or call.made)
+        at = first if 0.0 < first <= at < first + _TOGETHER_S else at
         since = f"for {_rounded(now - at)}" if flight.alive else f"since {_moment(at)}"
         text = f"{call.within()} {how} {since}"
     else:
@@ -151,12 +155,12 @@ def _state(call: Call, now: float, flight: Flight) -> str:
 
 
 def _ended(call: Call, now: float, flight: Flight) -> str:
-    how = {State.FAILED: "failed", State.DONE: "finished"}.get(call.state, "is under way")
+    how = {CallState.FAILED: "failed", CallState.DONE: "finished"}.get(call.state, "is under way")
     at = call.ended or call.started
     return f"{call.within()} {how} {f'{_rounded(now - at)} ago' if flight.alive else _moment(at)}"
 
 
-def _elsewhere(group: Group, member: Member, now: float, found: Sequence[Group]) -> str:
+def _elsewhere(group: Group, member: FlightMember, now: float, found: Sequence[Group]) -> str:
     last = next(reversed(member.ran.values()), None)
     if last is None:
         said = "it has made no collective of this group"
@@ -166,9 +170,9 @@ def _elsewhere(group: Group, member: Member, now: float, found: Sequence[Group])
         for there in other.members.values():
             if other is not group and there.flight is member.flight:
                 said += "".join(f"; now in {call.within()} of {other}, at {call.line}" for call in there.open())
-    under_way = [call for call in member.messages if call.state == State.RUNNING]
+    under_way = [call for call in member.messages if call.state == CallState.RUNNING]
     said += "".join(f"; now in {call.within()}, at {call.line}" for call in under_way)
-    queued = sum(call.state == State.QUEUED for call in member.collectives)
+    queued = sum(call.state == CallState.QUEUED for call in member.collectives)
     return said + (f"; {queued} more are queued" if queued else "")
 
 

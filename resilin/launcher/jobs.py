@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import unquote
 
-from resilin._base import env
-from resilin._base.secret import read_file
+from resilin._base import secret as job_secret
 from resilin.elastic import records
 from resilin.elastic.agent import stragglers
 from resilin.elastic.agent.stragglers import Slow
@@ -18,7 +17,7 @@ from resilin.elastic.records import Closed, Generation, Live, Node, Wanted
 from resilin.errors import RendezvousError, StoreRefused, UsageError
 from resilin.launcher import local
 from resilin.store.base import KeyValue, Lease, Store
-from resilin.store.connect import connect, without_password
+from resilin.store.connect import connect, url_of, without_password
 from resilin.store.journal import holds_store
 
 TIMEOUT_S = 5.0
@@ -104,8 +103,8 @@ def add_arguments(parser: argparse.ArgumentParser, *, optional: bool = True) -> 
     parser.add_argument(
         "--endpoint",
         metavar="URL",
-        help="its store: embedded://host:port (or just host:port), etcd://host:port or file:///folder; default: ask an "
-        "elastic-run of this machine and this user",
+        help="its store: embedded://host:port (or just host:port, an IPv6 address in brackets), etcd://host:port or "
+        "file:///folder; default: ask an elastic-run of this machine and this user",
     )
     parser.add_argument("--secret-file", metavar="FILE", help="holds the job's secret (default: RESILIN_SECRET)")
 
@@ -117,8 +116,8 @@ def opened(args: argparse.Namespace) -> Iterator[tuple[Access, str]]:
         raise UsageError("--endpoint: expected the job's name, too")
     access: Access
     if args.endpoint:
-        url = args.endpoint if "://" in args.endpoint else f"embedded://{args.endpoint}"
-        secret = read_file(args.secret_file, "--secret-file") if args.secret_file else env.get("RESILIN_SECRET")
+        url = url_of(args.endpoint)
+        secret = job_secret.given(args.secret_file or None) or None
         _refuse_empty_folder(url)
         access, name = _Remote(url, secret), args.job
     else:

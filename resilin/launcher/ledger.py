@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from resilin.elastic import ledger
-from resilin.elastic.ledger import Entry, Problem, Verdict
+from resilin.elastic.ledger import Entry, LedgerVerdict, Problem
 from resilin.errors import UsageError
-from resilin.launcher import exit_codes
+from resilin.launcher import exit_codes, output
 
+_MOST_SAMPLES = 1 << 28  # whoever wrote the file says how many there are; a minute, and 4 GiB for one order of all
 _SHOWN = 20  # samples that people are shown of one problem; --json has them all
 
 
@@ -43,11 +43,11 @@ def run(args: argparse.Namespace) -> int:
     entries, unreadable = _read(args.path)
     verdict = ledger.verify(entries, args.samples, args.unfinished)
     problems = [*verdict.problems, *_absent_epochs(verdict, args.epochs)]
-    named = [(problem, _samples(problem)) for problem in problems]
+    named = _named(problems)
     if args.json:
-        print(json.dumps(_as_json(verdict, named, unreadable), indent=2))
+        output.show_json(_as_json(verdict, named, unreadable), indent=2)
     else:
-        print("\n".join(_lines(verdict, named, unreadable)))
+        output.show(*_lines(verdict, named, unreadable))
     return exit_codes.USAGE if unreadable else exit_codes.FAILED if problems else exit_codes.OK
 
 
@@ -67,7 +67,7 @@ def _read(paths: Sequence[str]) -> tuple[list[Entry], list[str]]:
     return entries, unreadable
 
 
-def _absent_epochs(verdict: Verdict, wanted: int) -> list[Problem]:
+def _absent_epochs(verdict: LedgerVerdict, wanted: int) -> list[Problem]:
     """Epochs that `--epochs` asks for and of which there is nothing."""
     return [
         Problem(what="lost", text=f"epoch {epoch}: no step was committed, expected {wanted} epochs", epoch=epoch)
@@ -75,15 +75,22 @@ def _absent_epochs(verdict: Verdict, wanted: int) -> list[Problem]:
     ]
 
 
-def _samples(problem: Problem) -> list[int]:
-    if problem.what not in ("lost", "repeated") or not problem.length:
-        return []
-    from resilin.elastic import sample_ids  # loads numpy, which a ledger without fault does not need
+def _named(problems: Sequence[Problem]) -> list[tuple[Problem, list[int]]]:
+    """Each problem with the samples at its positions, as far as that costs no more than the orders of _MOST_SAMPLES."""
+    left = _MOST_SAMPLES
+    named = []
+    for problem in problems:
+        samples: list[int] = []
+        if problem.what in ("lost", "repeated") and 0 < problem.length <= left:
+            from resilin.elastic import sample_ids  # loads numpy, which a ledger without fault does not need
 
-    return sample_ids.of(problem)
+            left -= problem.length
+            samples = sample_ids.of(problem)
+        named.append((problem, samples))
+    return named
 
 
-def _lines(verdict: Verdict, named: Sequence[tuple[Problem, list[int]]], unreadable: Sequence[str]) -> list[str]:
+def _lines(verdict: LedgerVerdict, named: Sequence[tuple[Problem, list[int]]], unreadable: Sequence[str]) -> list[str]:
     judged = "WRONG" if named else "every sample once"
     lines = [f"{verdict.headline}: {judged}{', as far as the ledger can be read' if unreadable else ''}"]
     lines += [f"  {line} (left out)" for line in unreadable]
@@ -95,7 +102,9 @@ def _lines(verdict: Verdict, named: Sequence[tuple[Problem, list[int]]], unreada
     return lines
 
 
-def _as_json(verdict: Verdict, named: Sequence[tuple[Problem, list[int]]], unreadable: Sequence[str]) -> dict[str, Any]:
+def _as_json(
+    verdict: LedgerVerdict, named: Sequence[tuple[Problem, list[int]]], unreadable: Sequence[str]
+) -> dict[str, Any]:
     return {
         "ok": not named and not unreadable,
         "unreadable": list(unreadable),

@@ -14,25 +14,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import secrets
 import socket
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from resilin._base import auth, env, framing, json_text
-from resilin._base.clock import Deadline
+from resilin._base import auth, env, framing, json_text, private_files
+from resilin._base.clock import SYSTEM, Deadline
 from resilin.elastic import records
 from resilin.elastic.agent import stragglers
-from resilin.errors import ResilinError, StoreError, StoreTimeout
+from resilin.errors import HandshakeError, ResilinError, StoreError, StoreTimeout
 from resilin.store.base import KeyValue, Lease, Store
 
 _MAX_BYTES = 16 << 20
 _BACKLOG = 8
 _TEXT = ("utf-8", "surrogateescape")  # JSON carries any bytes so: the roster is compressed
+_SUFFIX, _UNHEARD = ".sock", ".new"
+_UNHEARD_S = 60.0  # an agent hears within milliseconds
 HOLD_S = 10.0
 TIMEOUT_S = 5.0
 
@@ -50,19 +52,12 @@ def folder() -> Path:
     problem: OSError | None = None
     for path in folders():
         try:
-            path.mkdir(mode=0o700, exist_ok=True)
-            _check_own(path)
+            private_files.own_folder(path)
             return path
         except OSError as error:
             problem = error
     assert problem is not None
     raise problem
-
-
-def _check_own(path: Path) -> None:
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise OSError(f"{path} is no folder of this user's alone (mode 0700)")
 
 
 # ---------------------------------------------------------------------------------------------- an agent's side
@@ -80,7 +75,8 @@ class Desk:
     @contextlib.asynccontextmanager
     async def opened(self) -> Any:
         """Answer until the block ends. OSError when there is no place for a socket."""
-        path = folder() / f"{os.getpid()}-{secrets.token_hex(3)}.sock"
+        path = folder() / f"{os.getpid()}-{secrets.token_hex(3)}{_SUFFIX}"
+        unheard = path.with_suffix(_UNHEARD)
         connections: set[asyncio.Task[None]] = set()
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -96,12 +92,13 @@ class Desk:
         listening = socket.socket(socket.AF_UNIX)
         try:
             os.fchmod(listening.fileno(), 0o600)  # before it has a name: at no moment is it anybody else's
-            listening.bind(str(path))
+            listening.bind(str(unheard))
         except OSError:
             listening.close()
             raise
         server = await asyncio.start_unix_server(serve, sock=listening, limit=_MAX_BYTES, backlog=_BACKLOG)
         try:
+            unheard.rename(path)  # now it answers: whoever finds one that does not may remove it
             yield path
         finally:
             server.close()
@@ -176,6 +173,7 @@ class AgentClient:
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             self._socket.connect(str(path))
+            auth.require_same_user(self._socket)
             who = self._ask(op="who")
         except BaseException:
             self._socket.close()
@@ -223,10 +221,38 @@ def agents() -> Iterator[AgentClient]:
     """A connection to each agent of this user on this machine; whoever takes one closes it."""
     for place in folders():
         with contextlib.suppress(OSError):  # nothing there, or not this user's alone
-            _check_own(place)
-            for path in sorted(place.glob("*.sock")):
+            private_files.check_own_folder(place)
+            for path in sorted(place.glob(f"*{_SUFFIX}")):
                 if (client := _client(path)) is not None:
                     yield client
+
+
+def clear() -> list[Path]:
+    """Remove the sockets of agents of this user that were killed; which these were."""
+    return [path for place in folders() for path in _sockets(place) if _is_dead(path) and _removed(path)]
+
+
+def _sockets(place: Path) -> list[Path]:
+    with contextlib.suppress(OSError):  # nothing there, or not this user's alone
+        private_files.check_own_folder(place)
+        return sorted((*place.glob(f"*{_SUFFIX}"), *place.glob(f"*{_UNHEARD}")))
+    return []
+
+
+def _is_dead(path: Path) -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+        if path.suffix == _UNHEARD and SYSTEM.wall() - path.lstat().st_mtime < _UNHEARD_S:
+            return False
+        probe.setblocking(False)  # an agent that is stopped may have no room for one more
+        return probe.connect_ex(str(path)) == errno.ECONNREFUSED
+    return False
+
+
+def _removed(path: Path) -> bool:
+    with contextlib.suppress(OSError):  # another process removes it, too
+        path.unlink()
+        return True
+    return False
 
 
 def _client(path: Path) -> AgentClient | None:
@@ -234,6 +260,6 @@ def _client(path: Path) -> AgentClient | None:
         return AgentClient(path)
     except ConnectionRefusedError:  # its agent was killed and could not remove it
         path.unlink(missing_ok=True)
-    except (OSError, StoreError):  # it ends just now
+    except (OSError, StoreError, HandshakeError):  # it ends just now, or is another user's
         pass
     return None

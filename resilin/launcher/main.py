@@ -7,14 +7,30 @@ import sys
 from collections.abc import Callable, Sequence
 
 from resilin._base import log
-from resilin.launcher import arguments, chaos, checkpoint, doctor, exit_codes, ledger, sizes, status, store, top, trace
+from resilin.launcher import (
+    arguments,
+    chaos,
+    checkpoint,
+    doctor,
+    exit_codes,
+    k8s,
+    ledger,
+    pipeline,
+    sizes,
+    status,
+    store,
+    top,
+    trace,
+)
 
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int], str]] = {
     "chaos": (chaos.add_arguments, chaos.run, "run a job under faults and compare how it ends"),
     "checkpoint": (checkpoint.add_arguments, checkpoint.run, "list, verify, compare and convert checkpoints"),
     "doctor": (doctor.add_arguments, doctor.run, "say what this machine and installation can do"),
     "drain": (sizes.add_drain_arguments, sizes.drain, "let a node's workers finish their step and end; it stays idle"),
+    "k8s": (k8s.add_arguments, k8s.run, "print manifests for Kubernetes, or leave as a pod does"),
     "ledger": (ledger.add_arguments, ledger.run, "check that every sample of a job counted once"),
+    "pipeline": (pipeline.add_arguments, pipeline.run, "draw and check schedules of pipelines"),
     "scale": (sizes.add_scale_arguments, sizes.scale, "change how many nodes of a running job take part"),
     "status": (status.add_arguments, status.run, "show the nodes and the generation of a running job"),
     "store": (store.add_arguments, store.run, "serve the coordination store as a program of its own"),

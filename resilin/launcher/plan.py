@@ -12,23 +12,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from resilin._base import env
-from resilin._base.auth import new_secret
-from resilin._base.host import address_towards, cpu_count, is_loopback
-from resilin._base.secret import read_file
-from resilin.elastic.agent.choice import Choice
+from resilin._base import env, host_port
+from resilin._base import secret as job_secret
+from resilin._base.host import address_towards, cpu_count, is_on_loopback
+from resilin._base.host_port import HostPort
 from resilin.elastic.agent.console import Name
-from resilin.elastic.deciding.view import Config
+from resilin.elastic.agent.stream_selection import StreamSelection
+from resilin.elastic.membership.view import Config
 from resilin.elastic.spawn import environment
 from resilin.elastic.spawn.program import Program
 from resilin.errors import SecretRequired, UsageError
-from resilin.launcher import addresses, programs, surroundings, values
-from resilin.store.connect import without_password
+from resilin.launcher import addresses, flag_types, programs, scheduler_env
+from resilin.store.connect import DEFAULT_PORTS, EMBEDDED_PORT, endpoints_of, without_password
 
 Backend = Literal["standalone", "embedded", "etcd", "file"]
 _N = TypeVar("_N", int, float)
-DEFAULT_PORT = 29400  # as torchrun's c10d backend
 DEFAULT_MASTER_PORT = 29500
+_GIVE_A_SECRET = (
+    "Give all nodes the same secret (--secret-file FILE or RESILIN_SECRET; `elastic-run --make-secret` makes one)"
+)
 MAX_WORKERS = 4096  # of one node: each is a process with descriptors of ours
 _BACKENDS = {"embedded": "embedded", "c10d": "embedded", "etcd": "etcd", "etcd-v2": "etcd", "file": "file"}
 # keys of torchrun that have no meaning here: accepted, so that scripts need no change
@@ -44,14 +46,19 @@ class Meeting:
 
     backend: Backend
     endpoint: str
-    """host:port; several for etcd; a folder for file; empty for standalone."""
+    """host:port, an IPv6 address in brackets; several for etcd; a folder for file; empty for standalone."""
     is_host: bool | None
     """Embedded: whether this node serves the store. None: when the endpoint's address is its own and is free."""
     connect_timeout_s: float
     join_timeout_s: float
     lease_ttl_s: float
-    login: values.Login = field(default_factory=values.Login)
+    login: flag_types.Login = field(default_factory=flag_types.Login)
     """For an etcd with users."""
+
+    @property
+    def place(self) -> HostPort:
+        """Where the embedded store is."""
+        return host_port.parse(self.endpoint, "--rdzv-endpoint")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +66,7 @@ class LaunchPlan:
     """A command line that can be carried out."""
 
     meeting: Meeting
-    job: environment.Job
+    job: environment.JobEnvironment
     membership: Config
     program: Program
     workers: int
@@ -72,8 +79,8 @@ class LaunchPlan:
     """0: learned from the steps; None: off."""
     signals: tuple[int, ...]
     log_dir: Path | None
-    redirects: Choice
-    tee: Choice
+    redirects: StreamSelection
+    tee: StreamSelection
     global_ranks: bool
     """Whether the numbers in `redirects` and `tee` are global ranks."""
     shown_ranks: frozenset[int] | None
@@ -81,6 +88,9 @@ class LaunchPlan:
     filters: dict[Name, tuple[str, ...]]
     prefix: str
     event_log: Path | None
+    health_port: int = 0
+    """0: none."""
+    termination_message: Path | None = None
     notice: str = ""
     """A line for people about what was found around this process; may be empty."""
 
@@ -91,22 +101,26 @@ def make(args: argparse.Namespace, program: Program | None = None) -> LaunchPlan
     UsageError or SecretRequired says what is wrong and what to do.
     """
     _refuse_foreign(args)
-    notice = surroundings.fill(args, env.snapshot())
-    low, high = _nodes(args.nnodes)
+    notice = scheduler_env.fill(args, env.snapshot())
+    low, high = flag_types.nodes(args.nnodes)
     conf, words = _conf(args.rdzv_conf)
     workers = _workers(str(args.nproc_per_node))
     _at_least("--monitor-interval", float(args.monitor_interval), 0.0)  # it has no use here, but a mistake is one
-    values.node_rank(int(args.node_rank), high)
+    flag_types.node_rank(int(args.node_rank), high)
     meeting = _meeting(args, high, conf, words)
     secret = _secret(args, meeting)
-    meeting = _reachable(meeting, args.local_addr, several=high > 1 and bool(secret))
-    address = _own_address(args, meeting, secret, several=high > 1)
+    local = host_port.host(str(args.local_addr), "--local-addr") if args.local_addr else None
+    if high > 1:
+        meeting = _reachable(meeting, local, secret)
+    address = _own_address(local, meeting, secret, several=high > 1)
     _refuse_open_listening(meeting, address, secret)
     _refuse_serving_elsewhere(meeting)
-    if args.local_addr:
+    if local:
         addresses.check_own(address)
     standalone = meeting.backend == "standalone"
-    name = values.job_name(args.rdzv_id) if not standalone or args.rdzv_id != "none" else f"job-{secrets.token_hex(4)}"
+    name = (
+        flag_types.job_name(args.rdzv_id) if not standalone or args.rdzv_id != "none" else f"job-{secrets.token_hex(4)}"
+    )
     config = Config(
         min_nodes=low, max_nodes=high, max_restarts=_at_least("--max-restarts", int(args.max_restarts), 0),
         last_call_s=conf.get("last_call_timeout", 0.5),
@@ -114,7 +128,7 @@ def make(args: argparse.Namespace, program: Program | None = None) -> LaunchPlan
     )  # fmt: skip
     return LaunchPlan(
         meeting=meeting,
-        job=environment.Job(
+        job=environment.JobEnvironment(
             name=name,
             role=args.role,
             max_restarts=config.max_restarts,
@@ -127,35 +141,26 @@ def make(args: argparse.Namespace, program: Program | None = None) -> LaunchPlan
         workers=workers,
         address=address,
         master_port=_master_port(args),
-        rank_hint=values.node_rank(int(args.node_rank), high),
+        rank_hint=flag_types.node_rank(int(args.node_rank), high),
         shutdown_timeout_s=_shutdown_timeout(args.shutdown_timeout),
-        hang_timeout_s=values.hang_timeout(args.hang_timeout),
+        hang_timeout_s=flag_types.hang_timeout(args.hang_timeout),
         signals=_signals(args.signals_to_handle),
-        log_dir=values.folder("--log-dir", args.log_dir, make=not args.dry_run),
-        redirects=Choice.parse(str(args.redirects), "--redirects"),
-        tee=Choice.parse(str(args.tee), "--tee"),
+        log_dir=flag_types.folder("--log-dir", args.log_dir, make=not args.dry_run),
+        redirects=StreamSelection.parse(str(args.redirects), "--redirects"),
+        tee=StreamSelection.parse(str(args.tee), "--tee"),
         global_ranks=args.log_ranks == "global",
         shown_ranks=_ranks("--local-ranks-filter", args.local_ranks_filter, workers),
         shown_global_ranks=_ranks("--ranks-filter", args.ranks_filter),
         filters=_filters(args),
         prefix=args.log_line_prefix_template or env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or "",
-        event_log=values.output_file("--event-log", args.event_log, make=not args.dry_run),
+        event_log=flag_types.output_file("--event-log", args.event_log, make=not args.dry_run),
+        health_port=flag_types.port("--health-port", int(args.health_port)),
+        termination_message=Path(args.termination_message) if args.termination_message else None,
         notice=notice,
     )
 
 
 # ------------------------------------------------------------------------------------------------ size
-
-
-def _nodes(text: str) -> tuple[int, int]:
-    try:
-        low, _, high = text.partition(":")
-        result = int(low), int(high or low)
-    except ValueError:
-        result = (0, 0)
-    if not 1 <= result[0] <= result[1]:
-        raise UsageError(f"--nnodes: expected a number or MIN:MAX with 1 <= MIN <= MAX, got {text!r}")
-    return result
 
 
 def _workers(text: str) -> int:
@@ -298,33 +303,33 @@ def _meeting(args: argparse.Namespace, most: int, conf: dict[str, float], words:
         if args.node_rank < 0:
             raise UsageError("--rdzv-backend static: expected --node-rank 0, 1, ... on each node")
         # rank 0's port is the workers' own: the agents meet one above it
-        endpoint = endpoint or f"{args.master_addr}:{_master_port(args, 65534) + 1}"
+        master = host_port.host(args.master_addr, "--master-addr")
+        endpoint = endpoint or host_port.join(master, _master_port(args, host_port.MAX_PORT - 1) + 1)
         backend, is_host = "embedded", args.node_rank == 0
     elif (name or "embedded") in _BACKENDS:
         backend = _BACKENDS[name or "embedded"]
-        if backend == "embedded" and endpoint.endswith(":0"):
-            # any free port: nobody else could know it, so nothing needs to listen
-            _refuse_unknown_port(endpoint, args.nnodes, most)
-            backend, endpoint = "standalone", ""
-        elif not endpoint:
+        if not endpoint:
             raise UsageError(
                 f"--nnodes {args.nnodes} with backend {backend}: expected --rdzv-endpoint, the same on all nodes"
             )
     else:
         raise UsageError(f"--rdzv-backend: expected embedded, c10d, etcd, file or static, got {name!r}")
-    login = values.Login()
-    if backend == "embedded" and ("@" in endpoint or "://" in endpoint):
-        raise UsageError(
-            f"--rdzv-endpoint {without_password(endpoint)}: expected HOST:PORT; users are for --rdzv-backend etcd"
-        )
+    login = flag_types.Login()
+    if backend == "embedded":
+        place = _place(endpoint)
+        endpoint = str(place)
+        if place.port == 0:  # any free port: nobody else could know it, so nothing needs to listen
+            _refuse_unknown_port(place, args.nnodes, most)
+            backend, endpoint = "standalone", ""
     if backend == "etcd":
-        endpoint, login = values.etcd(endpoint, words)
+        endpoint, login = flag_types.etcd(endpoint, words)
+        _etcd_members(endpoint)
     elif words:
         raise UsageError(f"--rdzv-conf: {', '.join(words)} is for --rdzv-backend etcd, this is {backend}")
     return Meeting(
         login=login,
         backend=backend,  # type: ignore[arg-type]  # one of the names above
-        endpoint=_with_port(endpoint) if backend == "embedded" else endpoint,
+        endpoint=endpoint,
         is_host=is_host,
         connect_timeout_s=conf.get("read_timeout", 30.0),
         join_timeout_s=conf.get("join_timeout", 600.0),
@@ -332,71 +337,84 @@ def _meeting(args: argparse.Namespace, most: int, conf: dict[str, float], words:
     )
 
 
-def _refuse_unknown_port(endpoint: str, nodes: str, most: int) -> None:
+def _refuse_unknown_port(place: HostPort, nodes: str, most: int) -> None:
     if most > 1:
         raise UsageError(
-            f"--rdzv-endpoint {endpoint}: port 0 stands for any free port, but with --nnodes {nodes} the other nodes "
-            f"must know it: name one, such as {endpoint.removesuffix(':0')}:{DEFAULT_PORT}"
+            f"--rdzv-endpoint {place}: port 0 stands for any free port, but with --nnodes {nodes} the other nodes "
+            f"must know it: name one, such as {host_port.join(place.host, EMBEDDED_PORT)}"
         )
 
 
-def _with_port(endpoint: str) -> str:
-    host, colon, port = endpoint.rpartition(":")
-    if not colon or endpoint.endswith("]"):
-        return f"{endpoint}:{DEFAULT_PORT}"
-    if not port.isdecimal() or not 0 < int(port) < 65536 or not host:
-        raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {without_password(endpoint)!r}")
-    return endpoint
+def _place(endpoint: str) -> HostPort:
+    """Where the embedded store is, as --rdzv-endpoint has it."""
+    if "@" in endpoint or "://" in endpoint:
+        raise UsageError(
+            f"--rdzv-endpoint {without_password(endpoint)}: expected HOST:PORT; users are for --rdzv-backend etcd"
+        )
+    return host_port.parse(endpoint, "--rdzv-endpoint", default_port=EMBEDDED_PORT, lowest_port=0)
 
 
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """("host", port) of "host:port"; brackets around an IPv6 address are dropped."""
-    host, _, port = endpoint.rpartition(":")
-    return host.strip("[]"), int(port)
+def _etcd_members(endpoint: str) -> list[HostPort]:
+    """Where the members of an etcd are, as --rdzv-endpoint has them when the login is taken out of it."""
+    hosts = endpoint.rpartition("://")[2].partition("?")[0]
+    return endpoints_of(hosts, "--rdzv-endpoint", DEFAULT_PORTS["etcd"])
 
 
-def _own_address(args: argparse.Namespace, meeting: Meeting, secret: str, several: bool) -> str:
+def _own_address(local_addr: str | None, meeting: Meeting, secret: str, several: bool) -> str:
     """Where other nodes reach this one; loopback when nobody else takes part."""
-    if args.local_addr:
-        return str(args.local_addr)
+    if local_addr:
+        return _known_to_others(local_addr, f"--local-addr {local_addr}", secret) if several else local_addr
     if meeting.backend == "standalone":
         return "127.0.0.1"
     if meeting.backend == "file":  # a folder leads nowhere; without a secret only nodes of one machine may meet
         return addresses.outward() if several and secret else "127.0.0.1"
-    target = meeting.endpoint.rpartition("://")[2].partition("?")[0].partition(",")[0]
-    host, port = split_endpoint(_with_port(target))
+    host, port = _etcd_members(meeting.endpoint)[0] if meeting.backend == "etcd" else meeting.place
+    if several and addresses.is_loopback_name(host):
+        return _known_to_others(host, f"--rdzv-endpoint {meeting.endpoint}", secret)
     try:
         return address_towards(host, port)
     except OSError as error:
         raise UsageError(f"--rdzv-endpoint {meeting.endpoint}: no way to {host}: {error.strerror or error}") from None
 
 
-def _reachable(meeting: Meeting, local_addr: str | None, *, several: bool) -> Meeting:
-    """`meeting`, and where this host's own name stands for loopback here (/etc/hosts), an address others know it by.
+def _reachable(meeting: Meeting, local_addr: str | None, secret: str) -> Meeting:
+    """`meeting`, and where this host's own name stands for loopback here (/etc/hosts), an address others know it by."""
+    if meeting.backend != "embedded" or not addresses.is_loopback_name(meeting.place.host):
+        return meeting
+    if local_addr and (secret or is_on_loopback(local_addr)):  # the latter: all nodes are meant to run here
+        own = local_addr if secret else meeting.place.host
+    else:
+        own = _known_to_others(meeting.place.host, f"--rdzv-endpoint {meeting.endpoint}", secret)
+    return replace(meeting, endpoint=host_port.join(own, meeting.place.port))
 
-    several: whether nodes of other machines may take part (they need a secret).
+
+def _known_to_others(host: str, flag: str, secret: str) -> str:
+    """`host`, but where it is this machine's own name and stands for loopback here, an address others know it by.
+
+    Others means other machines, which take part with a secret only: SecretRequired without one.
     """
-    if meeting.backend != "embedded" or not several:
-        return meeting
-    host, port = split_endpoint(meeting.endpoint)
     if not addresses.is_loopback_name(host):
-        return meeting
-    own = local_addr or addresses.outward()
-    return replace(meeting, endpoint=f"[{own}]:{port}" if ":" in own else f"{own}:{port}")
+        return host
+    if not secret:
+        raise SecretRequired(
+            f"{flag}: on this machine {host} stands for {addresses.address_of(host)} (see /etc/hosts), which no "
+            f"other machine reaches, and beyond loopback a job needs a secret. {_GIVE_A_SECRET}; or, if all nodes run "
+            "on this machine, name localhost instead"
+        )
+    return addresses.outward()
 
 
 def _refuse_open_listening(meeting: Meeting, address: str, secret: str) -> None:
-    if not secret and not is_loopback(address):
+    if not secret and not is_on_loopback(address):
         raise SecretRequired(
             f"this job would listen on {address}, beyond loopback, without a secret: anybody there could take part. "
-            "Give all nodes the same secret (--secret-file FILE or RESILIN_SECRET; "
-            "`openssl rand -hex 32` makes one), or use a loopback endpoint"
+            f"{_GIVE_A_SECRET}, or use a loopback endpoint"
         )
 
 
 def _refuse_serving_elsewhere(meeting: Meeting) -> None:
     if meeting.is_host and meeting.backend == "embedded":
-        host, _ = split_endpoint(meeting.endpoint)
+        host = meeting.place.host
         if not addresses.is_own(host):
             raise UsageError(
                 f"this node (--node-rank 0 or is_host=true) is to serve the store at {meeting.endpoint}, but {host} is "
@@ -406,12 +424,10 @@ def _refuse_serving_elsewhere(meeting: Meeting) -> None:
 
 
 def _secret(args: argparse.Namespace, meeting: Meeting) -> str:
-    if args.secret_file is not None:
-        return read_file(args.secret_file, "--secret-file")
-    given = env.get("RESILIN_SECRET", "") or ""
-    return given or (new_secret() if meeting.backend == "standalone" else "")
+    given = job_secret.given(args.secret_file)
+    return given or (job_secret.new_secret() if meeting.backend == "standalone" else "")
 
 
-def _master_port(args: argparse.Namespace, most: int = 65535) -> int:
+def _master_port(args: argparse.Namespace, most: int = host_port.MAX_PORT) -> int:
     static = args.rdzv_backend == "static" or (args.node_rank >= 0 and not args.rdzv_endpoint)
-    return values.port("--master-port", int(args.master_port or (DEFAULT_MASTER_PORT if static else 0)), most)
+    return flag_types.port("--master-port", int(args.master_port or (DEFAULT_MASTER_PORT if static else 0)), most)

@@ -1,13 +1,14 @@
 """Which command the workers run, as far as files tell that it can run. Imports nothing of the program.
 
 A script or module whose text imports resilin is run in processes in which that is done already, from the first start on
-(`elastic/spawn/warm.py`). `--start-method spawn` has it executed afresh, and so has a text that changes `os.environ`
+(`elastic/spawn/fork_server.py`). `--start-method spawn` has it executed afresh; so has a text that changes `os.environ`
 before it imports resilin: libraries read their variables once, when they are imported.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.util
 import os
 import re
@@ -19,11 +20,14 @@ from pathlib import Path
 from resilin._base import env
 from resilin.elastic.spawn.program import Program
 from resilin.errors import UsageError
-from resilin.launcher import folders
+from resilin.launcher import cwd
 
 _AS_TORCH = "resilin.as_torch"
 _MAX_TEXT_BYTES = 1 << 20
 _IMPORTS_US = re.compile(rb"^[ \t]*(?:import|from)[ \t]+resilin\b", re.MULTILINE)
+_LOADS_ANYTHING = {"importlib", "pickle", "runpy"}
+_LISTEN_NOWHERE = {"resilin", "numpy", "scipy", "ml_dtypes", "cupy", "safetensors", "tqdm"}
+_READ_BYTES = 64 << 10  # of a program: parsing more would delay its start
 _SETS_VARIABLES = re.compile(
     rb"\benviron\s*(?:\[[^\]]*\]\s*\|?=(?!=)|\|=|\.(?:setdefault|update|pop|clear)\()"
     rb"|\bdel[ \t]+(?:os\.)?environ\b|\b(?:put|unset)env\("
@@ -41,7 +45,7 @@ def of(args: argparse.Namespace) -> Program:
         _check_command(name)
         return Program(command=(name, *rest), argv=(name, *rest), warm=False)
     interpreter = env.get("PYTHON_EXEC") or sys.executable
-    folders.absolute(os.curdir if args.module else name, f"module {name} in" if args.module else "script")
+    cwd.absolute(os.curdir if args.module else name, f"module {name} in" if args.module else "script")
     if args.module:
         source = _check_module(name) if interpreter == sys.executable else None  # what it can import, it alone knows
         head: tuple[str, ...] = ("-m", name)
@@ -56,11 +60,31 @@ def of(args: argparse.Namespace) -> Program:
     before = text[: imports_us.start()] if imports_us is not None else text
     warm = is_source and args.start_method != "spawn" and _SETS_VARIABLES.search(before) is None
     early = warm and interpreter == sys.executable and (imports_us is not None or args.as_torch)
+    ours = is_source and (imports_us is not None or args.as_torch) and _is_ours(text, as_torch=args.as_torch)
     if args.as_torch:  # a module of ours runs it
         argv = (_AS_TORCH, *head, *rest)
-        return Program(command=(interpreter, "-u", "-m", *argv), argv=argv, module=True, warm=warm, early=early)
+        command: tuple[str, ...] = (interpreter, "-u", "-m", *argv)
+        return Program(command=command, argv=argv, module=True, warm=warm, early=early, ours=ours)
     command = (interpreter, "-u", *head, *rest)
-    return Program(command=command, argv=(name, *rest), module=args.module, warm=warm, early=early)
+    return Program(command=command, argv=(name, *rest), module=args.module, warm=warm, early=early, ours=ours)
+
+
+def _is_ours(text: bytes, *, as_torch: bool) -> bool:
+    """Whether a program imports nothing that might listen on MASTER_PORT, and does not name that port itself."""
+    if len(text) > _READ_BYTES or b"MASTER_PORT" in text:
+        return False
+    known = (_LISTEN_NOWHERE | sys.stdlib_module_names | ({"torch"} if as_torch else set())) - _LOADS_ANYTHING
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):  # of another interpreter's language
+        return False
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = ["" if node.level else node.module or ""]
+        if not known.issuperset(name.partition(".")[0] for name in names):
+            return False
+    return True
 
 
 def _text(path: str | None) -> bytes:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from resilin._base.clock import SYSTEM, Deadline
-from resilin.elastic.deciding import sizing
+from resilin.elastic.membership import scaling
 from resilin.elastic.records import Node, Wanted
 from resilin.errors import RendezvousClosed, StoreError, UsageError
-from resilin.launcher import jobs
+from resilin.launcher import jobs, output
 from resilin.launcher.jobs import Access, Job
 
 _POLL_S = 0.1
@@ -49,7 +49,7 @@ def drain(args: argparse.Namespace) -> int:
             return _undrained(job, args.node)
         name = _named(job, args.node)
         wanted = replace(job.wanted, drained=tuple(dict.fromkeys((*job.wanted.drained, name))))
-        left = sum(not node.leaving and not sizing.is_drained(node, wanted) for node in job.nodes)
+        left = sum(not node.leaving and not scaling.is_drained(node, wanted) for node in job.nodes)
         if left < job.size[0]:
             raise UsageError(
                 f"without {args.node}, {left} of at least {job.size[0]} nodes would be left: add one, or change the "
@@ -58,7 +58,7 @@ def drain(args: argparse.Namespace) -> int:
         return wanted
 
     def is_so(job: Job) -> bool:
-        return args.undo or not any(_at_work(job, node) for node in job.nodes if sizing.is_drained(node, job.wanted))
+        return args.undo or not any(_at_work(job, node) for node in job.nodes if scaling.is_drained(node, job.wanted))
 
     done = f"{args.node} {'may take part again' if args.undo else 'is drained'}"
     return _change(args, changed, is_so, lambda _: done)
@@ -77,7 +77,7 @@ def scale(args: argparse.Namespace) -> int:
 
     def is_so(job: Job) -> bool:
         low, high = job.size
-        able = sum(not (node.leaving or node.excluded or sizing.is_drained(node, job.wanted)) for node in job.nodes)
+        able = sum(not (node.leaving or node.excluded or scaling.is_drained(node, job.wanted)) for node in job.nodes)
         least = max(low, min(able, high))
         members = len(job.generation.nodes) if job.generation is not None else 0
         return sum(_at_work(job, node) for node in job.nodes) <= high and (members >= least or _is_full(job))
@@ -104,9 +104,11 @@ def _change(
             SYSTEM.sleep(_POLL_S)
             job = jobs.read(access, name)
         if args.timeout and not is_so(job):
-            print(f"asked, but after {args.timeout:g} s it is not so yet: `resilin status {name}` shows who takes part")
+            output.show(
+                f"asked, but after {args.timeout:g} s it is not so yet: `resilin status {name}` shows who takes part"
+            )
             return 1
-    print(done(job) if args.timeout else f"asked: {done(job)}")
+    output.show(done(job) if args.timeout else f"asked: {done(job)}")
     return 0
 
 

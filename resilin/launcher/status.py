@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
 
-from resilin.elastic.deciding import sizing
+from resilin.elastic.membership import scaling
 from resilin.elastic.records import Generation, Node
-from resilin.launcher import jobs
+from resilin.launcher import jobs, output
 from resilin.launcher.jobs import Job
 
 
@@ -22,7 +21,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the job; RendezvousError (exit code 4) when there is no such job."""
     with jobs.opened(args) as (access, name):
         job = jobs.read(access, name)
-    print(json.dumps(as_json(job), indent=2) if args.json else "\n".join(lines(job)))
+    if args.json:
+        output.show_json(as_json(job), indent=2)
+    else:
+        output.show(*lines(job))
     return 0
 
 
@@ -59,7 +61,7 @@ def headline(job: Job) -> str:
 
 def notes(job: Job, node: Node) -> list[str]:
     """What is special about a node."""
-    drained = sizing.is_drained(node, job.wanted)
+    drained = scaling.is_drained(node, job.wanted)
     outside = job.generation is not None and node.id not in job.generation.nodes
     found = (
         ("leads", node.id == job.leader),

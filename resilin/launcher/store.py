@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from resilin._base import descriptors, env
-from resilin._base.secret import read_file
+from resilin._base import descriptors
+from resilin._base import secret as job_secret
+from resilin.launcher import flag_types, output
+from resilin.store.connect import EMBEDDED_PORT
 from resilin.store.memory import MemoryStore
 
-DEFAULT_PORT = 29400  # where elastic-run looks when its endpoint names no port
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -24,11 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "serve",
         help="serve the embedded store until SIGTERM",
         description="Serve the embedded store: etcd v3's API over memory. elastic-run joins it with "
-        "--rdzv-backend embedded --rdzv-endpoint HOST:PORT; etcdctl can look in with --user resilin:SECRET. "
+        "--rdzv-backend embedded --rdzv-endpoint HOST:PORT; etcdctl can look in, from this host, with --user "
+        "resilin:SECRET. "
         "Without a secret it listens on loopback alone, and serves processes of its own user and of root.",
     )
-    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    serve.add_argument("--port", type=int, default=DEFAULT_PORT, help="port, 0: any free one (default: %(default)s)")
+    serve.add_argument("--host", default="127.0.0.1", help="name or address to listen on (default: %(default)s)")
+    serve.add_argument("--port", type=int, default=EMBEDDED_PORT, help="port, 0: any free one (default: %(default)s)")
     serve.add_argument(
         "--secret-file",
         metavar="FILE",
@@ -43,14 +45,13 @@ def run(args: argparse.Namespace) -> int:
     """
     from resilin.store.server import StoreServer  # loads grpc (60 to 100 ms), which no other subcommand needs
 
+    flag_types.port("--port", args.port)
     descriptors.raise_limit()
-    secret = env.get("RESILIN_SECRET") if args.secret_file is None else read_file(args.secret_file, "--secret-file")
+    secret = job_secret.given(args.secret_file) or None
     with _stop_signals() as wait, MemoryStore() as state, StoreServer(state, args.host, args.port, secret) as server:
         user = "--user resilin:SECRET " if secret else ""
         endpoint = server.url.removeprefix("embedded://")
-        print(
-            f"serving {server.url}  (look in: etcdctl --endpoints {endpoint} {user}get --prefix /resilin/)", flush=True
-        )
+        output.show(f"serving {server.url}  (look in: etcdctl --endpoints {endpoint} {user}get --prefix /resilin/)")
         wait()
     return 0
 

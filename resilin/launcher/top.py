@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping
 
 from resilin._base.clock import SYSTEM, Deadline
+from resilin._base.text import visible
 from resilin.elastic.records import Live
-from resilin.launcher import jobs, status
+from resilin.launcher import jobs, output, status
 from resilin.launcher.jobs import Access, Job
 
-_HOME_AND_CLEAR = "\x1b[H\x1b[J"
 _COLUMNS = ("rank", "node", "slot", "pid", "state", "step", "steps/s", "at")
 _FIRST_S = 4.0  # how long the nodes may take to say twice where their workers are
 _POLL_S = 0.25
@@ -74,9 +73,9 @@ class Rates:
 def _show(job: Job, rates: Rates, *, as_json: bool, clear: bool) -> None:
     if as_json:
         found = [{"node": node, "slot": slot, "steps_per_s": rate} for (node, slot), rate in rates.per_s.items()]
-        print(json.dumps({**status.as_json(job), "rates": found}), flush=True)
+        output.show_json({**status.as_json(job), "rates": found})
         return
-    print((_HOME_AND_CLEAR if clear else "") + "\n".join(table(job, rates)), flush=True)
+    output.show(*table(job, rates), clear=clear)
 
 
 def table(job: Job, rates: Rates) -> list[str]:
@@ -93,7 +92,8 @@ def table(job: Job, rates: Rates) -> list[str]:
             state = ", ".join([slot.state, *(note for note in status.notes(job, node) if note != "leads")])
             rows.append((rank, (node.host, slot.index, slot.pid or "", state, step, *shown)))
     rows.sort(key=lambda row: (row[0] is None, row[0]))
-    cells = [_COLUMNS, *(("-" if rank is None else str(rank), *map(str, rest)) for rank, rest in rows)]
+    cells: list[tuple[str, ...]] = [_COLUMNS]
+    cells += [("-" if rank is None else str(rank), *(visible(str(each)) for each in rest)) for rank, rest in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(len(_COLUMNS))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
     said_last = [(node.host, job.live[node.id].failure) for node in job.nodes if node.id in job.live]

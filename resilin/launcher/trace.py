@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from resilin._base import flight, flight_folder
+from resilin._base import flight, flight_folder, private_files
 from resilin._base.clock import SYSTEM
 from resilin._base.flight import Flight
-from resilin.elastic.hangs import flights
-from resilin.elastic.hangs.flights import Group, Wait
+from resilin._base.private_files import NotOurs
+from resilin.elastic.hangs import flight_analysis
+from resilin.elastic.hangs.flight_analysis import Group, Wait
 from resilin.errors import UsageError
-from resilin.launcher import flight_report
+from resilin.launcher import flight_report, output
 from resilin.launcher.flight_report import Verdict
 
 _AFTER_S = 5.0
@@ -52,28 +52,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report, worst group first. UsageError (exit code 2) without a file or a group that was asked for."""
-    read, notes = _read(args.folder or [flight_folder.default()])
+    read, notes = _read(args.folder or [_own_folder()])
     now = SYSTEM.wall()
-    jobs = flights.jobs(flights.groups(read))
+    jobs = flight_analysis.jobs(flight_analysis.groups(read))
     chosen = jobs if args.all else [job for i, job in enumerate(jobs) if i == 0 or _lives(job)]
     left_out = len(jobs) - len(chosen)
-    found = [group for job in chosen for group in (job if args.all else flights.newest(job))]
+    found = [group for job in chosen for group in (job if args.all else flight_analysis.newest(job))]
     _check_names(args.group, found, left_out)
     found = [group for group in found if not args.group or group.name in args.group]
     _check_ranks(args.ranks, found)
-    ring = flights.cycle(found, now - args.after)
+    ring = flight_analysis.cycle(found, now - args.after)
     judged = sorted(found, key=lambda group: _rank(group, found, now, args.after))
     if args.json:
-        print(json.dumps(_as_json(judged, ring, read, notes, now, args.after), indent=2))
+        output.show_json(_as_json(judged, ring, read, notes, now, args.after), indent=2)
     else:
         lines = [flight_report.deadlock(ring)] if ring else []
         lines += _report(judged, found, now, args) + notes
         if left_out:
             lines.append(f"older jobs in these files: {left_out}, shown with --all")
         lines += _calls(read, args)
-        print("\n".join(lines))
+        output.show(*lines)
     bad = ring or any(flight_report.verdict(group, now, args.after) >= Verdict.FAILED for group in found)
     return 1 if bad else 0
+
+
+def _own_folder() -> Path:
+    """The folder of this user's files. UsageError when another user may have put files there."""
+    place = flight_folder.default()
+    try:
+        private_files.check_own_folder(place, others_may_read=True)
+    except FileNotFoundError:
+        pass  # told with what is expected there
+    except NotOurs as error:
+        raise UsageError(str(error)) from None
+    return place
 
 
 def _check_names(wanted: Sequence[str], found: Sequence[Group], left_out: int) -> None:

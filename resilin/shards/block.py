@@ -31,8 +31,12 @@ class Sharder(Protocol):
     def leave(self, shard: Shard) -> None:
         """It ended well."""
 
-    def abandon(self) -> None:
-        """It ended by an error: the step's partial sums mean nothing any more."""
+    def abandon(self, left: bool = False) -> None:
+        """It ended by an error: the step's partial sums mean nothing any more.
+
+        left: the loop that opened it was left, by `break` or an error. Nobody can tell, so what comes next is refused,
+        unless it is a step's first shard.
+        """
 
 
 @contextlib.contextmanager
@@ -52,6 +56,9 @@ def computing(sharder: Sharder, shard: Shard) -> Iterator[None]:
         with rng.keyed(shard.step, shard.number):
             yield
         sharder.leave(shard)
+    except GeneratorExit:  # the block is a generator's
+        sharder.abandon(left=True)
+        raise
     except BaseException:
         sharder.abandon()
         raise

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core.tensor import Tensor
-from resilin.dist.tree import Plan
+from resilin.distributed.wire.shard_tree import Plan
 from resilin.errors import CollectiveMismatch
-from resilin.shards.partials import Array, Partials, put
+from resilin.shards.tree_sum import Array, TreeSum, put
 
 
 class Row:
@@ -54,7 +54,7 @@ class RunSum:
 
     def __init__(self, make: Callable[[], Row], plan: Plan, group: dist.ProcessGroup) -> None:
         self._plan, self._group = plan, group
-        self._partials = Partials(plan, group.rank(), make)
+        self._partials = TreeSum(plan, group.rank(), make)
 
     def add(self, shard: int, weight: float, changes: Sequence[Array]) -> None:
         """See Sum."""

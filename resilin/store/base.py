@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Self
 
 from resilin.errors import UsageError
@@ -169,6 +169,8 @@ class TxnResult:
     succeeded: bool
     revision: int
     results: tuple[OpResult, ...]
+    store: int = field(default=0, compare=False)
+    """Which store answered: one that has taken the place of another has another number. 0: it does not say."""
 
 
 EventsCallback = Callable[[Sequence[Event]], None]

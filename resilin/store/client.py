@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from resilin._base import secret as job_secret
 from resilin.errors import UsageError
 from resilin.store.base import Compare, ErrorCallback, EventsCallback, Lease, Op, Store, TxnResult, Watch
 from resilin.store.convert import compare_to_wire, op_to_wire, result_from_wire
@@ -34,6 +35,7 @@ class ClientStore(Store):
         own_only: bool = False,
     ) -> None:
         login: Login | None = None
+        secret = job_secret.checked(secret or "", "ClientStore: secret") or None
         if secret is not None and user is not None:
             raise UsageError("store: expected a secret or a user with password, got both")
         if secret is not None:
@@ -67,7 +69,7 @@ class ClientStore(Store):
         writes = any(op.kind != "range" for op in (*then, *orelse))
         answer = self._transport.call("Txn", request, repeatable=not (compare and writes))
         results = tuple(result_from_wire(response) for response in answer.responses)
-        return TxnResult(answer.succeeded, answer.header.revision, results)
+        return TxnResult(answer.succeeded, answer.header.revision, results, int(answer.header.cluster_id))
 
     def lease(self, ttl_s: float, on_lost: Callable[[], None] | None = None) -> Lease:
         """As `Store.lease`; granted in whole seconds."""

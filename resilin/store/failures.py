@@ -8,7 +8,7 @@ from resilin.errors import Compacted, LeaseLost, ResilinError, StoreError, Store
 from resilin.store.state import FutureRevision
 
 
-class Verdict(Enum):
+class RetryVerdict(Enum):
     """What to do after a failed call."""
 
     UNSENT = auto()
@@ -35,18 +35,18 @@ _STALE_TEXTS = ("invalid auth token", "revision of auth store is old", "user nam
 _TRANSIENT = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "UNKNOWN", "ABORTED"})
 
 
-def judge(code: str, details: str) -> Verdict:
+def judge(code: str, details: str) -> RetryVerdict:
     """The verdict on a call that failed with gRPC status `code` and text `details`."""
     text = details.lower()
     if any(stale in text for stale in _STALE_TEXTS):
-        return Verdict.STALE_TOKEN
+        return RetryVerdict.STALE_TOKEN
     if code == "RESOURCE_EXHAUSTED" and "too many requests" in text:  # etcd applies its log too slowly just now
-        return Verdict.UNSENT
+        return RetryVerdict.UNSENT
     if code not in _TRANSIENT:
-        return Verdict.FINAL
+        return RetryVerdict.FINAL
     if code == "UNAVAILABLE" and any(unsent in text for unsent in _UNSENT_TEXTS):
-        return Verdict.UNSENT
-    return Verdict.UNKNOWN
+        return RetryVerdict.UNSENT
+    return RetryVerdict.UNKNOWN
 
 
 def to_error(method: str, endpoint: str, code: str, details: str) -> ResilinError:
@@ -64,7 +64,7 @@ def to_error(method: str, endpoint: str, code: str, details: str) -> ResilinErro
     if (
         code in ("UNAUTHENTICATED", "PERMISSION_DENIED")
         or "authentication failed" in text
-        or judge(code, text) is (Verdict.STALE_TOKEN)
+        or judge(code, text) is (RetryVerdict.STALE_TOKEN)
     ):
         return StoreRefused(f"{where}: give this process the store's own secret, or user and password")
     if "authentication is not enabled" in text:

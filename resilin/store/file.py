@@ -24,15 +24,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from resilin._base import log
+from resilin._base import log, private_files
 from resilin._base.clock import SYSTEM, Clock, Deadline
+from resilin._base.private_files import NotOurs
 from resilin._base.threads import OwnedThread
-from resilin.errors import Compacted, StoreError, UsageError
+from resilin.errors import Compacted, StoreError, StoreRefused, UsageError
 from resilin.store import records
 from resilin.store.base import Compare, ErrorCallback, Event, EventsCallback, Lease, Op, Store, TxnResult, Watch
-from resilin.store.hub import Hub
 from resilin.store.journal import Journal
 from resilin.store.memory import MemoryStore
+from resilin.store.shared_state import SharedState
 from resilin.store.state import Batch, StoreState
 
 _log = log.logger("store.file")
@@ -52,8 +53,9 @@ class _Sighting:
 
 
 class FileStore(Store):
-    """A store in `folder`, which is made if need be. Who may write the folder may steer the job: mode 0700, or a
-    group's.
+    """A store in `folder`, which is made if need be, and is one user's alone: who may write there steers the job.
+
+    StoreRefused when folder or files are another user's, or others may write them.
 
     Slower than a server (a call locks and reads a file), and watches are late by up to `POLL_S`.
     """
@@ -85,7 +87,7 @@ class FileStore(Store):
             changing = [op for op in ops if self._changes(op)]
             if changing:
                 self._append(records.write(changing))
-            return self._hub.txn(compare, then, orelse)
+            return self._shared_state.txn(compare, then, orelse)
 
     def lease(self, ttl_s: float, on_lost: Callable[[], None] | None = None) -> Lease:
         """As `Store.lease`."""
@@ -95,7 +97,7 @@ class FileStore(Store):
         with self._synced(exclusive=True):
             self._write_beat(lease)
             self._append(records.grant(lease.id, ttl_s))
-            self._hub.grant(ttl_s, lease.id, held=True)
+            self._shared_state.grant(ttl_s, lease.id, held=True)
             self._leases[lease.id] = lease
         return lease
 
@@ -115,7 +117,7 @@ class FileStore(Store):
     def compact(self, revision: int) -> None:
         """As `Store.compact`."""
         with self._synced(exclusive=True):
-            self._hub.compact(revision)  # first: it refuses what cannot be done
+            self._shared_state.compact(revision)  # first: it refuses what cannot be done
             self._append(records.compact(revision))
 
     def close(self) -> None:
@@ -129,7 +131,7 @@ class FileStore(Store):
         if thread is not None:
             thread.join()
         self._replica.close()
-        self._hub.close()
+        self._shared_state.close()
         self._journal.close()
 
     def __repr__(self) -> str:
@@ -139,8 +141,8 @@ class FileStore(Store):
 
     def _set_state(self, state: StoreState) -> None:
         self._state = state
-        self._hub = Hub(self._clock, state)
-        self._replica = MemoryStore(self._clock, hub=self._hub)
+        self._shared_state = SharedState(self._clock, state)
+        self._replica = MemoryStore(self._clock, hub=self._shared_state)
 
     @contextmanager
     def _synced(self, exclusive: bool, lock_s: float | None = None) -> Iterator[None]:
@@ -154,6 +156,8 @@ class FileStore(Store):
                     for is_first, record in self._journal.read():
                         self._apply(is_first, record)
                     yield
+            except NotOurs as error:
+                raise StoreRefused(f"file store: {error}") from None
             except OSError as error:
                 raise StoreError(f"file store {self._journal.folder}: {error.strerror or error}") from error
             if self._state.leases():
@@ -164,14 +168,14 @@ class FileStore(Store):
         if is_first:
             self._apply_snapshot(record)
         elif "w" in record:
-            self._hub.txn((), records.ops(record))
+            self._shared_state.txn((), records.ops(record))
         elif "g" in record:
             lease_id, ttl_s = record["g"]
-            self._hub.grant(ttl_s, lease_id, held=True)
+            self._shared_state.grant(ttl_s, lease_id, held=True)
         elif "x" in record:
-            self._hub.revoke(record["x"])
+            self._shared_state.revoke(record["x"])
         else:
-            self._hub.compact(record["c"])
+            self._shared_state.compact(record["c"])
 
     def _apply_snapshot(self, snapshot: dict[str, Any]) -> None:
         """Catch up over a replaced journal: through its history if that reaches back to where we are."""
@@ -194,12 +198,12 @@ class FileStore(Store):
         live = {lease_id: ttl_s for lease_id, ttl_s in snapshot["leases"]}
         named = {event.kv.lease for batch in missed for event in batch.events if event.kv.lease}
         for lease_id in (named | set(live)) - {record.id for record in self._state.leases()}:
-            self._hub.grant(live.get(lease_id, 1.0), lease_id, held=True)
+            self._shared_state.grant(live.get(lease_id, 1.0), lease_id, held=True)
         for batch in missed:
-            self._hub.txn((), [_as_op(event) for event in batch.events])
+            self._shared_state.txn((), [_as_op(event) for event in batch.events])
         for record in self._state.leases():
             if record.id not in live:
-                self._hub.revoke(record.id)  # its keys went with the revisions above
+                self._shared_state.revoke(record.id)  # its keys went with the revisions above
 
     def _changes(self, op: Op) -> bool:
         return op.kind == "put" or (op.kind == "delete" and self._state.range(op.key, op.end, limit=1).count > 0)
@@ -220,7 +224,7 @@ class FileStore(Store):
     def _end_lease(self, lease_id: int) -> None:
         if self._state.lease(lease_id) is not None:
             self._append(records.end(lease_id))
-            self._hub.revoke(lease_id)
+            self._shared_state.revoke(lease_id)
         self._sightings.pop(lease_id, None)
         with suppress(FileNotFoundError):  # another process cleaned up
             os.unlink(self._beat_path(lease_id))
@@ -238,7 +242,7 @@ class FileStore(Store):
 
     def _write_beat(self, lease: _FileLease) -> None:
         lease.counter += 1
-        fd = os.open(self._beat_path(lease.id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = private_files.open_file(self._beat_path(lease.id), os.O_WRONLY | os.O_CREAT, tighten=True)
         try:
             os.pwrite(fd, _COUNTER.pack(lease.counter), 0)
         finally:
@@ -247,7 +251,7 @@ class FileStore(Store):
 
     def _read_beat(self, lease_id: int) -> int:
         try:
-            with open(self._beat_path(lease_id), "rb") as file:
+            with open(private_files.open_file(self._beat_path(lease_id), os.O_RDONLY, tighten=True), "rb") as file:
                 data = file.read(_COUNTER.size)
         except FileNotFoundError:
             return -1

@@ -26,7 +26,9 @@ from collections.abc import Sequence
 
 from resilin._base import descriptors, log, socket_owners
 from resilin._base.clock import SYSTEM
+from resilin._base.host import is_loopback
 from resilin._base.threads import OwnedThread
+from resilin.store import token
 
 _log = log.logger("store.server")
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"  # what every connection of HTTP/2 begins with (RFC 9113, 3.4)
@@ -71,8 +73,21 @@ class Connection:
         self.head = bytearray()  # of PREFACE
         self.outer = _End(sock, self)
         self.inner: _End | None = None
+        self.given = token.Given()  # guarded by the gate that fills it
         self._ends = sock.getpeername(), sock.getsockname()
         self._user: int | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Of the other end."""
+        host, port = self._ends[0][:2]
+        return str(host).removeprefix("::ffff:"), int(port)
+
+    @property
+    def same_host(self) -> bool:
+        """Whether the other end is on this host, too: what it sends passes no network."""
+        theirs, ours = self._ends
+        return is_loopback(self.address[0]) or theirs[0] == ours[0]
 
     def user(self) -> int | None:
         """The user of the process at the other end, as this host's kernel knows it; None when it does not."""
@@ -347,10 +362,14 @@ class FrontProxy:
                 return True
             connection.received += count
             self._strange_bytes += count
-            fits = connection.received <= MAX_STRANGE_BYTES and self._strange_bytes <= MAX_STRANGE_BYTES_OF_ALL
-        if not fits:
-            self._drop(connection, "they sent too much before a call was let in")
-        return fits
+            greedy = None
+            if connection.received > MAX_STRANGE_BYTES:
+                greedy = connection
+            elif self._strange_bytes > MAX_STRANGE_BYTES_OF_ALL:  # who sent most goes, not who asks just now
+                greedy = max(self._strangers, key=lambda stranger: stranger.received)
+        if greedy is not None:
+            self._drop(greedy, "they sent too much before a call was let in")
+        return greedy is not connection
 
     def _look_at_strangers(self) -> None:
         now = SYSTEM.monotonic()

@@ -5,6 +5,8 @@ File: 16 random bytes that no other file has (inode numbers are used again), the
 Record: 4 bytes length, 4 bytes CRC-32 of the payload (both big-endian), the payload: one JSON object. The first record
 of a file is a snapshot of everything; a new file replaces the old one by rename. A record cut short by a dying writer
 is the last one: readers ignore it, the next writer cuts it off. All access happens under `lock`.
+
+Folder and files are one user's alone: who can write the journal steers the job, and who can open `lock` can keep it.
 """
 
 from __future__ import annotations
@@ -19,14 +21,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from resilin._base.clock import SYSTEM, Deadline
-from resilin.errors import StoreError, StoreTimeout
+from resilin._base import json_text, private_files
+from resilin._base.clock import Deadline
+from resilin._base.private_files import NotOurs
+from resilin.errors import StoreError, StoreRefused, StoreTimeout
 
 _ID_BYTES = 16
 _HEADER = struct.Struct(">II")
 MAX_RECORD_BYTES = 64 << 20
 _NAME = "journal"
-LOCK_POLL_S = 0.002  # flock has no deadline of its own, and over NFS nothing tells when a lock becomes free
+LOCK_POLL_S = 0.002
 
 
 def holds_store(folder: str) -> bool:
@@ -43,9 +47,12 @@ class Journal:
         """Bytes read so far of the present file."""
         self._path = os.path.join(folder, _NAME)
         self._id = b""
+        self._lock_path = os.path.join(folder, "lock")
         try:
-            os.makedirs(folder, exist_ok=True)
-            self._lock_fd = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            private_files.named_folder(folder)
+            self._lock_fd = private_files.open_file(self._lock_path, os.O_RDWR | os.O_CREAT, tighten=True)
+        except NotOurs as error:
+            raise StoreRefused(f"file store: {error}") from None
         except OSError as error:
             raise StoreError(f"file store: cannot use folder {folder}: {error.strerror}") from None
 
@@ -55,18 +62,16 @@ class Journal:
 
     @contextmanager
     def lock(self, deadline: Deadline, exclusive: bool) -> Iterator[None]:
-        """Hold the folder's lock; StoreTimeout when another process keeps it past the deadline."""
-        mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
-        while True:
-            try:
-                fcntl.flock(self._lock_fd, mode | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if deadline.passed():
-                    raise StoreTimeout(
-                        f"file store {self.folder}: another process held the lock for {deadline.seconds} s"
-                    ) from None
-                SYSTEM.sleep(LOCK_POLL_S)
+        """Hold the folder's lock.
+
+        StoreTimeout when another process keeps it past the deadline; StoreRefused when another user does.
+        """
+        try:
+            private_files.lock(self._lock_fd, self._lock_path, deadline, exclusive=exclusive, poll_s=LOCK_POLL_S)
+        except TimeoutError as error:
+            raise StoreTimeout(f"file store: {error}") from None
+        except NotOurs as error:
+            raise StoreRefused(f"file store: {error}") from None
         try:
             yield
         finally:
@@ -75,7 +80,7 @@ class Journal:
     def changed(self) -> bool:
         """Whether there is something new to read. Opens the file: NFS looks at the server then, not at its cache."""
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = private_files.open_file(self._path, os.O_RDONLY, tighten=True)
         except FileNotFoundError:
             return False
         try:
@@ -86,10 +91,10 @@ class Journal:
     def read(self) -> Iterator[tuple[bool, dict[str, Any]]]:
         """The records not read yet, each with whether it is the first one of its file."""
         try:
-            file = open(self._path, "rb")  # noqa: SIM115 - closed below, only the opening may find nothing
+            fd = private_files.open_file(self._path, os.O_RDONLY, tighten=True)
         except FileNotFoundError:
             return
-        with file:
+        with open(fd, "rb") as file:
             found = file.read(_ID_BYTES)
             if found != self._id:
                 self._id, self.size_bytes = found, _ID_BYTES
@@ -99,7 +104,7 @@ class Journal:
         while (end := self._record_end(data, start)) is not None:
             is_first = self.size_bytes == _ID_BYTES
             self.size_bytes += end - start
-            yield is_first, json.loads(data[start + _HEADER.size : end])
+            yield is_first, self._parsed(data[start + _HEADER.size : end])
             start = end
 
     def _record_end(self, data: bytes, start: int) -> int | None:
@@ -113,7 +118,16 @@ class Journal:
             return int(end)
         if end == len(data):
             return None
-        raise StoreError(
+        raise self._damaged()
+
+    def _parsed(self, data: bytes) -> Any:
+        try:
+            return json_text.parse(data)
+        except ValueError:
+            raise self._damaged() from None
+
+    def _damaged(self) -> StoreError:
+        return StoreError(
             f"file store {self.folder}: the journal is damaged at byte {self.size_bytes}; remove the folder when no "
             "process of the job runs any more"
         )
@@ -121,7 +135,7 @@ class Journal:
     def append(self, record: dict[str, Any]) -> None:
         """Add one record after everything was read, under the exclusive lock. Not synced to disk: a machine that
         crashes takes its processes with it, and one that only loses a process keeps its page cache."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        fd = private_files.open_file(self._path, os.O_RDWR, tighten=True)
         try:
             os.ftruncate(fd, self.size_bytes)  # a record cut short by a writer that died
             data = _encode(record)
@@ -135,14 +149,9 @@ class Journal:
 
     def replace(self, snapshot: dict[str, Any]) -> None:
         """Start a new file with `snapshot`, under the exclusive lock."""
-        fresh = f"{self._path}.new"
         new_id = secrets.token_bytes(_ID_BYTES)
         data = new_id + _encode(snapshot)
-        with open(fresh, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(fresh, self._path)
+        private_files.replace_file(self._path, data, scratch=f"{self._path}.new", sync=True)
         self._id = new_id
         self.size_bytes = len(data)
 

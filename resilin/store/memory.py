@@ -21,7 +21,7 @@ from resilin.store.base import (
     prefix_range,
 )
 from resilin.store.dispatch import Dispatcher
-from resilin.store.hub import Hub, Subscription
+from resilin.store.shared_state import SharedState, Subscription
 from resilin.store.state import HISTORY_BYTES, HISTORY_EVENTS, StoreState
 
 
@@ -39,10 +39,10 @@ class MemoryStore(Store):
         history_events: int = HISTORY_EVENTS,
         history_bytes: int = HISTORY_BYTES,
         *,
-        hub: Hub | None = None,
+        hub: SharedState | None = None,
     ) -> None:
         """A new, empty store; or, with `hub`, another view of data that somebody else owns and closes."""
-        self.hub = hub or Hub(clock, StoreState(history_events, history_bytes))
+        self.hub = hub or SharedState(clock, StoreState(history_events, history_bytes))
         self._owns_hub = hub is None
         self._lock = threading.Lock()
         self._dispatcher = Dispatcher("store-memory")

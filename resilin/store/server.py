@@ -1,9 +1,9 @@
 """The embedded server: etcd v3's gRPC API over a `MemoryStore`, so one client serves both and `etcdctl` can look in.
 
-With a secret, Authenticate (see `store.token`) is the only call a stranger gets an answer to, and nothing else of a
-request is decoded before its token was checked. Without one the server refuses to listen beyond loopback, and a call
-is let in when the kernel says that the connection's other end is a process of this one's user, or root's. Who waits in
-front of both: `store.front_proxy`.
+With a secret, Authenticate (see `store.token` and `store.gate`) is the only call a stranger gets an answer to, and
+nothing else of a request is decoded before its token was checked. Without one the server refuses to listen beyond
+loopback, and a call is let in when the kernel says that the connection's other end is a process of this one's user, or
+root's. Who waits in front of both: `store.front_proxy`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,23 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NoReturn
 from urllib.parse import quote
 
 from google.protobuf.message import DecodeError
 
-from resilin._base.host import is_loopback
+from resilin._base import host_port
+from resilin._base import secret as job_secret
+from resilin._base.host import is_on_loopback
+from resilin._base.owned_folder import PREFIX, OwnedFolder
 from resilin._base.threads import OwnedThread
 from resilin.errors import Compacted, LeaseLost, SecretRequired, StoreError, UsageError
+from resilin.store import token
 from resilin.store.front_proxy import Connection, FrontProxy
+from resilin.store.gate import Gate
 from resilin.store.grpc_quiet import grpc
 from resilin.store.memory import MemoryStore
-from resilin.store.messages import METHODS, cls, path
+from resilin.store.messages import METHODS, cls, new, path
 from resilin.store.pool import DaemonPool
 from resilin.store.service import Rejected, Service
 from resilin.store.state import FutureRevision
@@ -35,7 +39,6 @@ from resilin.store.watch_stream import WatchStream
 MAX_MESSAGE_BYTES = 4 << 20  # control data; etcd itself takes 1.5 MiB
 GRACE_S = 0.2  # for calls under way; they take microseconds, only streams of foreign clients are cut after it
 STOP_S = 5.0
-_TOKENS_KEPT = 1024
 _SOCKET_PATH_CHARS = 60  # the path of a Unix socket has 107, and some are the folder's own
 _ADVICE = {
     errno.EADDRINUSE: "stop what uses the port (another node with --node-rank 0 on this host?), or choose another one",
@@ -53,27 +56,32 @@ _OPTIONS = (
 )
 
 
+class PortTaken(UsageError):
+    """Somebody else listens on the store's port, or has just taken it."""
+
+
 class StoreServer:
     """Serves the data of `state`, which its owner may go on using directly and closes after the server.
 
-    `port` 0 takes a free one. Raises SecretRequired for a host beyond loopback without a secret, UsageError when the
-    address is taken or not ours.
+    `port` 0 takes a free one. Raises SecretRequired for a host beyond loopback without a secret, PortTaken when another
+    process has the port, UsageError when the address is not ours or cannot be used, or the secret is too short.
     """
 
     def __init__(self, state: MemoryStore, host: str = "127.0.0.1", port: int = 0, secret: str | None = None) -> None:
-        if secret is None and not is_loopback(host):
+        secret = job_secret.checked(secret or "", "StoreServer: secret") or None
+        self.host = host = host_port.host(host, "the store listens on")
+        if secret is None and not is_on_loopback(host):
             raise SecretRequired(
                 f"the store would listen on {host}, beyond loopback, without a secret: anybody there could steer the "
                 "job. Give the job a secret, or listen on 127.0.0.1"
             )
-        self.host = host
-        self._hub = state.hub
+        self._shared_state = state.hub
         self._pool = DaemonPool("store-server")
         self._server: Any = grpc.server(self._pool, options=_OPTIONS)
-        self._router = _Router(state, secret)
-        self._server.add_generic_rpc_handlers((self._router,))
         sockets = _listen(host, port)
         self.port = int(sockets[0].getsockname()[1])
+        self._router = _Router(state, secret, host_port.join(host, self.port))
+        self._server.add_generic_rpc_handlers((self._router,))
         self._closed = False
         self._front = self._open(sockets)
 
@@ -81,8 +89,8 @@ class StoreServer:
         """Start to serve. grpc listens in a folder of this user's alone, which is not needed once it is found."""
         roomy = len(tempfile.gettempdir()) < _SOCKET_PATH_CHARS
         try:
-            with tempfile.TemporaryDirectory(prefix="resilin-store-", dir=None if roomy else "/tmp") as folder:
-                path = str(Path(folder, "grpc"))
+            with OwnedFolder(f"{PREFIX}-store-", None if roomy else "/tmp") as folder:
+                path = str(folder / "grpc")
                 self._server.add_insecure_port(f"unix:{quote(path)}")
                 self._router.front = front = FrontProxy(sockets, path)
             self._server.start()
@@ -95,7 +103,7 @@ class StoreServer:
     @property
     def url(self) -> str:
         """What `connect` takes, e.g. "embedded://127.0.0.1:4001"."""
-        return f"embedded://{self.host}:{self.port}"
+        return f"embedded://{host_port.join(self.host, self.port)}"
 
     def close(self) -> None:
         """Stop serving: open calls are cut, clients reconnect to whoever serves next. The data stays with its owner."""
@@ -116,7 +124,7 @@ class StoreServer:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<StoreServer {self.host}:{self.port} revision={self._hub.revision}>"
+        return f"<StoreServer {host_port.join(self.host, self.port)} revision={self._shared_state.revision}>"
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
@@ -136,8 +144,9 @@ def _listen(host: str, port: int) -> list[socket.socket]:
     except OSError as error:  # lost a race for the port since the check
         for sock in sockets:
             sock.close()
-        why = f"the store cannot listen on {address}:{port}: {error.strerror}; choose another port"
-        raise UsageError(why) from None
+        kind = PortTaken if error.errno == errno.EADDRINUSE else UsageError
+        advice = _ADVICE.get(error.errno or 0, "choose another address or port")
+        raise kind(f"the store cannot listen on {host_port.join(address, port)}: {error.strerror}; {advice}") from None
     return sockets
 
 
@@ -160,27 +169,32 @@ def _check_free(host: str, port: int) -> list[str]:
                 probe.bind(address)
             usable.append(str(address[0]))
         except OSError as error:
-            problem = problem or error
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):  # taken at one of them: all are refused
+            foreign = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+            problem = (problem or error) if foreign else error  # one of an address of ours tells more
+            if not foreign:  # taken at one of them: all are refused
                 usable.clear()
                 break
     if usable:
         return list(dict.fromkeys(usable))
     why, number = getattr(problem, "strerror", None) or problem, getattr(problem, "errno", None)
     advice = _ADVICE.get(number or 0, "choose another address or port")
-    raise UsageError(f"the store cannot listen on {host}:{port}: {why}; {advice}")
+    error_kind = PortTaken if number == errno.EADDRINUSE else UsageError
+    raise error_kind(f"the store cannot listen on {host_port.join(host, port)}: {why}; {advice}")
+
+
+Metadata = tuple[tuple[str, str], ...]
 
 
 class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type hints
     """Finds the handler of a method. Handlers take and give raw bytes: nothing is decoded before the token is
     checked."""
 
-    def __init__(self, state: MemoryStore, secret: str | None) -> None:
-        self._hub = state.hub
-        self._service = Service(state.hub, secret)
+    def __init__(self, state: MemoryStore, secret: str | None, at: str) -> None:
+        self._shared_state = state.hub
+        self._service = Service(state.hub)
+        self._gate = Gate(secret, at)
         self._open = secret is None
         self.front: FrontProxy | None = None  # set before the first call can come
-        self._admitted: set[str | None] = set()  # tokens checked before; bounded
         self._streams: set[WatchStream] = set()  # guarded by _streams_lock
         self._streams_lock = threading.Lock()
         self._finished = False  # guarded by _streams_lock
@@ -203,13 +217,15 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
             return grpc.stream_stream_rpc_method_handler(self._watch)
         if method == "LeaseKeepAlive":
             return grpc.stream_stream_rpc_method_handler(self._keep_alive)
-        act, request_cls = self._service.handlers[method], cls(METHODS[method][1])
-        is_open = method == "Authenticate"
+        request_cls = cls(METHODS[method][1])
+        act = None if method == "Authenticate" else self._service.handlers[method]
 
         def handle(raw: bytes, context: Any) -> bytes:
             try:
-                if not is_open:
-                    self._authorize(context)
+                if act is None:
+                    return self._authenticate(request_cls.FromString(raw), context)
+                if proof := self._authorize(context):
+                    context.set_trailing_metadata(proof)
                 response: bytes = act(request_cls.FromString(raw)).SerializeToString()
                 return response
             except (StoreError, UsageError, DecodeError) as error:
@@ -217,33 +233,35 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
 
         return grpc.unary_unary_rpc_method_handler(handle)
 
-    def _authorize(self, context: Any) -> None:
-        """Let the call in, and its connection be no stranger's any more; or raise Rejected."""
+    def _authenticate(self, request: Any, context: Any) -> bytes:
+        answer = self._gate.authenticate(self._connection(context), request.name, request.password)
+        response: bytes = new("AuthenticateResponse", token=answer).SerializeToString()  # strangers hear no revision
+        return response
+
+    def _connection(self, context: Any) -> Connection:
         assert self.front is not None
         connection = self.front.connection(context.peer())
         if connection is None:
             raise Rejected("UNAVAILABLE", "the connection is closed")
-        if self._open:
-            if not connection.admitted:
-                _require_same_user(connection)
-        else:
-            self._check_token(context)
-        if not connection.admitted:
-            self.front.admit(connection)
+        return connection
 
-    def _check_token(self, context: Any) -> None:
-        presented = next((value for key, value in context.invocation_metadata() if key == "token"), None)
-        if presented in self._admitted:
-            return
-        self._service.admit(presented)
-        if len(self._admitted) >= _TOKENS_KEPT:
-            self._admitted.clear()
-        self._admitted.add(presented)
+    def _authorize(self, context: Any) -> Metadata:
+        """Let the call in, and its connection be no stranger's any more; or raise Rejected. What its answer brings."""
+        connection, proof = self._connection(context), ""
+        if not self._open:
+            presented = next((value for key, value in context.invocation_metadata() if key == "token"), None)
+            proof = self._gate.admit(connection, presented)
+        elif not connection.admitted:
+            _require_same_user(connection)
+        if not connection.admitted:
+            assert self.front is not None
+            self.front.admit(connection)
+        return ((token.PROOF_KEY, proof),) if proof else ()
 
     def _keep_alive(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         request_cls = cls("LeaseKeepAliveRequest")
         try:
-            self._authorize(context)
+            context.send_initial_metadata(self._authorize(context))
             for raw in requests:
                 yield self._service.keep_alive(request_cls.FromString(raw)).SerializeToString()
         except (StoreError, DecodeError) as error:
@@ -251,10 +269,10 @@ class _Router(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no type
 
     def _watch(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         try:
-            self._authorize(context)
+            context.send_initial_metadata(self._authorize(context))
         except StoreError as error:
             _abort(context, error)
-        stream = WatchStream(self._hub)
+        stream = WatchStream(self._shared_state)
         reader = OwnedThread("store-watch-reader", lambda: _read(requests, stream))
         with self._streams_lock:
             self._streams.add(stream)

@@ -1,17 +1,16 @@
-"""etcd's gRPC services on top of a `Hub`: requests in, responses out. Knows nothing of sockets or threads."""
+"""etcd's gRPC services on top of a `SharedState`: requests in, responses out. Knows nothing of sockets or threads."""
 
 from __future__ import annotations
 
-import hmac
 import math
 from collections.abc import Callable
 from typing import Any
 
 from resilin.errors import LeaseLost, StoreError
-from resilin.store import convert, token
+from resilin.store import convert
 from resilin.store.base import to_bytes
-from resilin.store.hub import Hub
 from resilin.store.messages import new
+from resilin.store.shared_state import SharedState
 
 VERSION = "3.5.0"  # the etcd API spoken; tools choose what they may ask by it
 
@@ -25,11 +24,10 @@ class Rejected(StoreError):
 
 
 class Service:
-    """The unary calls of KV, Lease, Auth and Maintenance. `handlers` maps method names to functions of one request."""
+    """The unary calls of KV, Lease and Maintenance. `handlers` maps method names to functions of one request."""
 
-    def __init__(self, hub: Hub, secret: str | None) -> None:
-        self._hub = hub
-        self._secret = secret
+    def __init__(self, hub: SharedState) -> None:
+        self._shared_state = hub
         self.handlers: dict[str, Callable[[Any], Any]] = {
             "Range": self._range,
             "Put": self._put,
@@ -40,7 +38,6 @@ class Service:
             "LeaseRevoke": self._lease_revoke,
             "LeaseTimeToLive": self._lease_time_to_live,
             "LeaseLeases": self._lease_leases,
-            "Authenticate": self._authenticate,
             "Alarm": self._alarm,
             "Status": self._status,
         }
@@ -49,63 +46,54 @@ class Service:
         """The header of a response; `cluster_id` tells a restarted, empty store from this one."""
         return new(
             "ResponseHeader",
-            cluster_id=self._hub.id,
+            cluster_id=self._shared_state.id,
             member_id=1,
-            revision=self._hub.revision if revision is None else revision,
+            revision=self._shared_state.revision if revision is None else revision,
             raft_term=1,
         )
 
-    def admit(self, presented: str | None) -> None:
-        """Let a call with this token pass, or raise Rejected."""
-        if self._secret is None:
-            return
-        if presented is None:
-            raise Rejected("INVALID_ARGUMENT", "user name is empty")  # etcd's words for a call without a token
-        if not token.is_valid(self._secret, presented):
-            raise Rejected("UNAUTHENTICATED", "invalid auth token")
-
     def keep_alive(self, request: Any) -> Any:
         """The answer to one request of a LeaseKeepAlive stream; TTL 0: the lease is gone."""
-        ttl_s = self._hub.renew(request.ID)
+        ttl_s = self._shared_state.renew(request.ID)
         return new("LeaseKeepAliveResponse", header=self.header(), ID=request.ID, TTL=math.ceil(ttl_s))
 
     def _range(self, request: Any) -> Any:
-        result = self._hub.txn((), (convert.range_from_wire(request),))
+        result = self._shared_state.txn((), (convert.range_from_wire(request),))
         return convert.range_to_wire(request, result.results[0], self.header(result.revision))
 
     def _put(self, request: Any) -> Any:
-        result = self._hub.txn((), (convert.put_from_wire(request),))
+        result = self._shared_state.txn((), (convert.put_from_wire(request),))
         return convert.put_to_wire(request, result.results[0], self.header(result.revision))
 
     def _delete_range(self, request: Any) -> Any:
-        result = self._hub.txn((), (convert.delete_from_wire(request),))
+        result = self._shared_state.txn((), (convert.delete_from_wire(request),))
         return convert.delete_to_wire(request, result.results[0], self.header(result.revision))
 
     def _txn(self, request: Any) -> Any:
         compare = [convert.compare_from_wire(condition) for condition in request.compare]
         then = [convert.op_from_wire(op) for op in request.success]
         orelse = [convert.op_from_wire(op) for op in request.failure]
-        result = self._hub.txn(compare, then, orelse)
+        result = self._shared_state.txn(compare, then, orelse)
         header = self.header(result.revision)
         asked = request.success if result.succeeded else request.failure
         responses = [convert.result_to_wire(op, given, header) for op, given in zip(asked, result.results, strict=True)]
         return new("TxnResponse", header=header, succeeded=result.succeeded, responses=responses)
 
     def _compact(self, request: Any) -> Any:
-        self._hub.compact(request.revision)
+        self._shared_state.compact(request.revision)
         return new("CompactionResponse", header=self.header())
 
     def _lease_grant(self, request: Any) -> Any:
-        lease_id = self._hub.grant(float(request.TTL), request.ID)
+        lease_id = self._shared_state.grant(float(request.TTL), request.ID)
         return new("LeaseGrantResponse", header=self.header(), ID=lease_id, TTL=request.TTL)
 
     def _lease_revoke(self, request: Any) -> Any:
-        if not self._hub.revoke(request.ID):
+        if not self._shared_state.revoke(request.ID):
             raise LeaseLost(f"lease {request.ID:x} does not exist")
         return new("LeaseRevokeResponse", header=self.header())
 
     def _lease_time_to_live(self, request: Any) -> Any:
-        found = self._hub.time_to_live(request.ID)
+        found = self._shared_state.time_to_live(request.ID)
         if found is None:
             return new("LeaseTimeToLiveResponse", header=self.header(), ID=request.ID, TTL=-1)
         left, granted, keys = found
@@ -119,27 +107,12 @@ class Service:
         )
 
     def _lease_leases(self, request: Any) -> Any:
-        leases = [new("LeaseStatus", ID=lease_id) for lease_id in self._hub.leases()]
+        leases = [new("LeaseStatus", ID=lease_id) for lease_id in self._shared_state.leases()]
         return new("LeaseLeasesResponse", header=self.header(), leases=leases)
-
-    def _authenticate(self, request: Any) -> Any:
-        if self._secret is None:
-            raise Rejected("FAILED_PRECONDITION", "authentication is not enabled")
-        if request.name == token.HMAC_USER:
-            answer = token.challenge_answer(self._secret, request.password)
-        elif request.name == token.PASSWORD_USER and hmac.compare_digest(
-            request.password.encode(), self._secret.encode()
-        ):
-            answer = token.make_token(self._secret, token.new_nonce(), token.new_nonce())
-        else:
-            answer = None
-        if answer is None:
-            raise Rejected("INVALID_ARGUMENT", "authentication failed, invalid user ID or password")
-        return new("AuthenticateResponse", header=self.header(), token=answer)
 
     def _alarm(self, request: Any) -> Any:
         return new("AlarmResponse", header=self.header())  # no disk, no quorum: nothing to raise one for
 
     def _status(self, request: Any) -> Any:
-        revision = self._hub.revision
+        revision = self._shared_state.revision
         return new("StatusResponse", header=self.header(), version=VERSION, leader=1, raftIndex=revision, raftTerm=1)

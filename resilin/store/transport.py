@@ -6,19 +6,20 @@ Unary calls and streams use separate connections, so a burst of events never del
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from resilin._base import socket_owners
-from resilin._base.clock import Deadline
-from resilin._base.host import is_loopback
+from resilin._base import host_port, socket_owners
+from resilin._base.clock import SYSTEM, Clock, Deadline
+from resilin._base.host import is_on_loopback
 from resilin.errors import ResilinError, StoreAmbiguous, StoreError, StoreRefused, StoreTimeout, UsageError
 from resilin.store import token
-from resilin.store.failures import Verdict, judge, to_error
+from resilin.store.failures import RetryVerdict, judge, to_error
 from resilin.store.grpc_quiet import grpc
 from resilin.store.messages import METHODS, cls, new, path
 
@@ -26,6 +27,9 @@ MAX_MESSAGE_BYTES = 64 << 20  # a range over every key of a large job
 TRIES = 4  # a try gets this part of the deadline: three dead endpoints leave time for a fourth
 BACKOFF_S = (0.01, 0.3)  # first and longest pause between rounds over the endpoints, halved at random
 LOGINS = 3
+RENEW_PART = 0.5  # of a token's life
+AGAIN_S = 5.0  # after a renewal that failed while the old token is good
+STREAMS = ("Watch", "LeaseKeepAlive")
 
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 10_000),  # a dead peer of an idle watch is noticed after 13 s; etcd allows one in 5 s
@@ -41,8 +45,11 @@ _OPTIONS = (
     ("grpc.http2.bdp_probe", 0),  # its pings beside large answers make an etcd close the connection: too_many_pings
 )
 
-Login = Callable[[], tuple[Any, Callable[[str], str]]]
-"""Gives an AuthenticateRequest and the function that turns the answer's token into ours (or raises StoreRefused)."""
+Ask = Callable[[str, str], str]
+"""One call of Authenticate, with user and password, on one connection: the answer's token."""
+Login = Callable[[Ask], token.Session]
+"""Gets in on one connection; StoreRefused when the server does not prove that it knows the secret."""
+_REFUSAL = "the store did not prove that it knows the job's secret: another job's store, or a wrong secret"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,25 +83,20 @@ def _read(file: str | None) -> bytes | None:
 def login_with_secret(secret: str) -> Login:
     """Prove the secret without sending it, and make the server prove it too (see `store.token`)."""
 
-    def login() -> tuple[Any, Callable[[str], str]]:
-        nonce = token.new_nonce()
-
-        def finish(answer: str) -> str:
-            proven = token.token_from_answer(secret, nonce, answer)
-            if proven is None:
-                raise StoreRefused(
-                    "the store did not prove that it knows the job's secret: another job's store, or a wrong secret"
-                )
-            return proven
-
-        return new("AuthenticateRequest", name=token.HMAC_USER, password=nonce), finish
+    def login(ask: Ask) -> token.Session:
+        mine = token.ClientProof(secret)
+        response = mine.respond(ask(token.PROOF_USER, mine.nonce))
+        session = None if response is None else mine.finish(ask(token.PROOF_USER, response))
+        if session is None:
+            raise StoreRefused(_REFUSAL)
+        return session
 
     return login
 
 
 def login_with_password(user: str, password: str) -> Login:
     """etcd's own users."""
-    return lambda: (new("AuthenticateRequest", name=user, password=password), lambda answer: answer)
+    return lambda ask: token.Session(ask(user, password))
 
 
 def require_own_server(address: str, *, answered: bool) -> None:
@@ -102,10 +104,10 @@ def require_own_server(address: str, *, answered: bool) -> None:
 
     answered: somebody has answered there, who has to be found.
     """
-    host, _, port = address.rpartition(":")
+    host, port = host_port.parse(address, "store")
     own, advice = os.geteuid(), "give the store and all that use it one secret (RESILIN_SECRET or --secret-file)"
     try:
-        users = socket_owners.listening_users(host.strip("[]"), int(port))
+        users = socket_owners.listening_users(host, port)
     except OSError as error:
         if answered:
             raise StoreRefused(f"{address}: whose store it is cannot be known here ({error}): {advice}") from None
@@ -124,43 +126,89 @@ class BrokenStream(StoreError):
     """A stream broke; open it again."""
 
 
-class _Endpoint:
-    """One address with its two connections. Made on first use."""
+class _Ticket(NamedTuple):
+    """What a call presents, and the proof that its answer has to bring; empty: none."""
 
-    def __init__(self, address: str, credentials: Any, server_name: str | None) -> None:
-        self.address = address
-        self.failure = "not tried"
-        self.answered = False  # whether the last call got an answer
+    metadata: list[tuple[str, str]]
+    proof: str = ""
+    session: token.Session | None = None
+
+    def proven(self, metadata: Any) -> bool:
+        """Whether an answer with this metadata comes from whom the client logged in at."""
+        given = next((value for key, value in metadata or () if key == token.PROOF_KEY), "")
+        return not self.proof or token.equal(given, self.proof)
+
+
+class _Connection:
+    """One channel to an endpoint, with what it was let in with. Made on first use."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.session: token.Session | None = None  # set under login_lock
+        self.renew_at = self.ends_at = math.inf
+        self.login_lock = threading.Lock()  # one login at a time
+        self._make = make
         self._lock = threading.Lock()
-        self._credentials = credentials
-        self._server_name = server_name
-        self._channels: dict[bool, Any] = {}  # guarded by _lock; by whether it is the one for streams
-        self._streams: set[Any] = set()  # guarded by _lock; open calls
+        self._channel: Any = None  # guarded by _lock
+        self._closed = False  # guarded by _lock
         self._stubs: dict[str, Any] = {}
 
-    def stub(self, method: str, streaming: bool) -> Any:
+    def stub(self, method: str) -> Any:
         stub = self._stubs.get(method)
         if stub is None:
             _, request, response = METHODS[method]
-            channel = self._channel(streaming)
-            make = channel.stream_stream if streaming else channel.unary_unary
+            channel = self._open()
+            make = channel.stream_stream if method in STREAMS else channel.unary_unary
             stub = make(path(method), cls(request).SerializeToString, cls(response).FromString)
             self._stubs[method] = stub
         return stub
 
-    def _channel(self, streaming: bool) -> Any:
+    def let_in(self, session: token.Session, begun: float) -> None:
+        """begun: when the login was, at the latest: we take its end for earlier than the server does."""
+        life_s = math.inf if session.life_s is None else session.life_s
+        self.renew_at, self.ends_at = begun + life_s * RENEW_PART, begun + life_s
+        self.session = session
+
+    def drop(self, ticket: _Ticket) -> None:
+        """What this call presented is not good any more."""
+        if self.session is ticket.session:
+            self.session = None
+
+    def _open(self) -> Any:
         with self._lock:
-            channel = self._channels.get(streaming)
-            if channel is None:
-                options: list[tuple[str, Any]] = list(_OPTIONS)
-                if self._credentials is None:
-                    channel = grpc.insecure_channel(self.address, options)
-                else:
-                    if self._server_name:
-                        options.append(("grpc.ssl_target_name_override", self._server_name))
-                    channel = grpc.secure_channel(self.address, self._credentials, options)
-                self._channels[streaming] = channel
-            return channel
+            if self._channel is None:
+                if self._closed:
+                    raise ValueError("the channel is closed")
+                self._channel = self._make()
+            return self._channel
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._channel is not None:
+                self._channel.close()
+
+
+class _Endpoint:
+    """One address with its two connections."""
+
+    def __init__(self, address: str, credentials: Any, server_name: str | None) -> None:
+        self.address = address
+        self.host = host_port.parse(address, "store endpoint").host
+        self.failure = "not tried"
+        self.answered = False  # whether the last call got an answer
+        self.calls, self.watching = _Connection(self._channel), _Connection(self._channel)
+        self._lock = threading.Lock()
+        self._credentials = credentials
+        self._server_name = server_name
+        self._streams: set[Any] = set()  # guarded by _lock; open calls
+
+    def _channel(self) -> Any:
+        options: list[tuple[str, Any]] = list(_OPTIONS)
+        if self._credentials is None:
+            return grpc.insecure_channel(self.address, options)
+        if self._server_name:
+            options.append(("grpc.ssl_target_name_override", self._server_name))
+        return grpc.secure_channel(self.address, self._credentials, options)
 
     def keep(self, stream: Any) -> None:
         with self._lock:
@@ -178,9 +226,8 @@ class _Endpoint:
             stream.cancel()
 
     def close(self) -> None:
-        with self._lock:
-            for channel in self._channels.values():
-                channel.close()
+        self.calls.close()
+        self.watching.close()
 
 
 class Transport:
@@ -193,18 +240,18 @@ class Transport:
         login: Login | None = None,
         tls: Tls | None = None,
         own_only: bool = False,
+        clock: Clock = SYSTEM,
     ) -> None:
-        """own_only: a store of loopback has to be this user's, or root's."""
+        """own_only: a store of loopback has to be this user's, or root's. clock: for the life of tokens."""
         if not endpoints:
             raise UsageError("store: expected at least one endpoint host:port")
         self.timeout_s = timeout_s
+        self._clock = clock
         credentials, server_name = (None, None) if tls is None else (tls.credentials(), tls.server_name)
         self._endpoints = [_Endpoint(address, credentials, server_name) for address in endpoints]
         self._current = random.randrange(len(endpoints))  # spreads clients over the endpoints
         self._own_only = own_only
         self._login = login
-        self._token: str | None = None
-        self._login_lock = threading.Lock()  # one login at a time
         self._closed = threading.Event()
         self.cluster = 0
         """Which store gave the last answer: one that was replaced counts its revisions anew. 0: none has answered."""
@@ -227,8 +274,8 @@ class Transport:
         """
         deadline = Deadline(self.timeout_s if timeout_s is None else timeout_s)
         if not repeatable and not self._endpoints[self._current].answered:
-            self._call("Status", new("StatusRequest"), deadline, repeatable=True, authenticated=True)
-        return self._call(method, request, deadline, repeatable=repeatable, authenticated=True)
+            self._call("Status", new("StatusRequest"), deadline, repeatable=True)
+        return self._call(method, request, deadline, repeatable=repeatable)
 
     def stream(self, method: str, requests: Iterator[Any], timeout_s: float | None = None) -> Iterator[Any]:
         """The answers of a two-way stream at the current endpoint, until it breaks or ends.
@@ -236,19 +283,27 @@ class Transport:
         Raises BrokenStream when another try may do better (at another endpoint, or with a new token), StoreRefused and
         other StoreErrors when none would.
         """
-        metadata = [*self._metadata(Deadline(self.timeout_s)), ("hasleader", "true")]
         self._check_open()
         endpoint = self._endpoints[self._current]
         self._check_whose(endpoint)
+        ticket, proven = _Ticket([]), True
         try:
-            call = endpoint.stub(method, True)(requests, timeout=timeout_s, metadata=metadata)
-        except ValueError as failure:  # the channel was closed under us
-            raise BrokenStream(f"{method} at {endpoint.address}: {failure}") from None
+            ticket = self._ticket(endpoint.watching, Deadline(self.timeout_s))
+            metadata = [*ticket.metadata, ("hasleader", "true")]
+            call = endpoint.watching.stub(method)(requests, timeout=timeout_s, metadata=metadata)
+        except (grpc.RpcError, ValueError) as failure:  # ValueError: the channel was closed under us
+            raise self._stream_error(method, endpoint, ticket, proven, failure) from None
         endpoint.keep(call)
         try:
-            yield from call
+            proven = not ticket.proof or ticket.proven(call.initial_metadata())  # waits for them
+            if proven:
+                yield from call
+            else:
+                next(call, None)  # the error, mostly: the token is not good there
+                endpoint.watching.drop(ticket)
+                raise BrokenStream(f"{method} at {endpoint.address}: {_REFUSAL}")
         except grpc.RpcError as failure:
-            raise self._stream_error(method, endpoint, *_status(failure)) from None
+            raise self._stream_error(method, endpoint, ticket, proven, failure) from None
         finally:
             endpoint.drop(call)
             call.cancel()  # nothing to a call that has ended
@@ -268,33 +323,37 @@ class Transport:
 
     # -- inside
 
-    def _call(self, method: str, request: Any, deadline: Deadline, *, repeatable: bool, authenticated: bool) -> Any:
+    def _call(self, method: str, request: Any, deadline: Deadline, *, repeatable: bool) -> Any:
         logins = attempt = 0
         while True:
             self._check_open()
-            metadata = self._metadata(deadline) if authenticated else None
             endpoint = self._endpoints[self._current]
             self._check_whose(endpoint)
+            ticket: _Ticket | None = None
             try:
-                stub = endpoint.stub(method, False)
-                answer = stub(request, timeout=self._try_s(deadline, repeatable), metadata=metadata)
+                ticket = self._ticket(endpoint.calls, deadline)
+                limit, stub = self._try_s(deadline, repeatable), endpoint.calls.stub(method)
+                answer, call = stub.with_call(request, timeout=limit, metadata=ticket.metadata)
             except (grpc.RpcError, ValueError) as failure:  # ValueError: the channel was closed under us
                 self._check_open()
                 code, details = _status(failure)
+                verdict = self._judge(code, details, ticket is None or ticket.proven(_trailing(failure)))
             else:
-                self._check_whose(endpoint, answered=True)
-                endpoint.answered, self.cluster = True, answer.header.cluster_id
-                return answer
-            verdict = judge(code, details)
-            if verdict is Verdict.FINAL or (verdict is Verdict.STALE_TOKEN and self._login is None):
-                raise to_error(method, endpoint.address, code, details)
-            if verdict is Verdict.STALE_TOKEN:
-                self._token, logins = None, logins + 1
-                if logins >= LOGINS:
-                    raise to_error(method, endpoint.address, code, details)
-                continue
+                if ticket.proven(call.trailing_metadata()):
+                    self._check_whose(endpoint, answered=True)
+                    endpoint.answered, self.cluster = True, answer.header.cluster_id
+                    return answer
+                code, details, verdict = "UNAUTHENTICATED", _REFUSAL, RetryVerdict.STALE_TOKEN
+            if verdict is RetryVerdict.STALE_TOKEN:
+                logins += 1
+                if ticket is not None:
+                    endpoint.calls.drop(ticket)
+                if logins < LOGINS:
+                    continue
+            if verdict in (RetryVerdict.FINAL, RetryVerdict.STALE_TOKEN):
+                raise to_error("Authenticate" if ticket is None else method, endpoint.address, code, details)
             self._leave(endpoint, f"{code} {details}")
-            if verdict is Verdict.UNKNOWN and not repeatable:
+            if ticket is not None and verdict is RetryVerdict.UNKNOWN and not repeatable:
                 raise StoreAmbiguous(
                     f"{method} at {endpoint.address}: sent, but the answer was lost ({code} {details}); it may or may "
                     "not have happened: read the key again before repeating it"
@@ -307,15 +366,27 @@ class Transport:
 
     def _check_whose(self, endpoint: _Endpoint, *, answered: bool = False) -> None:
         """Before the first call to an endpoint, and after it; both again after each that got no answer."""
-        if self._own_only and not endpoint.answered and is_loopback(endpoint.address.rpartition(":")[0].strip("[]")):
+        if self._own_only and not endpoint.answered and is_on_loopback(endpoint.host):
             require_own_server(endpoint.address, answered=answered)
 
-    def _stream_error(self, method: str, endpoint: _Endpoint, code: str, details: str) -> ResilinError:
+    def _judge(self, code: str, details: str, proven: bool) -> RetryVerdict:
+        """proven: it was said by whom we logged in at, or by grpc itself."""
         verdict = judge(code, details)
-        if verdict is Verdict.FINAL or (verdict is Verdict.STALE_TOKEN and self._login is None):
+        if verdict is RetryVerdict.FINAL and not proven:  # another one may listen there now: the next login tells
+            return RetryVerdict.STALE_TOKEN
+        if verdict is RetryVerdict.STALE_TOKEN and self._login is None:
+            return RetryVerdict.FINAL
+        return verdict
+
+    def _stream_error(
+        self, method: str, endpoint: _Endpoint, ticket: _Ticket, proven: bool, failure: Exception
+    ) -> ResilinError:
+        code, details = _status(failure)
+        verdict = self._judge(code, details, proven)
+        if verdict is RetryVerdict.FINAL:
             return to_error(method, endpoint.address, code, details)
-        if verdict is Verdict.STALE_TOKEN:
-            self._token = None
+        if verdict is RetryVerdict.STALE_TOKEN:
+            endpoint.watching.drop(ticket)
         else:
             self._leave(endpoint, f"{code} {details}")
         return BrokenStream(f"{method} at {endpoint.address}: {code} {details}")
@@ -328,18 +399,39 @@ class Transport:
         share = (deadline.seconds or 0.0) / (TRIES if repeatable else TRIES / 2)
         return min(left, max(share, 0.05))
 
-    def _metadata(self, deadline: Deadline) -> list[tuple[str, str]]:
+    def _ticket(self, connection: _Connection, deadline: Deadline) -> _Ticket:
+        """For a call on `connection`; logs in where that is due. RpcError when it fails, StoreRefused: no proof."""
         if self._login is None:
-            return []
-        current = self._token
-        if current is None:
-            with self._login_lock:
-                current = self._token
-                if current is None:
-                    request, finish = self._login()
-                    answer = self._call("Authenticate", request, deadline, repeatable=True, authenticated=False)
-                    current = self._token = finish(answer.token)
-        return [("token", current)]
+            return _Ticket([])
+        session = connection.session
+        if session is None or self._clock.monotonic() >= connection.renew_at:
+            with connection.login_lock:
+                session = connection.session
+                if session is None or self._clock.monotonic() >= connection.renew_at:
+                    session = self._log_in(self._login, session, connection, deadline)
+        presented, proof = session.present()
+        return _Ticket([("token", presented)], proof, session)
+
+    def _log_in(
+        self, login: Login, old: token.Session | None, connection: _Connection, deadline: Deadline
+    ) -> token.Session:
+        """A new session. Where it cannot be had just now, the old one, as long as that is good."""
+
+        def ask(user: str, password: str) -> str:
+            request = new("AuthenticateRequest", name=user, password=password)
+            return str(connection.stub("Authenticate")(request, timeout=self._try_s(deadline, True)).token)
+
+        begun = self._clock.monotonic()
+        try:
+            session = login(ask)
+        except grpc.RpcError as failure:
+            now = self._clock.monotonic()
+            if old is None or now >= connection.ends_at or judge(*_status(failure)) is RetryVerdict.FINAL:
+                raise
+            connection.renew_at = now + AGAIN_S
+            return old
+        connection.let_in(session, begun)
+        return session
 
     def _leave(self, endpoint: _Endpoint, failure: str) -> None:
         endpoint.answered = False
@@ -358,6 +450,10 @@ class Transport:
             f"{method}: no endpoint of the store answered within {deadline.seconds:g} s ({tried}). "
             "Is the store running, and can this host reach it?"
         )
+
+
+def _trailing(failure: Any) -> Any:
+    return failure.trailing_metadata() if hasattr(failure, "trailing_metadata") else ()
 
 
 def _status(failure: Any) -> tuple[str, str]:

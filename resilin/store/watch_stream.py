@@ -9,8 +9,8 @@ from typing import Any
 from resilin.errors import Compacted
 from resilin.store.base import Event, to_text
 from resilin.store.convert import event_to_wire
-from resilin.store.hub import Hub, Subscription
 from resilin.store.messages import new
+from resilin.store.shared_state import SharedState, Subscription
 
 MAX_QUEUED = 10_000  # responses a client may leave unread before its stream is cut; it resumes where it was
 _NO_PUT, _NO_DELETE = 0, 1  # etcd's event filters
@@ -19,8 +19,8 @@ _NO_PUT, _NO_DELETE = 0, 1  # etcd's event filters
 class WatchStream:
     """Feed it requests with `handle`, iterate `responses()`; `finish()` ends the iteration from any thread."""
 
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
+    def __init__(self, hub: SharedState) -> None:
+        self._shared_state = hub
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._watches: dict[int, Subscription] = {}  # touched by the stream's reader only, and after it ended
         self._finished = False
@@ -34,7 +34,7 @@ class WatchStream:
             watch_id = request.cancel_request.watch_id
             subscription = self._watches.pop(watch_id, None)
             if subscription is not None:
-                self._hub.unsubscribe(subscription)
+                self._shared_state.unsubscribe(subscription)
                 self._put(watch_id=watch_id, canceled=True)
         elif kind == "progress_request":  # everything up to this revision is queued already
             self._put(watch_id=-1)
@@ -52,7 +52,7 @@ class WatchStream:
     def release(self) -> None:
         """Drop the subscriptions; called when no request can come any more."""
         for subscription in self._watches.values():
-            self._hub.unsubscribe(subscription)
+            self._shared_state.unsubscribe(subscription)
         self._watches.clear()
 
     def _create(self, request: Any) -> None:
@@ -67,7 +67,7 @@ class WatchStream:
 
         key, end = to_text(request.key) or "\0", to_text(request.range_end)
         try:
-            self._watches[watch_id] = self._hub.subscribe(key, end, request.start_revision or None, sink)
+            self._watches[watch_id] = self._shared_state.subscribe(key, end, request.start_revision or None, sink)
         except Compacted as error:
             reason = "etcdserver: mvcc: required revision has been compacted"
             self._put(watch_id=watch_id, canceled=True, compact_revision=error.revision, cancel_reason=reason)
@@ -82,9 +82,9 @@ class WatchStream:
         hidden = {kind for number, kind in ((_NO_PUT, "put"), (_NO_DELETE, "delete")) if number in filters}
         wire = [event_to_wire(event, with_previous) for event in events if event.kind not in hidden]
         if wire:
-            header = new("ResponseHeader", cluster_id=self._hub.id, revision=events[-1].kv.mod_revision)
+            header = new("ResponseHeader", cluster_id=self._shared_state.id, revision=events[-1].kv.mod_revision)
             self._queue.put(new("WatchResponse", header=header, watch_id=watch_id, events=wire))
 
     def _put(self, **fields: Any) -> None:
-        header = new("ResponseHeader", cluster_id=self._hub.id, revision=self._hub.revision)
+        header = new("ResponseHeader", cluster_id=self._shared_state.id, revision=self._shared_state.revision)
         self._queue.put(new("WatchResponse", header=header, **fields))

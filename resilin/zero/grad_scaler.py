@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.amp import GradScaler
 from resilin.amp.grad_scaler import SteppedOptimizer
 from resilin.errors import UsageTypeError

@@ -1,6 +1,6 @@
 """Whether each parameter had a gradient in a step, as facts that ranks must have alike: else part of it is trained.
 
-They go with what a step, or the forward after it, gathers anyway (`dist.compared`).
+They go with what a step, or the forward after it, gathers anyway (`dist.agreement.compare`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from resilin.core.tensor import Tensor
-from resilin.dist.compared import Facts, Groups
-from resilin.zero import loaded
+from resilin.distributed.agreement.compare import Facts, Groups
+from resilin.zero import loaded_state_check
+from resilin.zero.flat_param import FlatParameter
 from resilin.zero.options import WHY, Options
-from resilin.zero.row import Row
 
 Holders = Mapping[str, Callable[[], Collection[int]]]
 """By the name of a fact: the ranks that have elements of the parameter it is about."""
@@ -51,10 +51,12 @@ class Steps:
         self._about, self._options = about, Options(about)
         self._loaded: Mapping[int, str] = {}  # by number of the parameter: the state that nothing has compared yet
         self._seen: tuple[Facts, list[int], Mapping[int, str]] | None = None
-        self._rows: Sequence[Row] = ()
+        self._rows: Sequence[FlatParameter] = ()
         self._facts = GradientFacts(about, [], WHY, {})
 
-    def facts(self, groups: Sequence[dict[str, Any]], rows: Sequence[Row], updated: Sequence[Tensor]) -> Facts:
+    def facts(
+        self, groups: Sequence[dict[str, Any]], rows: Sequence[FlatParameter], updated: Sequence[Tensor]
+    ) -> Facts:
         """The options of `groups`, which of their parameters, cut into `rows`, are among those `updated`, and the state
         that was loaded, until it has been `compared`."""
         options, ids = self._options.facts(groups), list(map(id, updated))
@@ -79,7 +81,7 @@ class Steps:
             known: dict[str, str] = {}
             for name, param in zip(_names(group), group["params"], strict=True):
                 if (state := self._loaded.get(next(place))) is not None:
-                    known[loaded.fact(name)] = state
+                    known[loaded_state_check.fact(name)] = state
                 if param.numel():  # without elements there is nothing to train
                     known[f"gradient of {name}"] = told(id(param) in updated)
                     holders[f"gradient of {name}{end}"] = functools.partial(_holders, self._rows, param)
@@ -89,14 +91,14 @@ class Steps:
 
 def told(had: bool) -> str:
     """How facts say whether there was a gradient."""
-    return "there" if had else loaded.ABSENT
+    return "there" if had else loaded_state_check.ABSENT
 
 
 def _names(group: Mapping[str, Any]) -> Sequence[str]:
     return group.get("param_names") or [f"parameter {place}" for place in range(len(group["params"]))]
 
 
-def _holders(rows: Sequence[Row], param: Tensor) -> list[int]:
+def _holders(rows: Sequence[FlatParameter], param: Tensor) -> list[int]:
     """The ranks that have elements of `param`."""
     return [
         rank

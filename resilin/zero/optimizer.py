@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-import resilin.dist as dist
-from resilin._base import moments
+import resilin.distributed as dist
+from resilin._base import fault_points
+from resilin.core.argument_checks import flag
 from resilin.core.autograd.grad_mode import enable_grad
 from resilin.core.device import device
-from resilin.core.plain import flag
 from resilin.core.tensor import Tensor
-from resilin.dist.join import Join, Joinable, JoinHook
+from resilin.distributed.agreement.options import options_of
+from resilin.distributed.api.join import Join, Joinable, JoinHook
 from resilin.errors import UsageError
 from resilin.optim import Optimizer
 from resilin.optim.optimizer import Closure, Group, Params
-from resilin.zero import agreement, kinds, state, uneven
-from resilin.zero.content import OptimizerContent
-from resilin.zero.elastic import Survivor
-from resilin.zero.gathering import Gathering, gathering_of
+from resilin.resharding.survivor import Survivor
+from resilin.zero import agreement, state, supported_optimizers, uneven
+from resilin.zero.all_gather import Gathering, gathering_of
+from resilin.zero.flat_param import FlatParameter, check_contiguous, rows_of
 from resilin.zero.gradients import Steps
-from resilin.zero.loaded import described
-from resilin.zero.owned import Owned, options_of
-from resilin.zero.row import Row, check_contiguous, rows_of
+from resilin.zero.loaded_state_check import described
+from resilin.zero.local_optimizer import LocalOptimizer
+from resilin.zero.stage1_state import OptimizerContent
 
 NAME = "ZeroRedundancyOptimizer"
 
@@ -58,8 +59,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     Raises UsageError for arguments without a meaning (UsageTypeError for flags that are neither True nor False),
     CollectiveMismatch (on all ranks) when ranks give different parameters, in the first step parameters with different
     values, in any step different options, states that were loaded with other entries, or a gradient of a parameter on
-    some of the ranks that hold its elements only. Where a rank refuses its arguments the others raise
-    CollectiveMismatch with its reason.
+    some of the ranks that hold its elements only. Where a rank refuses its arguments the others raise an
+    error of the same class, with its reason.
     """
 
     _carries_names = False
@@ -75,19 +76,22 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         buddies: bool = True,
         **defaults: Any,
     ) -> None:
-        with agreement.telling(process_group):
-            kinds.check_class(optimizer_class)
+        with agreement.propagating(process_group):
+            supported_optimizers.check_class(optimizer_class)
             Joinable.__init__(self)
             self.parameters_as_bucket_view = flag(f"{NAME}: parameters_as_bucket_view", parameters_as_bucket_view)
             self.overlap_with_ddp = flag(f"{NAME}: overlap_with_ddp", overlap_with_ddp)
             self.reconfigurable = Survivor(OptimizerContent(self), flag(f"{NAME}: buddies", buddies))
             self._given = process_group is not None
             self._group = agreement.group_of(NAME, process_group)
-            self._optimizer_class, self._whole = optimizer_class, not kinds.is_elementwise(optimizer_class)
+            self._optimizer_class, self._whole = (
+                optimizer_class,
+                not supported_optimizers.is_elementwise(optimizer_class),
+            )
             self._rank = 0 if self._group is None else self._group.rank()
-            self._rows: list[Row] = []
+            self._rows: list[FlatParameter] = []
             self._gatherings: list[Gathering] = []
-            self._owned: Owned | None = None  # None while the base class reads `params`
+            self._owned: LocalOptimizer | None = None  # None while the base class reads `params`
             self._gathered_on: int | None = None  # the global rank whose `state` is whole
             self._begun = False  # whether there is state, or may be
             self._unchecked: list[int] = []  # numbers of parameters whose values were not compared yet
@@ -97,7 +101,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._user_defaults = dict(defaults)
             self._check_divisible()
         self._compare_layout(first=0)
-        self._owned = Owned(optimizer_class, self._user_defaults, self._rank)
+        self._owned = LocalOptimizer(optimizer_class, self._user_defaults, self._rank)
         self._take(self.param_groups, [[param for group in self.param_groups for param in group["params"]]])
         self.defaults = self._owned.optimizer.defaults
 
@@ -106,14 +110,14 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def add_param_group(self, param_group: Group) -> None:
         """Add a group, on all ranks; its parameters form rows of their own. See Optimizer.
 
-        Where a rank refuses it the others raise CollectiveMismatch with its reason, and no rank has added any.
+        Where a rank refuses it the others raise an error of the same class with its reason, and no rank has added any.
         """
         first = len(self.param_groups)
         if self._owned is None:  # the constructor tells what it refuses
             self._append(param_group)
             return
         try:
-            with agreement.telling(self._group, self._asked(first)):
+            with agreement.propagating(self._group, self._asked(first)):
                 self._append(param_group)
                 self._check_divisible(first)
             added = self.param_groups[first:]
@@ -137,7 +141,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         """UsageError for parameters of the groups from `first` on that cannot be cut."""
         before = sum(len(group["params"]) for group in self.param_groups[:first])
         params = self.parameters()[before:]
-        kinds.check_whole(params, self._optimizer_class)
+        supported_optimizers.check_whole(params, self._optimizer_class)
         for number, param in enumerate(params, before):
             check_contiguous(param, number)
 
@@ -161,7 +165,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._gatherings += self._ways(rows)
         self._unchecked += [number for row in rows for number in row.numbers]
 
-    def _ways(self, rows: Sequence[Row]) -> list[Gathering]:
+    def _ways(self, rows: Sequence[FlatParameter]) -> list[Gathering]:
         return [gathering_of(row, self._rank, self.parameters_as_bucket_view) for row in rows if row.world_size > 1]
 
     def parameters(self) -> list[Tensor]:
@@ -169,12 +173,13 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return [param for group in self.param_groups for param in group["params"]]
 
     def _compare_layout(self, first: int) -> None:
-        setting = (
-            f"optimizer_class={self._optimizer_class.__name__}, "
-            f"parameters_as_bucket_view={self.parameters_as_bucket_view}, overlap_with_ddp={self.overlap_with_ddp}"
-        )
+        settings = {
+            "optimizer_class": self._optimizer_class.__name__,
+            "parameters_as_bucket_view": str(self.parameters_as_bucket_view),
+            "overlap_with_ddp": str(self.overlap_with_ddp),
+        }
         if self._group is not None:
-            agreement.check_layout(self.param_groups, first, setting, self._group, self._asked(first))
+            agreement.check_layout(self.param_groups, first, settings, self._group, self._asked(first))
 
     def _compare_values(self) -> None:
         params, numbers = self.parameters(), self._unchecked
@@ -221,7 +226,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     def _advance(self, **kwargs: Any) -> None:
         with agreement.of_call("step"):
             self._compare_values()
-            with agreement.or_abort(self._group):
+            with agreement.abort_on_error(self._group):
                 self._follow()
                 if self._join_config.enable:
                     self._tell_others(kwargs)
@@ -242,7 +247,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         stepping = uneven.who_steps(uneven.JOINED, self.process_group)
         if not any(stepping):
             return
-        with agreement.or_abort(self._group):
+        with agreement.abort_on_error(self._group):
             self._follow()
             source = stepping.index(True)
             gradients, kwargs, used = uneven.listen(self._rows, self.param_groups, source, self.process_group)
@@ -286,10 +291,10 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.reconfigurable.after_update()
         facts = self._steps.facts(self.param_groups, self._rows, written)
         for gathering in self._gatherings:
-            moments.reached("gather")
+            fault_points.reached("gather")
             gathering.run(self.process_group, facts)
         self._steps.compared()
-        moments.reached("gather")
+        fault_points.reached("gather")
         if self._gatherings:
             for param in written:
                 param._bump()
@@ -300,22 +305,23 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         """The ranks that the state is divided among. UsageError when there was none to begin with."""
         if self._group is None:
             raise UsageError(
-                f"{NAME}: there was no process group when it was made; call resilin.dist.init_process_group() first, "
-                "or register it in elastic.State and step inside elastic.run; a single process may make a group of one"
+                f"{NAME}: no process group was there when it was made; call "
+                "resilin.distributed.init_process_group() first, or register it in elastic.State and step inside "
+                "elastic.run; a single process may make a group of one"
             )
         return self._group
 
     @property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[FlatParameter]:
         """All parameters, as they are cut among the ranks."""
         return self._rows
 
-    def rows_for(self, world_size: int) -> list[Row]:
+    def rows_for(self, world_size: int) -> list[FlatParameter]:
         """All parameters, cut for a world of this size."""
         params = self.parameters()
         return rows_of(params, range(len(params)), world_size, self._whole)
 
-    def divide(self, group: dist.ProcessGroup) -> Owned:
+    def divide(self, group: dist.ProcessGroup) -> LocalOptimizer:
         """Cut all parameters for `group`, and own this rank's pieces, without a state."""
         if self._given:
             raise UsageError(
@@ -325,7 +331,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._group, self._rank = group, group.rank()
         self._rows = self.rows_for(group.size())
         self._gatherings = self._ways(self._rows)
-        self._owned = Owned(self._optimizer_class, self._user_defaults, self._rank)
+        self._owned = LocalOptimizer(self._optimizer_class, self._user_defaults, self._rank)
         self._owned.extend(self.param_groups, self._rows)
         self._unchecked = []  # elastic has made them equal
         self._steps.loaded({})
@@ -333,7 +339,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         return self._owned
 
     @property
-    def owned(self) -> Owned:
+    def owned(self) -> LocalOptimizer:
         """What this rank holds."""
         assert self._owned is not None, "made by the constructor"
         return self._owned
@@ -483,7 +489,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         left -= {id(param) for bucket in known for param in bucket}
         rest = [param for param in self.parameters() if id(param) in left]
         self._rows, self._gatherings, self._unchecked = [], [], []
-        self._owned = Owned(self._optimizer_class, self._user_defaults, self._rank)
+        self._owned = LocalOptimizer(self._optimizer_class, self._user_defaults, self._rank)
         self._take(self.param_groups, [params for params in (*known, rest) if params])
 
     def update_early(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:

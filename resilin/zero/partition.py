@@ -13,25 +13,11 @@ Ranges are equally long (`share`), so that one all-gather or reduce-scatter serv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from resilin.errors import UsageError
+from resilin.resharding.state_slices import Piece
 
 BLOCK = 16  # elements: a cache line of float32, so that no two ranks write into one
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The elements [start, stop), in C order, of parameter number `param` of its space."""
-
-    param: int
-    start: int
-    stop: int
-
-    @property
-    def numel(self) -> int:
-        """Number of elements."""
-        return self.stop - self.start
 
 
 def share(total: int, world_size: int, block: int = BLOCK) -> int:

@@ -9,39 +9,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.checkpoint import sliced
 from resilin.checkpoint.sliced import Sliced, Slices
-from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor, wrap
+from resilin.distributed.agreement.guard import abort_group_on_error
 from resilin.errors import ResilinError, UsageError
 from resilin.optim import Optimizer
+from resilin.resharding.state_slices import Piece, Told, counters_of, told_of
 from resilin.zero import agreement
-from resilin.zero.owned import Owned
-from resilin.zero.partition import Piece
-from resilin.zero.row import Held, Row
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What a rank says of one entry of a parameter's state. `dtype` is None for a value."""
-
-    dtype: DType | None
-    shape: tuple[int, ...] | None = None
-    """Of a tensor that one rank has whole; None for a slice."""
-    value: Any = None
-
+from resilin.zero.flat_param import FlatParameter, HeldParameters
+from resilin.zero.local_optimizer import LocalOptimizer
 
 Description = dict[int, dict[str, Told]]
 
 
-class Layout:
+class StateLayout:
     """Where the pieces of all parameters are: what all ranks know of the partition."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[FlatParameter]) -> None:
         self.params: dict[int, Tensor] = {}
         self.owners: dict[int, list[tuple[int, Piece]]] = {}  # by number, in the order of elements
         for row in rows:
@@ -52,12 +40,7 @@ class Layout:
                     self.owners.setdefault(number, []).append((rank, piece))
 
 
-def counters_of(optimizer: Optimizer) -> frozenset[str]:
-    """Names of states that are one number per parameter, whatever its shape."""
-    return frozenset({"step", *optimizer._counters})
-
-
-def describe(owned: Owned) -> Description:
+def describe(owned: LocalOptimizer) -> Description:
     """What this rank has."""
     counters = counters_of(owned.optimizer)
     state = owned.optimizer.state
@@ -70,27 +53,13 @@ def describe(owned: Owned) -> Description:
     }
 
 
-def told_of(piece: Piece, whole: bool, name: str, value: Any, counters: frozenset[str]) -> Told:
-    """What `value`, the entry `name` of the state of a piece, is: a slice, a whole tensor, or a value.
-
-    whole: the parameter is not cut.
-    """
-    if not isinstance(value, Tensor) or name in counters:
-        return Told(None, value=value)
-    if whole:
-        return Told(value.dtype, shape=tuple(value.shape))
-    if value.ndim == 1 and value.numel() == piece.numel:
-        return Told(value.dtype)
-    return Told(None, value=value)
-
-
-def exchange(owned: Owned, layout: Layout, group: dist.ProcessGroup, asked: str) -> Description:
+def exchange(owned: LocalOptimizer, layout: StateLayout, group: dist.ProcessGroup, asked: str) -> Description:
     """What there is on any rank, the same on all, by number; asked: the call that needs it.
 
     Raises CollectiveMismatch (on all ranks) when they ask for different things, ResilinError when owners of one
     parameter differ.
     """
-    everybody: list[Description] = agreement.everybodys(asked, describe(owned), group)
+    everybody: list[Description] = agreement.gather(asked, Description, describe(owned), group)
     found: Description = {}
     for number in sorted(layout.owners):
         entries = [(rank, everybody[rank].get(number, {})) for rank, _ in layout.owners[number]]
@@ -107,19 +76,19 @@ def exchange(owned: Owned, layout: Layout, group: dist.ProcessGroup, asked: str)
 
 
 def consolidate(
-    owned: Owned, rows: Sequence[Row], group: dist.ProcessGroup, target: Any
+    owned: LocalOptimizer, rows: Sequence[FlatParameter], group: dist.ProcessGroup, target: Any
 ) -> dict[Tensor, dict[str, Any]] | None:
     """The whole state by parameter on the global rank `target`, None on the others.
 
     Tensors are sent one by one straight to their places: no rank needs memory for more than what it keeps. Raises
     CollectiveMismatch when ranks name different ones, UsageError for one that is not in the group.
     """
-    layout = Layout(rows)
+    layout = StateLayout(rows)
     told = exchange(owned, layout, group, f"consolidate_state_dict(to={target!r:.80})")
     to = _place_of(target, group)
     here = {each.number: owned.optimizer.state.get(each.proxy, {}) for each in owned.held}
     whole: dict[Tensor, dict[str, Any]] = {}
-    with group.whole("consolidate_state_dict"):
+    with abort_group_on_error(group, "left consolidate_state_dict half-way"):
         for number, entries in told.items():
             whole[layout.params[number]] = {
                 name: _copy(one.value) if one.dtype is None else _collect(name, one, number, layout, here, group, to)
@@ -143,7 +112,7 @@ def _copy(value: Any) -> Any:
 
 
 def _collect(
-    name: str, told: Told, number: int, layout: Layout, here: Mapping[int, Any], group: dist.ProcessGroup, to: int
+    name: str, told: Told, number: int, layout: StateLayout, here: Mapping[int, Any], group: dist.ProcessGroup, to: int
 ) -> Tensor | None:
     """One tensor of the state, on rank `to`."""
     param, rank = layout.params[number], group.rank()
@@ -164,9 +133,9 @@ def _collect(
     return None if full is None else wrap(full, param._dev)
 
 
-def slices(owned: Owned, rows: Sequence[Row], group: dist.ProcessGroup) -> dict[int, dict[str, Any]]:
+def slices(owned: LocalOptimizer, rows: Sequence[FlatParameter], group: dist.ProcessGroup) -> dict[int, dict[str, Any]]:
     """The state by number, the same tree on all ranks, with a Sliced for every tensor that is divided."""
-    layout = Layout(rows)
+    layout = StateLayout(rows)
     here = {each.number: each for each in owned.held}
     tree: dict[int, dict[str, Any]] = {}
     for number, entries in exchange(owned, layout, group, "sharded_state_dict()").items():
@@ -178,7 +147,7 @@ def slices(owned: Owned, rows: Sequence[Row], group: dist.ProcessGroup) -> dict[
     return tree
 
 
-def _slice(name: str, told: Told, param: Tensor, held: Held | None, inner: Optimizer) -> Sliced:
+def _slice(name: str, told: Told, param: Tensor, held: HeldParameters | None, inner: Optimizer) -> Sliced:
     assert told.dtype is not None, "values are not sliced"
     shape = tuple(param.shape) if told.shape is None else told.shape
     if held is None:
@@ -187,7 +156,7 @@ def _slice(name: str, told: Told, param: Tensor, held: Held | None, inner: Optim
     return Sliced(shape, told.dtype, held.piece.start, mine)
 
 
-def parts_of(owned: Owned, state: Mapping[Any, Mapping[str, Any]]) -> dict[Tensor, dict[str, Any]]:
+def parts_of(owned: LocalOptimizer, state: Mapping[Any, Mapping[str, Any]]) -> dict[Tensor, dict[str, Any]]:
     """What this rank's pieces need of a whole state, or of slices that cover them, by proxy.
 
     Raises UsageError for a tensor that fits its parameter no more.
@@ -200,7 +169,7 @@ def parts_of(owned: Owned, state: Mapping[Any, Mapping[str, Any]]) -> dict[Tenso
     }
 
 
-def _part(held: Held, name: str, value: Any, counters: frozenset[str]) -> Any:
+def _part(held: HeldParameters, name: str, value: Any, counters: frozenset[str]) -> Any:
     if not isinstance(value, Tensor | Slices):
         return value
     shape = tuple(value.shape)

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core.tensor import Tensor
+from resilin.distributed.agreement.compare import explain_mismatch
+from resilin.distributed.agreement.options import options_of
 from resilin.errors import CollectiveMismatch
+from resilin.resharding.state_slices import Piece
 from resilin.zero.agreement import NAME
-from resilin.zero.owned import options_of
-from resilin.zero.partition import Piece
-from resilin.zero.row import Row
+from resilin.zero.flat_param import FlatParameter
 
 Group = dict[str, Any]
 Gradients = Mapping[int, Tensor | None]
@@ -52,23 +53,20 @@ def who_steps(mine: int, group: dist.ProcessGroup) -> list[bool]:
     return [one == STEPS for one in said]
 
 
-@contextlib.contextmanager
-def _waiting(mine: int) -> Iterator[None]:
+def _waiting(mine: int) -> contextlib.AbstractContextManager[None]:
     """Around the question: where a rank without data meets another call, those with data have gone on without it."""
-    try:
-        yield
-    except CollectiveMismatch as error:
-        if mine != JOINED:
-            raise
-        raise CollectiveMismatch(
-            f"{NAME}: inside Join ranks that have data went on without step(), for which those without data wait: "
-            f"{error}. Every iteration needs a step(): where it is to be left out, call skip_step() on all ranks that "
-            "have data (GradScaler.step does so)"
-        ) from None
+    if mine != JOINED:
+        return contextlib.nullcontext()
+    return explain_mismatch(
+        NAME,
+        "inside Join ranks that have data went on without step(), for which those without data wait: ",
+        ". Every iteration needs a step(): where it is to be left out, call skip_step() on all ranks that have data "
+        "(GradScaler.step does so)",
+    )
 
 
 def tell(
-    rows: Sequence[Row],
+    rows: Sequence[FlatParameter],
     groups: Sequence[Group],
     options: Mapping[str, Any],
     joined: Iterable[int],
@@ -92,7 +90,7 @@ def tell(
 
 
 def listen(
-    rows: Sequence[Row], groups: Sequence[Group], source: int, group: dist.ProcessGroup
+    rows: Sequence[FlatParameter], groups: Sequence[Group], source: int, group: dist.ProcessGroup
 ) -> tuple[Gradients, Mapping[str, Any], Collection[int]]:
     """What `tell` on rank `source` sent: gradients, the options of the step, and the numbers of the parameters with a
     gradient, of whatever rank; the groups' options go into `groups`."""
@@ -112,7 +110,7 @@ def listen(
     return gradients, options, used
 
 
-def _room(row: Row, rank: int, used: Collection[int]) -> tuple[Any, list[tuple[Piece, Any]]]:
+def _room(row: FlatParameter, rank: int, used: Collection[int]) -> tuple[Any, list[tuple[Piece, Any]]]:
     """Memory for the gradients of the pieces that `rank` has of `row`, and each one's part of it."""
     pieces = [piece for piece in row.shares[rank] if row.numbers[piece.param] in used]
     ends = list(itertools.accumulate((piece.numel for piece in pieces), initial=0))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.checkpoint.tools.states import Leaf, State
+from resilin.checkpoint.tools.states import Leaf, SavedState
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Difference:
     largest: float = 0.0
 
 
-def compare(a: State, b: State) -> list[Difference]:
+def compare(a: SavedState, b: SavedState) -> list[Difference]:
     """All differences, by name; empty when both have the same names, values, and bits. Blocks are held, no tensors."""
     if isinstance(a.tree, Leaf) and isinstance(b.tree, Leaf):  # two tensors, whatever each is called
         b = replace(b, name=a.name)
@@ -51,14 +51,14 @@ def compare(a: State, b: State) -> list[Difference]:
     return found
 
 
-def uncompared(a: State, b: State) -> list[str]:
+def uncompared(a: SavedState, b: SavedState) -> list[str]:
     """Names of the plain values of one that are left out, as the other cannot have any."""
     if not _has_tensors_alone(a, b):
         return []
     return sorted(name for state in (a, b) for name, value in state.named()[1].items() if not _is_empty(value))
 
 
-def _has_tensors_alone(a: State, b: State) -> bool:
+def _has_tensors_alone(a: SavedState, b: SavedState) -> bool:
     return "safetensors" in (a.kind, b.kind)
 
 

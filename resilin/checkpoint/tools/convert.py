@@ -9,10 +9,10 @@ from typing import Any
 
 from resilin.checkpoint import folder as folders
 from resilin.checkpoint import weights
-from resilin.checkpoint.opening import open_parent, open_storage
+from resilin.checkpoint.open_storage import open_parent, open_storage
 from resilin.checkpoint.saving import save
 from resilin.checkpoint.storage import Storage
-from resilin.checkpoint.tools.states import Leaf, State, with_leaves
+from resilin.checkpoint.tools.states import Leaf, SavedState, with_leaves
 from resilin.core.tensor import wrap
 from resilin.errors import UsageError
 
@@ -29,7 +29,9 @@ class Converted:
     left_out: tuple[str, ...] = ()
 
 
-def to_weights(state: State, path: str | os.PathLike[str], max_shard_bytes: int = weights.MAX_SHARD_BYTES) -> Converted:
+def to_weights(
+    state: SavedState, path: str | os.PathLike[str], max_shard_bytes: int = weights.MAX_SHARD_BYTES
+) -> Converted:
     """Write the tensors of `state` as `save_safetensors` does, a block at a time.
 
     UsageError when there are none, and in the folder of a checkpoint, which would take them away when it is deleted.
@@ -44,7 +46,7 @@ def to_weights(state: State, path: str | os.PathLike[str], max_shard_bytes: int 
     return Converted(os.fspath(path), len(tensors), _nbytes(tensors.values()), tuple(values))
 
 
-def to_checkpoint(state: State, path: str | os.PathLike[str], step: int | None = None) -> Converted:
+def to_checkpoint(state: SavedState, path: str | os.PathLike[str], step: int | None = None) -> Converted:
     """Write `state` as a checkpoint: of `step` if given, or of the step that `path` names, as run/step-9, into run.
 
     All of it is in memory meanwhile. UsageError when both are given and differ; when that is the checkpoint that it is
@@ -66,7 +68,7 @@ def to_checkpoint(state: State, path: str | os.PathLike[str], step: int | None =
     return Converted(written, len(tensors), _nbytes(tensors))
 
 
-def _check_apart(place: str, state: State) -> None:
+def _check_apart(place: str, state: SavedState) -> None:
     if _real(place) == _real(state.path):
         raise UsageError(f"{place} is what is read, and would be replaced: write to another place")
     if state.kind == "checkpoint" and _real(place).startswith(f"{_real(state.path)}/"):

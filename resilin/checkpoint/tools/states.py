@@ -15,11 +15,12 @@ from resilin.checkpoint import folder as folders
 from resilin.checkpoint import safetensors, weights
 from resilin.checkpoint.manifest import Manifest
 from resilin.checkpoint.matching import Ref, stored_tree
-from resilin.checkpoint.opening import open_parent
+from resilin.checkpoint.open_storage import open_parent
 from resilin.checkpoint.reading import Reader, Stored
 from resilin.checkpoint.safetensors import Entry
 from resilin.checkpoint.storage import Reading, Storage, steady
 from resilin.checkpoint.torch_files import import_torch
+from resilin.core import trees
 from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor
 from resilin.errors import CorruptFile, StorageMissing, UsageError
@@ -66,7 +67,7 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class State:
+class SavedState:
     """What lies at `path`. kind: "checkpoint", "safetensors" or "torch". tree: nested containers with a Leaf for each
     tensor. step: of a checkpoint that has one. name: of the one value that the tree is when it is no container."""
 
@@ -76,7 +77,7 @@ class State:
     step: int | None = None
     name: str = ""
 
-    def part(self, key: str) -> State:
+    def part(self, key: str) -> SavedState:
         """The state below `key`, names with "/" between them, or in them; "/" at its end says nothing more.
 
         UsageError says what is there instead.
@@ -91,12 +92,13 @@ class State:
             if found is None:
                 where = repr(left[0]) if left[0] else "the slash without a name before it"
                 there = ", ".join(sorted(names)[:10]) or "no names"
-                raise UsageError(f"{self.path} has no {key!r}: at {where} there are {there}")
+                raise UsageError(f"{self.path} has no {key!r:.100}: at {where} there are {there}")
             tree, name, left = tree[names[found]], found, left[found.count("/") + 1 :]
-        return State(self.path, self.kind, tree, self.step, name)
+        return SavedState(self.path, self.kind, tree, self.step, name)
 
     def items(self) -> Iterator[tuple[str, Any]]:
         """Its tensors, each a Leaf, and other values, with their names: keys and places with "/" between them."""
+        trees.check_shared(self.tree, self.path)
         root = "" if isinstance(self.tree, dict | list | tuple) else self.name
         for count, item in enumerate(_walk(self.tree, root)):
             if count >= MAX_NAMES:  # containers that hold one another again and again need few bytes
@@ -110,8 +112,8 @@ class State:
         for name, value in self.items():
             if name in tensors or name in values:
                 raise UsageError(
-                    f"{self.path} has two things that are called {name!r}, as of keys 'a/b' beside 'a' and 'b', or 1 "
-                    "and '1'; take what lies below another name (--key)"
+                    f"{self.path} has two things that are called {name!r:.100}, as of keys 'a/b' beside 'a' and 'b', "
+                    "or 1 and '1'; take what lies below another name (--key)"
                 )
             if isinstance(value, Leaf):
                 tensors[name] = value
@@ -155,7 +157,7 @@ def with_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
     return visit(tree, 0)
 
 
-def open_state(path: str | os.PathLike[str], step: int | None = None) -> State:
+def open_state(path: str | os.PathLike[str], step: int | None = None) -> SavedState:
     """The state at a path or URL: a checkpoint (of `step`, or the newest complete one of a folder), safetensors
     weights (a file, an index, or a folder of them), or a file of torch.save.
 
@@ -165,14 +167,14 @@ def open_state(path: str | os.PathLike[str], step: int | None = None) -> State:
     """
     text = os.fspath(path)
     if step is None and text.endswith(TORCH):
-        return State(text, "torch", with_leaves(import_torch(text), _leaf))
+        return SavedState(text, "torch", with_leaves(import_torch(text), _leaf))
     if step is None and text.endswith(_WEIGHTS):
-        return State(text, "safetensors", _weights(text))
+        return SavedState(text, "safetensors", _weights(text))
     storage = folders.opened(text)
     if step is not None and _has_no_steps(text, storage):
         raise UsageError(f"{text} is no folder of checkpoints, and only those have steps: leave the step out")
     if step is None and (storage.exists(weights.INDEX) or storage.exists(weights.SINGLE)):
-        return State(text, "safetensors", _weights(text))
+        return SavedState(text, "safetensors", _weights(text))
     if "://" not in storage.root and os.path.isfile(storage.root):
         raise UsageError(f"{text} is a file of no known kind: expected {', '.join(TORCH + _WEIGHTS)}, or a folder")
     check_there(storage, step)
@@ -200,9 +202,9 @@ def check_there(storage: Storage, step: int | None = None) -> None:
             raise StorageMissing(f"{storage.full(folder)}: there is nothing", storage.full(folder))
 
 
-def _open_checkpoint(storage: Storage, step: int | None) -> State:
+def _open_checkpoint(storage: Storage, step: int | None) -> SavedState:
     folder, manifest = folders.open_complete(storage, step)
-    return State(storage.full(folder), "checkpoint", _checkpoint(storage, folder, manifest), manifest.head.step)
+    return SavedState(storage.full(folder), "checkpoint", _checkpoint(storage, folder, manifest), manifest.head.step)
 
 
 def _checkpoint(storage: Storage, folder: str, manifest: Manifest) -> Any:
@@ -228,7 +230,9 @@ def _weights(path: str) -> dict[str, Leaf]:
             made = safetensors.read_layout(source)
             for key in made.entries if keys is None else keys:
                 if key not in made.entries:
-                    raise CorruptFile(f"{source.name} has no tensor {key!r}, which the index says it has", source.name)
+                    raise CorruptFile(
+                        f"{source.name} has no tensor {key!r:.100}, which the index says it has", source.name
+                    )
                 found[key] = _weight(source, made[key], [*index, source])
     return found
 

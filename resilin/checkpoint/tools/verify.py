@@ -14,7 +14,7 @@ from resilin.errors import CheckpointError, StorageError
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """What was found of one checkpoint. files, tensors, nbytes: 0 when its manifest cannot be read.
 
     problems: all that is wrong, by file and tensor; none when it is intact. unreadable: so that is not known.
@@ -29,7 +29,7 @@ class Verdict:
     unreadable: bool = False
 
 
-def verify_all(path: Root, step: int | None = None) -> list[Verdict]:
+def verify_all(path: Root, step: int | None = None) -> list[Verification]:
     """Read and hash all checkpoints in `path`, torn ones too, or that of `step`; oldest first.
 
     Damage is told in the verdicts, and which of several cannot be read. Raises StorageMissing when there is nothing,
@@ -45,11 +45,13 @@ def verify_all(path: Root, step: int | None = None) -> list[Verdict]:
     return [_unread(one) if one.unreadable else _verdict(storage, one.name) for one in found]
 
 
-def _unread(found: folders.Found) -> Verdict:
-    return Verdict(found.path, found.step, 0, 0, 0, (Problem(found.path, None, str(found.problem)),), unreadable=True)
+def _unread(found: folders.Found) -> Verification:
+    return Verification(
+        found.path, found.step, 0, 0, 0, (Problem(found.path, None, str(found.problem)),), unreadable=True
+    )
 
 
-def _verdict(storage: Storage, folder: str) -> Verdict:
+def _verdict(storage: Storage, folder: str) -> Verification:
     path = storage.full(folder)
     try:
         manifest = folders.read_complete(storage, folder)
@@ -57,7 +59,7 @@ def _verdict(storage: Storage, folder: str) -> Verdict:
     except StorageError:
         raise
     except CheckpointError as error:  # torn, or its manifest is damaged
-        return Verdict(path, None, 0, 0, 0, (Problem(path, None, str(error)),))
-    return Verdict(
+        return Verification(path, None, 0, 0, 0, (Problem(path, None, str(error)),))
+    return Verification(
         path, manifest.head.step, len(manifest.files), len(manifest.tensors), manifest.nbytes(), tuple(problems)
     )

@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
-from resilin.ddp import misuse
+from resilin.ddp import errors
 from resilin.ddp.arguments import check_hook
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, limit_s, take_result
 from resilin.ddp.wrapper import DistributedDataParallel
-from resilin.dist.future import Future
+from resilin.distributed.work.future import Future
 from resilin.errors import UsageError, UsageTypeError
 
 
@@ -88,7 +88,7 @@ class _Stepping:
         self._updating = threading.Lock()
         self._backward: Any = None  # the one that runs
         self._seen: list[tuple[GradBucket, Future[Tensor]]] = []  # its buckets so far
-        misuse.set_state_check(self, misuse.state_check(hook))
+        errors.set_state_check(self, errors.state_check(hook))
         self.__name__ = f"zero step after {getattr(hook, '__name__', 'hook')}"
         named = [(name, param) for name, param in ddp.module.named_parameters() if param.requires_grad]
         _check_parameters(named, zero)

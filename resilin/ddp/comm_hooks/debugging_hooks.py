@@ -7,7 +7,7 @@ from typing import Any
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import at_once
 from resilin.ddp.grad_bucket import GradBucket
-from resilin.dist.future import Future
+from resilin.distributed.work.future import Future
 
 
 def noop_hook(_: Any, bucket: GradBucket) -> Future[Tensor]:

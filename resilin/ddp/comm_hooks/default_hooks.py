@@ -9,11 +9,11 @@ import ml_dtypes
 import numpy as np
 
 from resilin.core.tensor import Tensor
-from resilin.ddp import misuse
+from resilin.ddp import errors
 from resilin.ddp.arguments import check_hook
 from resilin.ddp.comm_hooks.exchange import Group, mean, members, of_group, real
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, take_result
-from resilin.dist.future import Future
+from resilin.distributed.work.future import Future
 
 
 @of_group
@@ -71,5 +71,5 @@ def _wrapper(hook: Hook, dtype: Any, prefix: str) -> Hook:
         return checked_future(hook(state, bucket)).then(_back_into(original))
 
     wrapped.__name__ = name
-    misuse.set_state_check(wrapped, misuse.state_check(hook))
+    errors.set_state_check(wrapped, errors.state_check(hook))
     return wrapped

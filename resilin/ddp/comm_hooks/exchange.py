@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core.tensor import Tensor
-from resilin.ddp import misuse
+from resilin.ddp import errors
 from resilin.ddp.grad_bucket import GradBucket
-from resilin.dist.future import Future
+from resilin.distributed.work.future import Future
 from resilin.errors import UsageError, UsageTypeError
 
 Array = NDArray[Any]
@@ -34,7 +34,7 @@ def members(process_group: Group) -> dist.ProcessGroup:
 
 def of_group(hook: AnyHook) -> AnyHook:
     """Marks a hook whose state is a process group or None: another one is refused when the hook is registered."""
-    misuse.set_state_check(hook, lambda name, state: check_group(f"{name}: its state", state))
+    errors.set_state_check(hook, lambda name, state: check_group(f"{name}: its state", state))
     return hook
 
 

@@ -10,7 +10,7 @@ from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Array, Group, gathered_mean, mean, members, real, working_dtype
 from resilin.ddp.comm_hooks.state import FeedbackState, remembers
 from resilin.ddp.grad_bucket import GradBucket
-from resilin.dist.future import Future
+from resilin.distributed.work.future import Future
 
 _LEVEL_BYTES = 8  # of one parameter: the means of its gradients below zero and of the others, float32
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Group, at_once, mean, members
 from resilin.ddp.comm_hooks.state import HookState, remembers
 from resilin.ddp.grad_bucket import GradBucket
-from resilin.dist.future import Future
+from resilin.distributed.work.future import Future
 
 
 class PostLocalSGDState(HookState):

@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin._base import log
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Array, Group, mean, members, real, working_dtype
 from resilin.ddp.comm_hooks.low_rank import Stack, cut, orthogonalize, thin_numel, worth_compressing
 from resilin.ddp.comm_hooks.state import FeedbackState, remembers
 from resilin.ddp.grad_bucket import GradBucket
-from resilin.dist.future import Future
+from resilin.distributed.work.future import Future
 from resilin.errors import UsageError
 
 _LOG = log.logger("ddp.powersgd")

@@ -13,7 +13,7 @@ import numpy as np
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Array, Group, at_once, gathered_mean, members, of_group, real
 from resilin.ddp.grad_bucket import GradBucket
-from resilin.dist.future import Future
+from resilin.distributed.work.future import Future
 from resilin.errors import UsageError
 
 _LARGEST = 255

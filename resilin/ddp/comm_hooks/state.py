@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-import resilin.dist as dist
-from resilin.core import plain
+import resilin.distributed as dist
+from resilin.core import argument_checks
 from resilin.core.tensor import Tensor
-from resilin.ddp import misuse
+from resilin.ddp import errors
 from resilin.ddp.comm_hooks.exchange import Array, Group, check_group
 from resilin.ddp.grad_bucket import GradBucket, Hook
-from resilin.dist import compared
+from resilin.distributed.agreement import compare
 from resilin.errors import UsageError, UsageTypeError
 
 
@@ -28,10 +28,10 @@ def remembers(kind: type[HookState]) -> Callable[[Hook], Hook]:
 
         @functools.wraps(hook)
         def checked(state: Any, bucket: GradBucket) -> Any:
-            check(misuse.hook_name(hook), state)
+            check(errors.hook_name(hook), state)
             return hook(state, bucket)
 
-        misuse.set_state_check(checked, check)
+        errors.set_state_check(checked, check)
         return checked
 
     return mark
@@ -52,13 +52,13 @@ class HookState:
 
     def _flag(self, name: str, value: Any) -> bool:
         """The option `name`, see `plain.flag`; so `_whole` and `_real`."""
-        return plain.flag(f"{type(self).__name__}: {name}", value)
+        return argument_checks.flag(f"{type(self).__name__}: {name}", value)
 
     def _whole(self, name: str, value: Any, least: int = 0) -> int:
-        return plain.whole(f"{type(self).__name__}: {name}", value, least)
+        return argument_checks.whole(f"{type(self).__name__}: {name}", value, least)
 
     def _real(self, name: str, value: Any, least: float = 0) -> float:
-        return plain.real(f"{type(self).__name__}: {name}", value, least)
+        return argument_checks.real(f"{type(self).__name__}: {name}", value, least)
 
     def count(self, bucket: GradBucket) -> None:
         """Count a step at its last bucket: after this the hook must not ask for `iter` any more."""
@@ -95,7 +95,7 @@ class HookState:
         kind = type(self).__name__
         options = {name: _plain(getattr(self, name)) for name in self._options()} | {"iter": self.phase()}
         why = "ranks would not end with the same gradients, so all must give the same"
-        compared.agree(compared.Facts(kind, [("", {"state": kind, **options})], why), group)
+        compare.agree(compare.Facts(kind, [("", {"state": kind, **options})], why), group)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in self._unsaved()}

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterable, Mapping
-from itertools import zip_longest
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core.tensor import Tensor
-from resilin.dist import compared
+from resilin.distributed.agreement import compare
+from resilin.distributed.agreement.checksum import checksum
+from resilin.distributed.agreement.options import parameter_names, plain_options
 
 WHY = "ranks would average at different steps or in different ways, so all must give the same"
-_PLAIN = (bool, int, float, str, type(None))
-
-
 VALUES_WHY = (
     "the ranks would never become equal, so all must begin with the same: wrap the module in DistributedDataParallel, "
     "or broadcast rank 0's parameters, before this optimizer is made; and load the same state on all ranks, or on none"
@@ -58,43 +53,24 @@ class Agreement:
 
     def _agree(self, group: Any, facts: Callable[[], Mapping[str, Any]], why: str) -> None:
         if group is not dist.GroupMember.NON_GROUP_MEMBER and group.size() > 1:
-            compared.agree(compared.Facts(self._about, [("", facts())], why), group)
+            compare.agree(compare.Facts(self._about, [("", facts())], why), group)
 
 
-def options_of(groups: list[dict[str, Any]], of: str) -> dict[str, Any]:
-    """The options of an optimizer's groups that are plain values, or tensors of these."""
-    plain = {
-        f"{name} of group {number}{of}": value.tolist() if isinstance(value, Tensor | np.generic) else value
-        for number, group in enumerate(groups)
-        for name, value in group.items()
-        if name not in ("params", "param_names")
-    }
+def named_options(groups: Sequence[Mapping[str, Any]], of: str) -> dict[str, Any]:
+    """The options of an optimizer's groups that are plain values, or tensors of these, by name and group."""
     return {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in plain.items()
-        if isinstance(value, _PLAIN)
-        or (isinstance(value, list | tuple) and all(isinstance(one, _PLAIN) for one in value))
+        f"{name} of group {number}{of}": value
+        for number, group in enumerate(groups)
+        for name, value in plain_options(group).items()
     }
 
 
-def checksums_of(groups: list[dict[str, Any]], tensors: Iterable[Tensor]) -> dict[str, str]:
+def checksums_of(groups: Sequence[Mapping[str, Any]], tensors: Iterable[Tensor]) -> dict[str, int]:
     """A checksum of each of `tensors`, of which there is one for each parameter of `groups`, by the parameter."""
-    places = [
-        (number, name)
-        for number, group in enumerate(groups)
-        for name, _ in zip_longest(group.get("param_names", ()), group["params"])
-    ]
-    found = {}
-    for index, ((number, name), tensor) in enumerate(zip(places, tensors, strict=True)):
-        where = f"parameter {index} (group {number}{'' if name is None else f', {name}'})"
-        found[f"the checksum of {where} of shape {list(tensor.shape)}"] = checksum(tensor)
-    return found
-
-
-def checksum(tensor: Tensor) -> str:
-    """Eight digits that differ where the numbers do."""
-    data = np.ascontiguousarray(tensor.detach().cpu()._array).reshape(-1).view(np.uint8)
-    return f"{zlib.crc32(data.data):08x}"
+    return {
+        f"the checksum of {name} of shape {list(tensor.shape)}": checksum(tensor)
+        for name, tensor in zip(parameter_names(groups), tensors, strict=True)
+    }
 
 
 def phase(step: int, warmup_steps: int, period: int) -> int:

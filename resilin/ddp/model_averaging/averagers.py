@@ -7,8 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import resilin.dist as dist
-from resilin.core.plain import whole
+import resilin.distributed as dist
+from resilin.core.argument_checks import whole
 from resilin.ddp.model_averaging import utils
 from resilin.ddp.model_averaging.agreeing import Agreement, phase
 from resilin.ddp.model_averaging.saved import count_of

@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 
-import resilin.dist as dist
+import resilin.distributed as dist
+from resilin.core.argument_checks import whole
 from resilin.core.autograd.grad_mode import no_grad
-from resilin.core.plain import whole
 from resilin.core.tensor import Tensor
-from resilin.ddp.model_averaging.agreeing import VALUES_WHY, WHY, Agreement, checksum, checksums_of, options_of
+from resilin.ddp.model_averaging.agreeing import VALUES_WHY, WHY, Agreement, checksums_of, named_options
 from resilin.ddp.model_averaging.saved import count_of, outer_of
 from resilin.ddp.model_averaging.utils import average_parameters
 from resilin.ddp.model_averaging.wrapping import WrappingOptimizer
 from resilin.ddp.traffic import Traffic
+from resilin.distributed.agreement.checksum import checksum
 from resilin.errors import UsageError, UsageTypeError
 from resilin.optim import SGD
 from resilin.optim.optimizer import Group, Optimizer, check_state_dict
@@ -109,10 +110,10 @@ class DiLoCoOptimizer(WrappingOptimizer):
             "period": self.period,
             "inner steps since the last outer one": self.inner_steps % self.period,
             "outer optimizer": type(self.outer).__name__,
-            **options_of(self.outer.param_groups, " of the outer optimizer"),
+            **named_options(self.outer.param_groups, " of the outer optimizer"),
         }
 
-    def _begins_with(self) -> dict[str, str]:
+    def _begins_with(self) -> dict[str, int]:
         """What must be equal on all ranks when they begin: the anchor, and what the outer optimizer remembers."""
         found = checksums_of(self.param_groups, self._anchor)
         for number, anchor in enumerate(self._anchor):

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import resilin.dist as dist
-from resilin.core.plain import whole
+import resilin.distributed as dist
+from resilin.core.argument_checks import whole
 from resilin.ddp.model_averaging import utils
 from resilin.ddp.model_averaging.agreeing import Agreement
 from resilin.ddp.model_averaging.averagers import ModelAverager, warn_of_period_1

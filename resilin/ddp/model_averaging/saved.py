@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from resilin.core.plain import whole
+from resilin.core.argument_checks import whole
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
-from resilin.optim import kinds
+from resilin.optim import state_checks
 
 
 def count_of(where: str, state: Mapping[str, Any], name: str) -> int:
@@ -23,7 +23,7 @@ def count_of(where: str, state: Mapping[str, Any], name: str) -> int:
     if hasattr(value, "shape"):
         if not hasattr(value, "item"):
             return 0
-        value = value.item() if kinds.is_number(value) else value
+        value = value.item() if state_checks.is_number(value) else value
     return whole(f"{where}: {name}", value)
 
 
@@ -37,7 +37,7 @@ def outer_of(where: str, state: Mapping[str, Any], here: Sequence[Tensor]) -> Ma
             got = f"shapes {_shapes(anchor)}"
         raise UsageError(f"{where}: expected a state with an anchor of the same parameters, got {got}")
     for number, (saved, own) in enumerate(zip(anchor, here, strict=True)):
-        kinds.check_value(f"{where}: anchor {number}", saved, own)
+        state_checks.check_value(f"{where}: anchor {number}", saved, own)
     if missing := {"optimizer", "inner_steps"} - set(outer):
         raise UsageError(f'{where}: the entry "outer" of the state has no {", ".join(sorted(missing))}')
     return outer

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core.tensor import Tensor
 from resilin.ddp.traffic import Traffic
+from resilin.distributed.agreement.refuse import propagate_errors
+from resilin.distributed.group.coalescing_buffer import buffer_of, parts_of
+from resilin.distributed.group.default_group import resolve
+from resilin.distributed.wire.frames import Kind
 from resilin.errors import UsageTypeError
 
 
@@ -37,8 +39,11 @@ def average_parameters(params: Sequence[Tensor], process_group: Any, traffic: Tr
     if process_group is dist.GroupMember.NON_GROUP_MEMBER:
         return
     packs: dict[str, list[Tensor]] = {}
-    for param in params:
-        packs.setdefault(param._array.dtype.name, []).append(param)
+    with _propagating(process_group):
+        for param in params:
+            if not isinstance(param, Tensor):
+                raise UsageTypeError(f"model averaging: expected parameters, got {type(param).__name__}")
+            packs.setdefault(param._array.dtype.name, []).append(param)
     for _, pack in sorted(packs.items()):
         means = averaged([param._array for param in pack], process_group, traffic)
         for param, mean in zip(pack, means, strict=True):
@@ -50,14 +55,20 @@ def average_parameters_or_parameter_groups(
     params: Iterable[Any], process_group: Any, traffic: Traffic | None = None
 ) -> None:
     """`average_parameters` of those with a gradient among `params`: parameters, or an optimizer's groups."""
-    average_parameters(get_params_to_average(params), process_group, traffic)
+    with _propagating(process_group):
+        found = get_params_to_average(params)
+    average_parameters(found, process_group, traffic)
+
+
+def _propagating(process_group: Any) -> propagate_errors:
+    """Around what one rank may refuse: the others hear of it in the first sum."""
+    return propagate_errors(lambda: resolve(process_group, "model averaging"), Kind.ALL_REDUCE)
 
 
 def averaged(arrays: Sequence[Any], group: dist.ProcessGroup, traffic: Traffic | None = None) -> list[Any]:
     """The means of `arrays`, of one dtype, over `group`: new arrays of the same shapes."""
-    flat = np.concatenate([array.reshape(-1) for array in arrays])
+    flat = buffer_of(arrays)
     if traffic is not None:
         traffic.all_reduce(flat.nbytes, group.size())
     dist.all_reduce(Tensor._wrap(flat), op=dist.ReduceOp.AVG, group=group)
-    ends = np.cumsum([array.size for array in arrays])
-    return [part.reshape(array.shape) for part, array in zip(np.split(flat, ends[:-1]), arrays, strict=True)]
+    return parts_of(flat, arrays)

@@ -1,16 +1,18 @@
-"""What an agent is given at its start, and what it gives back at its end."""
+"""Hold what an agent is given at its start, and what it gives back at its end."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import SupportsInt
 
+from resilin.elastic.agent.reachability_probe import Connect, connects
 from resilin.elastic.agent.streams import Plan
-from resilin.elastic.deciding.exclusion import Rules
-from resilin.elastic.deciding.view import Config
 from resilin.elastic.failure import Failure
-from resilin.elastic.rendezvous import calls
+from resilin.elastic.membership.node_quarantine import Rules
+from resilin.elastic.membership.view import Config
+from resilin.elastic.rendezvous import store_executor
 from resilin.elastic.spawn import environment
 from resilin.elastic.spawn.program import Program
 from resilin.errors import ResilinError
@@ -20,14 +22,15 @@ from resilin.errors import ResilinError
 class AgentConfig:
     """One node's part of a job."""
 
-    job: environment.Job
+    job: environment.JobEnvironment
     membership: Config
     program: Program
     plan: Plan
     node_id: str
     host: str
     address: str
-    master_port: int
+    master_port: SupportsInt
+    """`MasterPort` where it is held and another one may be taken."""
     workers: int
     """Processes on this node."""
     inherited: Mapping[str, str]
@@ -49,8 +52,10 @@ class AgentConfig:
     """A node that is silent for this long is gone."""
     signals: tuple[int, ...] = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     store_in_process: bool = False
-    caller: calls.Caller | None = None
+    caller: store_executor.Caller | None = None
     """How calls reach a store that is elsewhere; None: by a thread of its own."""
+    connect: Connect = connects
+    """How this node tries whether another one's workers can be reached."""
     meeting: str = ""
     """Where nodes meet; for people."""
     hosted: bool = False
@@ -59,7 +64,7 @@ class AgentConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How the job ended on this node. `code` is the exit code of `elastic-run`."""
+    """Record how the job ended on this node. `code` is the exit code of `elastic-run`."""
 
     code: int
     reason: str

@@ -1,4 +1,4 @@
-"""What an agent tells people: one line per death, generation and recovery, and the same as JSON events for programs.
+"""Tell people what an agent sees: one line per death, generation and recovery, and the same as JSON for programs.
 
 Also measures a recovery: from the moment the agent hears of a death to the first step committed in a newer generation.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from resilin._base import private_files
 from resilin._base.clock import SYSTEM, Clock
+from resilin._base.text import indented, visible
 from resilin.elastic.agent.config import Outcome
+from resilin.elastic.agent.fault_history import FaultHistory
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import Generation
 
@@ -38,10 +42,12 @@ class Reporter:
         clock: Clock = SYSTEM,
     ) -> None:
         self._stream = stream or sys.stderr
-        self._events = event_log.open("a", encoding="utf-8") if event_log is not None else None
+        file = private_files.open_log(event_log) if event_log is not None else None
+        self._events = os.fdopen(file, "a", encoding="utf-8") if file is not None else None
         self._lock = threading.Lock()  # the console's writers have events of their own
         self._quiet = quiet
         self._clock = clock
+        self.history = FaultHistory()
         self._death: float | None = None  # when the death under recovery was heard of
         self._agreed: float | None = None  # when the generation that answers it was applied
         self._resumed: float | None = None  # when its first worker said that it works on a step
@@ -86,7 +92,7 @@ class Reporter:
             self._print(self._death_line(each))
 
     def _print(self, text: str) -> None:
-        print(f"elastic-run: {text}", file=self._stream, flush=True)
+        print(f"elastic-run: {visible(text)}", file=self._stream, flush=True)
 
     def outcome(self, outcome: Outcome, others: Sequence[str] = ()) -> None:
         """Say how the job ended: the first cause in one line, then what the terminal has not shown yet."""
@@ -98,7 +104,7 @@ class Reporter:
         self._print(f"{outcome.title}: {outcome.failure.sentence}")
         reason = (outcome.reason,) if outcome.reason != outcome.failure.sentence else ()
         for line in (*outcome.failure.details(), *reason, *others):
-            print(f"  {line}", file=self._stream, flush=True)
+            print(f"  {indented(line)}", file=self._stream, flush=True)
         self._release()
 
     def event(self, name: str, /, **fields: Any) -> None:
@@ -120,6 +126,7 @@ class Reporter:
     def death(self, failure: Failure, *, joined: bool = True, final: bool = False) -> None:
         """A worker of this node died. `joined`: it was a member. `final`: the closing report will say it."""
         now = self._clock.monotonic()
+        self.history.died(failure, self._clock.wall())
         if not joined:
             self.line(f"a replacement (pid {failure.pid}) {failure.how} before it joined")
             self.event("replacement_died", **failure.to_json())
@@ -214,6 +221,7 @@ class Reporter:
         now = self._clock.monotonic()
         death, agreed, resumed = self._death, self._agreed, self._resumed
         self._death = self._agreed = self._resumed = None
+        self.history.recovered(now - death)
         self.line(f"recovered in {(now - death) * 1e3:.1f} ms (death seen -> next committed step)")
         self.event(
             "recovered",

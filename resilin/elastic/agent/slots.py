@@ -1,4 +1,4 @@
-"""One place for a worker on this node: which process is in it, what that process last said, and how it ended."""
+"""Keep one place for a worker on this node: which process is in it, what that process last said, and how it ended."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from resilin._base import descriptors, log
 from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import control, failure
+from resilin.elastic.agent.process_supervisor import Starting, Worker
 from resilin.elastic.agent.streams import Plan, WorkerStreams
-from resilin.elastic.agent.supervise import Starting, Worker
 from resilin.elastic.failure import (
     LINE_CHARS,
     MESSAGE_CHARS,
@@ -23,12 +23,14 @@ from resilin.elastic.failure import (
     Failure,
     shorten,
 )
-from resilin.elastic.hangs import looking
+from resilin.elastic.hangs import process_probe
+from resilin.elastic.membership import early_failures
 from resilin.elastic.records import Slot, SlotState
 from resilin.elastic.spawn.program import Program
-from resilin.elastic.spawn.spawning import Command
+from resilin.elastic.spawn.spawner_client import Command
 
 _log = log.logger("elastic.slots")
+BEGUN_S = 10.0  # who lost the store it knew tries each second to reach the one in its place
 _RETRY_S = 0.5  # of a start for which there was no descriptor
 
 
@@ -47,7 +49,7 @@ class Hang:
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """What a slot needs of its agent."""
+    """Record what a slot needs of its agent."""
 
     node_id: str
     host: str
@@ -75,6 +77,7 @@ class LocalSlot:
         self.fault: str = ""
         self.worker: Worker | None = None
         self.streams: WorkerStreams | None = None
+        self._former: list[WorkerStreams] = []  # of earlier processes, which have left some behind that may still write
         self.failure: Failure | None = None
         self.stopping = False  # asked to end for a restart: its end is no failure
         self.replace = False  # its last process failed and may be replaced
@@ -88,18 +91,31 @@ class LocalSlot:
         self.generation = generation  # of the last world it was given, or was started for
         self.sent = 0  # number of the last world sent
         self.sent_at = 0.0  # when, monotonic
+        self.entered = 0  # number of the last generation it has begun to form
+        self.interrupted = 0  # number of the last generation in which it has lost others
+        self.interrupted_by = ""  # what its error said
         self.taken_up = 0  # number of the last generation it said it works in
         self._ranks = {generation: rank}  # its rank in that one, and in those it was given since
         self.timeout_s = 0.0  # how long its program waits for a rank that does not answer; 0: for ever
         self.aborted = 0  # number of the last generation aborted
+        self.pending = 0  # number of a later generation without it that waits for its commit, as it was told
         self.done_in = 0  # number of the generation it said it is done in
         self.limit = 0  # the size of the largest world its program has work for; 0: any
         self.standing_by = False  # it was told that there is no place for it now
         self.committed = 0  # the last step it committed; 0: none
-        self.leaves = ""  # why it ends before the others, when it was asked to
+        self.first_commit_at = 0.0  # monotonic; 0: it has committed none
+        self.asked = ""  # why it is to end before the others; empty: it is not
+        self.asked_at = self.leave_by = 0.0  # since when that is, and when it ends at the latest; monotonic
+        self.may_leave = self.stays = False  # it was told so, in the world it works in
+        self.leaves = ""  # why it ends before the others, as it said
         self.missed: tuple[int, ...] = ()  # ranks it waited for in vain
         self.missed_in = 0  # number of the generation these are of
         self.missed_at = ""  # what its error said
+        self.waits_after = 0  # number of the last generation that has ended for it: it waits for the next one
+        self.has_state = False  # it has worked on a step: what it has is the job's state
+        self.left_out_of = 0  # number of the last generation in which it has no place
+        self.parts: tuple[int, ...] = ()  # of divided state: the ranks whose parts it has
+        self.parts_in = self.parts_of = 0  # the generation these are of, and how many ranks it had
         self.unanswered = ""  # it is being killed because others waited for it in vain: what their error said
         self.hang: Hang | None = None  # it is being killed because nobody went on, and that was its doing
         self.step: int | None = None
@@ -111,12 +127,22 @@ class LocalSlot:
 
     @property
     def running(self) -> bool:
-        """Whether a process is in it, whatever its state."""
+        """Return whether a process is in it, whatever its state."""
         return self.worker is not None and self.worker.alive
 
     @property
+    def has_committed(self) -> bool:
+        """Return whether its process lives and has committed a step."""
+        return self.running and self.first_commit_at > 0.0
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether what its process has trained is worth more than to begin anew with others' state."""
+        return self.has_committed and self._owner.clock.monotonic() >= self.first_commit_at + BEGUN_S
+
+    @property
     def flights(self) -> Path:
-        """Where the flight recorders of its processes are; see `environment.variables`."""
+        """Return where the flight recorders of its processes are; see `environment.variables`."""
         assert self.streams is not None
         return Path(self._owner.inherited.get("RESILIN_TRACE_DIR") or self.streams.error_file.parent)
 
@@ -149,7 +175,14 @@ class LocalSlot:
             committed=self.committed if self.state == "left" else 0,
             missed=self.missed,
             missed_in=self.missed_in,
+            missed_worked=0 < self.missed_in == self.taken_up,
             missed_at=self.missed_at,
+            has_state=self.has_state,
+            left_out_after=self.taken_up if self.has_state and self.taken_up < self.left_out_of else 0,
+            parts=self.parts,
+            parts_in=self.parts_in,
+            parts_of=self.parts_of,
+            leaving=bool(self.asked) and self.state in ("running", "ready"),
         )
 
     # --------------------------------------------------------------------------------------- starting
@@ -203,8 +236,8 @@ class LocalSlot:
         self._adopt(worker)
 
     def _prepare(self, incarnation: int, rank: int, generation: int) -> None:
-        if self.streams is not None:
-            self.streams.close()
+        former = (*self._former, *([self.streams] if self.streams is not None else ()))
+        self._former = [each for each in former if each.open]
         self._reset(rank, generation)
         self.incarnation, self.started_at = incarnation, self._owner.clock.monotonic()
 
@@ -225,11 +258,24 @@ class LocalSlot:
             return
         if isinstance(message, control.Progress):
             self.step, self.at = message.step, message.at
-            self.taken_up = message.generation
+            self.taken_up = self.entered = message.generation
+            self.has_state = True
+            if message.parts_of:
+                self.parts, self.parts_in, self.parts_of = message.parts, message.generation, message.parts_of
             self._ranks = {number: rank for number, rank in self._ranks.items() if number >= self.taken_up}
+        elif isinstance(message, control.Entering):
+            self.entered = message.generation
+        elif isinstance(message, control.Interrupted):
+            self.interrupted = message.generation
+            self.interrupted_by = shorten(message.reason.partition(". ")[0], LINE_CHARS)  # without the advice
         elif isinstance(message, control.Committed):
             self.step, self.at = message.step + 1, ""
+            self.first_commit_at = self.first_commit_at or self._owner.clock.monotonic()
             self.committed = message.step
+        elif isinstance(message, control.Waiting):
+            self.waits_after, self.may_leave, self.stays = message.generation, False, False
+        elif isinstance(message, control.Leaving):
+            self.stays = False  # asked again, it waits for an answer again
         elif isinstance(message, control.Left):
             self.leaves = message.reason
         elif isinstance(message, control.Failed):
@@ -249,6 +295,12 @@ class LocalSlot:
         if self.worker is not None and self.worker.alive:
             self.worker.send(message)
 
+    def ask_to_leave(self, reason: str, grace_s: float) -> None:
+        """The process is to end before the others, within `grace_s`: `Departures` tells it when it may."""
+        if not self.asked:
+            self.asked, self.asked_at = reason, self._owner.clock.monotonic()
+            self.leave_by = self.asked_at + grace_s
+
     def kill_unresponsive(self, complaint: str) -> None:
         """Kill the process: others waited for it in vain, and `complaint` is what the error of one of them said."""
         if self.worker is not None and self.worker.alive and not self.unanswered:
@@ -263,6 +315,11 @@ class LocalSlot:
 
     # ----------------------------------------------------------------------------------------- ending
 
+    def close(self) -> None:
+        """No process of this slot is left, nor any that one has started: show and store what they wrote last."""
+        for streams in (*self._former, *([self.streams] if self.streams is not None else ())):
+            streams.close()
+
     def _ended(self, worker: Worker) -> None:
         if worker is not self.worker or worker.code is None:
             return
@@ -270,13 +327,13 @@ class LocalSlot:
             self._try_later(worker.refused)
             return
         if self.streams is not None:
-            self.streams.close()
+            self.streams.ended()
         if self.stopping:
             self.stopped = self.incarnation
         if self.stopping or (self.dismissed and worker.code == 0):
             self.state = "idle"
         elif worker.code == 0:
-            self.state = "left" if self.state == "ready" else "done"
+            self.state = "left" if self.state == "ready" or self.leaves else "done"
         else:
             self.state = "failed"
             self.failure = self._describe(worker)
@@ -299,7 +356,9 @@ class LocalSlot:
         step = told.get("step", self.step)
         at = told.get("at", self.at)
         if not at and worker.code < 0 and not self.unanswered:  # it could not say itself where it was
-            at = looking.inside(self.flights, worker.pid)
+            at = process_probe.inside(self.flights, worker.pid)
+        lived_s = owner.clock.monotonic() - self.started_at
+        early = not self.endpoint and worker.code > 0 and not self.unanswered and lived_s < early_failures.SOON_S
         rank, generation = (
             _number(told.get(name), known) for name, known in zip(("rank", "generation"), self.known_as, strict=True)
         )
@@ -325,6 +384,7 @@ class LocalSlot:
             unanswered=self.unanswered,
             overdue=bool(self.unanswered) and hang is None,
             entering=bool(told.get("entering")),
+            early=failure.place_of(str(told.get("type", "")), str(told.get("traceback", ""))) if early else "",
             worked_in=self.taken_up,
             log_dir=str(streams.folder) if owner.plan.keep else "",
             wall=owner.clock.wall(),

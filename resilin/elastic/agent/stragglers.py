@@ -1,4 +1,4 @@
-"""Names workers that are slower than the others for long, by their flight recorders; ends nobody. In the agent's loop.
+"""Name workers that are slower than the others for long, by their flight recorders; end nobody. In the agent's loop.
 
 In lock step all ranks have equal steps: the slow one is the one that never waits. So what counts is a rank's own time,
 that between its collectives. Every agent reads the recorders of its workers now and then and writes what it finds to a
@@ -17,9 +17,9 @@ from typing import Any
 
 from resilin._base import json_text, log
 from resilin._base.clock import Clock
-from resilin._base.flight_record import JOIN, MESSAGES, Call, State
+from resilin._base.flight_record import JOIN, MESSAGES, Call, CallState
 from resilin.elastic import records, typed
-from resilin.elastic.hangs import looking
+from resilin.elastic.hangs import process_probe
 from resilin.elastic.rendezvous.rendezvous import Rendezvous
 from resilin.errors import RendezvousError, StoreError
 from resilin.store.base import KeyValue
@@ -76,12 +76,12 @@ class Slow:
 
 
 def slow_prefix(job: str) -> str:
-    """Where the leader of `job` writes whom it finds slow."""
+    """Return where the leader of `job` writes whom it finds slow."""
     return f"/resilin//slow/{job}/"
 
 
 def from_json(key: str, value: bytes, generation: int) -> tuple[Slow, ...]:
-    """What stands there, if it is of this generation; RendezvousError names `key` when it is something else."""
+    """Read what stands there, if it is of this generation; RendezvousError names `key` when it is something else."""
     try:
         body = json_text.parse(value)
         found = typed.convert("slow", tuple[Slow, ...], body["slow"])
@@ -91,7 +91,7 @@ def from_json(key: str, value: bytes, generation: int) -> tuple[Slow, ...]:
 
 
 def tempos_from_json(key: str, value: bytes, generation: int) -> dict[int, Tempo]:
-    """What a node says of its ranks, by rank, if it is of this generation; RendezvousError as in `from_json`."""
+    """Read what a node says of its ranks, by rank, if it is of this generation; RendezvousError as in `from_json`."""
     try:
         body = json_text.parse(value)
         found = {int(rank): typed.build(Tempo, mark) for rank, mark in body["ranks"].items()}
@@ -105,7 +105,7 @@ def tempo(calls: Sequence[Call], host: str = "", pid: int = 0) -> Tempo | None:
 
     Waits in all groups count; the collectives are those of the group that has the most.
     """
-    made = [c for c in calls if c.state == State.DONE and c.what != JOIN and c.what not in MESSAGES]
+    made = [c for c in calls if c.state == CallState.DONE and c.what != JOIN and c.what not in MESSAGES]
     counts: dict[tuple[str, int], int] = {}
     for call in made:
         counts[call.group, call.key] = counts.get((call.group, call.key), 0) + 1
@@ -145,7 +145,7 @@ def slow(tempos: Mapping[int, Tempo]) -> dict[int, Slow]:
 
 @dataclass(frozen=True, kw_only=True)
 class Looked:
-    """Where a worker is found that is to be looked at."""
+    """Record where a worker is found that is to be looked at."""
 
     folder: Path
     """Of its flight recorders."""
@@ -177,7 +177,7 @@ class Stragglers:
         found: dict[str, Any] = {}
         for rank, who in mine.items():
             step_s = self._step_s(who)
-            if (mark := tempo(looking.calls(who.folder, who.pid).calls, self._host, who.pid)) is not None:
+            if (mark := tempo(process_probe.calls(who.folder, who.pid).calls, self._host, who.pid)) is not None:
                 found[str(rank)] = asdict(replace(mark, own_step_s=step_s * mark.own_s / max(mark.whole_s, 1e-9)))
             await asyncio.sleep(0)  # whatever else the agent has to do comes between
         body = json.dumps({"generation": generation, "ranks": found}).encode()

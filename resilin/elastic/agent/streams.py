@@ -1,9 +1,9 @@
-"""Where a worker's standard output and error go: the terminal, a file, or both with a prefix.
+"""Send a worker's standard output and error on: to the terminal, a file, or both with a prefix.
 
     nothing asked      inherited: the worker writes to the launcher's own streams, nothing in between
     redirect           the worker writes to its file, nothing in between
-    tee                a pipe to the agent, which writes file and terminal (whole lines, prefixed); a terminal that
-                       does not take them in time misses lines, the file never does
+    tee                a pipe to the agent, which writes file and terminal (whole lines, prefixed), until the last
+                       process that holds the other end has ended: what a worker started may outlive it
 
 Folders: `<base>/attempt_<n>/<local_rank>/{stdout.log,stderr.log,error.json}`; never deleted by a restart. Teed lines
 that hold one of `Plan.filters` go, prefixed, to `<base>/attempt_<n>/filtered_{stdout,stderr}.log`, too.
@@ -20,14 +20,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from resilin._base.text import visible
 from resilin.elastic import failure
-from resilin.elastic.agent.choice import Choice
 from resilin.elastic.agent.console import Console, Name, Sink
+from resilin.elastic.agent.stream_selection import StreamSelection
+
+_PIPE_BYTES = 1 << 20  # no pipe of an ordinary user holds more
 
 
 @dataclass(frozen=True)
 class Who:
-    """Whose streams they are, as far as that was known when they were made: a warm spare gets its rank late."""
+    """Say whose streams they are, as far as that was known when they were made: a warm spare gets its rank late."""
 
     local_rank: int
     rank: int
@@ -35,14 +38,14 @@ class Who:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How the output of all workers of a node is treated."""
+    """Set how the output of all workers of a node is treated."""
 
     base: Path
     """The folder of this run on this node."""
     keep: bool
     """Whether the user asked for the folder (`--log-dir`); otherwise it is temporary."""
-    redirects: Choice = field(default_factory=Choice)
-    tee: Choice = field(default_factory=Choice)
+    redirects: StreamSelection = field(default_factory=StreamSelection)
+    tee: StreamSelection = field(default_factory=StreamSelection)
     global_ranks: bool = False
     """Whether the numbers in `redirects` and `tee` are global ranks."""
     shown_ranks: frozenset[int] | None = None
@@ -69,7 +72,7 @@ class Plan:
         return WorkerStreams(self, self.folder(attempt, local_rank), local_rank, role, host, who)
 
     def on_terminal(self, who: Who, name: Name) -> bool:
-        """Whether people see this stream."""
+        """Return whether people see this stream."""
         for shown, rank in ((self.shown_ranks, who.local_rank), (self.shown_global_ranks, who.rank)):
             if shown is not None and rank not in shown:
                 return False
@@ -77,15 +80,15 @@ class Plan:
         return self.tee.has(number, name) or not self.redirects.has(number, name)
 
     def in_file(self, who: Who, name: Name) -> bool:
-        """Whether this stream is kept in a file."""
+        """Return whether this stream is kept in a file."""
         number = who.rank if self.global_ranks else who.local_rank
         return not self.on_terminal(who, name) or self.tee.has(number, name)
 
     def prefix_for(self, local_rank: int, rank: int, role: str, host: str) -> str:
         """The text before each line of a teed stream."""
         if not self.prefix:
-            return f"[{role}{local_rank}]:"
-        values = {"role_name": role, "local_rank": local_rank, "rank": rank, "hostname": host}
+            return f"[{visible(role)}{local_rank}]:"
+        values = {"role_name": visible(role), "local_rank": local_rank, "rank": rank, "hostname": visible(host)}
         return string.Template(self.prefix).safe_substitute(values)
 
 
@@ -132,7 +135,7 @@ class Pump:
         self._rest = b""
         self._read_fd, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._read_fd, False)
-        self._open = True
+        self.open = True
         self._loop.add_reader(self._read_fd, self._read)
 
     def started(self) -> None:
@@ -141,26 +144,34 @@ class Pump:
             os.close(self.write_fd)
             self.write_fd = -1
 
+    def catch_up(self) -> None:
+        """Copy what is there now."""
+        left = _PIPE_BYTES  # who goes on writing meanwhile is not waited for
+        while left > 0 and (count := self._read()):
+            left -= count
+
     def close(self) -> None:
         """Copy what is there and stop."""
         self.started()
-        if self._open:
-            self._read()
-        if self._open:
+        self.catch_up()
+        if self.open:
             self._end()
 
-    def _read(self) -> None:
-        while self._open:
-            try:
-                data = os.read(self._read_fd, 1 << 16)
-            except BlockingIOError:
-                return
-            if not data:
-                self._end()
-                return
-            self._file.write(data)
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            self._show(lines)
+    def _read(self) -> int:
+        """Copy a part of what is there; how much that was. One at a time: others of the loop have their turns."""
+        if not self.open:
+            return 0
+        try:
+            data = os.read(self._read_fd, 1 << 16)
+        except BlockingIOError:
+            return 0
+        if not data:
+            self._end()
+            return 0
+        self._file.write(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._show(lines)
+        return len(data)
 
     def _show(self, lines: list[bytes]) -> None:
         if lines:
@@ -170,7 +181,7 @@ class Pump:
                 self._selected.write_lines(head, lines)
 
     def _end(self) -> None:
-        self._open = False
+        self.open = False
         self._loop.remove_reader(self._read_fd)
         os.close(self._read_fd)
         if self._rest:
@@ -181,7 +192,9 @@ class Pump:
 
 
 class WorkerStreams:
-    """The streams of one worker. Make it before the worker starts, call `started()` after, `close()` at its end.
+    """The streams of one worker. Make it before the worker starts, call `started()` after, `ended()` at its end.
+
+    They end by themselves when nobody can write to them any more, and with `close()`.
 
     `identity` gives (local rank, rank) at the time a line is shown: a warm spare gets its rank late.
     """
@@ -218,7 +231,7 @@ class WorkerStreams:
         return Copy(self.folder.parent / f"filtered_{name}.log", self._say, needles) if needles else None
 
     def _say(self, text: str) -> None:
-        print(f"elastic-run: {text}", file=self._plan.console.text)
+        print(f"elastic-run: {visible(text)}", file=self._plan.console.text)
 
     def fd(self, name: Name) -> int | None:
         """The descriptor to give to the worker; None: it inherits."""
@@ -233,20 +246,31 @@ class WorkerStreams:
         for file in self._files.values():
             file.close()
 
+    def ended(self) -> None:
+        """The worker has ended: what it wrote is shown and stored now, what it has left behind may write on."""
+        self.started()
+        for pump in self._pumps.values():
+            pump.catch_up()
+
+    @property
+    def open(self) -> bool:
+        """Return whether there may be more to come."""
+        return any(pump.open for pump in self._pumps.values())
+
     def close(self) -> None:
-        """Show and store what is left in the pipes."""
+        """Show and store what is left in the pipes; no more is read."""
         self.started()
         for pump in self._pumps.values():
             pump.close()
 
     @property
     def stderr_shown(self) -> bool:
-        """Whether people have seen its standard error already."""
+        """Return whether people have seen its standard error already."""
         return self._plan.on_terminal(self._who, "stderr")
 
     @property
     def stderr_kept(self) -> bool:
-        """Whether its standard error is in a file."""
+        """Return whether its standard error is in a file."""
         return self._plan.in_file(self._who, "stderr")
 
     def tail(self) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
-"""Notices that training stands still, finds out who is to blame, and ends that one. In the agent's loop.
+"""Notice that training stands still, find out who is to blame, and end that one. In the agent's loop.
 
 a worker's silence passes `pace`'s limit ──> every node looks at its own workers for LOOK_S (stacks, flight
-recorders, use of processors) ──> its record says where they stand (`stalls`), the stacks go to a key that nobody
-follows ──> all nodes judge alike (`blame`) ──> the agent of the one to blame names it, and ends it when it is time
+recorders, use of processors), and tries whether it reaches the others ──> its record says where they stand (`stalls`),
+the stacks go to a key that nobody follows ──> all nodes judge alike (`blame`) ──> the agent of the one to blame names
+it, and ends it when it is time; but for a link that is cut nobody is blamed
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from resilin._base import json_text, log, stacks
+from resilin._base import json_text, log, private_files, stacks
 from resilin._base.clock import Clock
 from resilin.elastic import control, records
 from resilin.elastic.agent.config import AgentConfig
@@ -22,13 +23,14 @@ from resilin.elastic.agent.reports import Reporter
 from resilin.elastic.agent.slots import Hang, LocalSlot
 from resilin.elastic.agent.stragglers import LOOK_S as TEMPO_S
 from resilin.elastic.agent.stragglers import Looked, Stragglers
-from resilin.elastic.deciding.view import View
 from resilin.elastic.failure import shorten
-from resilin.elastic.hangs import blame, circling, flights, looking, stalls
+from resilin.elastic.hangs import blame, busy_loop, flight_analysis, process_probe, stall_record
 from resilin.elastic.hangs.blame import Verdict
-from resilin.elastic.hangs.circling import Circle
-from resilin.elastic.hangs.pace import Limits, Pace
-from resilin.elastic.hangs.stalls import Doing, Stall, Standing
+from resilin.elastic.hangs.busy_loop import BusyLoop
+from resilin.elastic.hangs.stall_record import Doing, Stall, Standing
+from resilin.elastic.hangs.step_time import Limits, StepTime
+from resilin.elastic.membership import reachability
+from resilin.elastic.membership.view import View
 from resilin.elastic.records import Generation
 from resilin.elastic.rendezvous.rendezvous import Rendezvous
 from resilin.errors import StoreError, UsageError
@@ -37,6 +39,7 @@ _log = log.logger("elastic.watchdog")
 LOOK_S = 2.0  # long enough to tell a process that waits from one that works a little
 SETTLE_S = 5.0  # for what the other nodes find; one whose agent does not answer is judged without
 _UNREAD_CHARS = 200  # in a record that all nodes read
+TAKE_UP_S = 1.0  # so long who was given a new world may take to leave the old one
 POLL_S = 1.0  # between two looks at the flight recorder of a program that tells no steps
 _MOST_STACKS_BYTES = 400_000  # of one node: a store takes about a megabyte
 
@@ -52,16 +55,17 @@ class _Track:
     polled: float = 0.0
     pause: str = ""
     pause_end: float = 0.0
-    circle: Circle = field(default_factory=Circle)
+    circle: BusyLoop = field(default_factory=BusyLoop)
     told_unread: bool = False
 
     def goes_on(self, now: float) -> None:
         """It has made progress."""
-        self.last, self.circle = now, Circle()
+        self.last, self.circle = now, BusyLoop()
 
 
 class Watchdog:
-    """Of one agent's `slots`. `step`: have the agent look again; `spawn`: own a task.
+    """Of one agent's `slots`. `tried`: waits for tries of links that are under way; `step`: have the agent look again;
+    `spawn`: own a task.
 
     `stall` is what the node's record says.
     """
@@ -72,6 +76,7 @@ class Watchdog:
         slots: Sequence[LocalSlot],
         rendezvous: Rendezvous,
         reporter: Reporter,
+        tried: Callable[[], Awaitable[None]],
         step: Callable[[], None],
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         clock: Clock,
@@ -80,18 +85,31 @@ class Watchdog:
         self._slots = slots
         self._rendezvous = rendezvous
         self._reporter = reporter
+        self._tried = tried
         self._step = step
         self._spawn = spawn
         self._clock = clock
-        self._pace = Pace(config.hang_timeout_s or 0.0)
+        self._step_time = StepTime(config.hang_timeout_s or 0.0)
         self._stragglers = Stragglers(config.job.name, config.node_id, config.host, rendezvous, reporter.line, clock)
         self._tracks: dict[int, _Track] = {}  # by slot
         self.stall: Stall | None = None
+        self._stalled_at = 0.0  # when it was last noticed, monotonic
         self._found_at = 0.0  # when `stall` was complete here
         self._seen = self._judged = (0, 0)  # generation and round: begun here, judged here
         self._next = 0.0  # not before this is looked again in the same silence
         self._told: set[tuple[int, int, str]] = set()  # generation, rank (-1: nobody), and what was said of it
         self._stacks: dict[int, str] = {}  # by rank, of this node, of the last look
+        self._unheard = ""  # that workers here wait, and that nothing is heard of others
+
+    @property
+    def cut_off(self) -> str:
+        """Why nobody goes on here, if that is because nothing is heard of other nodes' workers; empty: it is not."""
+        return self._unheard if self.stall is not None else ""
+
+    @property
+    def stalled_at(self) -> float | None:
+        """When it was last noticed that training stands still, if it does; monotonic."""
+        return self._stalled_at if self.stall is not None else None
 
     # ------------------------------------------------------------------------------------- progress
 
@@ -101,7 +119,7 @@ class Watchdog:
         track = self._track(slot, now)
         if isinstance(message, control.Committed):
             self._progress(track, message.generation, now, now - track.last)
-        elif isinstance(message, control.Progress):
+        elif isinstance(message, control.Progress | control.Entering):
             track.goes_on(now)
         elif isinstance(message, control.Pause):
             track.goes_on(now)
@@ -110,7 +128,7 @@ class Watchdog:
     def _progress(self, track: _Track, generation: int, now: float, took: float) -> None:
         first = track.begun != generation
         if not first and track.begun and not track.pause:
-            self._pace.took(took)
+            self._step_time.took(took)
         track.begun = generation
         track.goes_on(now)
         if self.stall is not None and self.stall.workers:
@@ -136,15 +154,15 @@ class Watchdog:
         if now < track.polled + POLL_S or slot.streams is None or slot.worker is None:
             return
         try:
-            count = looking.count(slot.flights, slot.worker.pid)
+            count = process_probe.count(slot.flights, slot.worker.pid)
         except (OSError, UsageError) as error:
             self._tell_unread(slot, f"its flight recorder cannot be read: {error}")
             track.polled = now
             return
         if count > track.calls:
-            gaps = () if track.calls else flights.gaps(looking.calls(slot.flights, slot.worker.pid).calls)
+            gaps = () if track.calls else flight_analysis.gaps(process_probe.calls(slot.flights, slot.worker.pid).calls)
             for seconds in gaps:
-                self._pace.took(seconds)
+                self._step_time.took(seconds)
             generation = slot.generation if track.calls or gaps else track.begun
             self._progress(track, generation, now, max(0.0, now - track.last - POLL_S))
         track.calls, track.polled = count, now
@@ -210,6 +228,10 @@ class Watchdog:
         track = self._track(slot, now)
         if slot.state not in ("running", "ready") or (slot.endpoint and slot.sent != current.number):
             return None
+        if slot.aborted >= current.number:  # that world is over: it waits for another one, however long there is none
+            return None
+        if _is_absent(slot, current):  # not a new silence: it may have hung before
+            return max(track.last + self._limits(track, slot.entered).look, slot.sent_at + TAKE_UP_S)
         if not slot.endpoint:
             self._poll(slot, track, now)
             if not track.calls:
@@ -221,38 +243,39 @@ class Watchdog:
         return min(at, now + POLL_S) if not slot.endpoint and at > now else at
 
     def _limits(self, track: _Track, number: int) -> Limits:
-        return self._pace.limits(begun=track.begun == number, before=track.begun > 0)
+        return self._step_time.limits(begun=0 < track.begun == number, before=track.begun > 0)
 
     def _begin(self, current: Generation, number: int, mine: Sequence[LocalSlot]) -> None:
         self._seen = current.number, number
-        self.stall = Stall(generation=current.number, round=number)
+        self.stall, self._stalled_at = Stall(generation=current.number, round=number), self._clock.monotonic()
         self._spawn(self._look(self.stall, mine))
         self._step()
 
     async def _look(self, begun: Stall, mine: Sequence[LocalSlot]) -> None:
         """See where the workers here stand."""
         pids = {slot.worker.pid: slot for slot in mine if slot.worker is not None}
-        before, start = looking.use_of(pids), self._clock.monotonic()
+        before, start = process_probe.use_of(pids), self._clock.monotonic()
         await asyncio.sleep(LOOK_S)
-        after, took_s = looking.use_of(pids), self._clock.monotonic() - start
-        doing = {pid: looking.doing(pid, before[pid], after[pid], took_s) for pid in pids}
+        after, took_s = process_probe.use_of(pids), self._clock.monotonic() - start
+        doing = {pid: process_probe.doing(pid, before[pid], after[pid], took_s) for pid in pids}
         asked = [
             (pid, slot.streams.folder, slot.worker.kill)
             for pid, slot in pids.items()
             if slot.running and slot.worker is not None and slot.streams is not None and doing[pid] in ("busy", "idle")
         ]
-        written = await looking.gathered(asked, self._clock)
+        written = await process_probe.gathered(asked, self._clock)
         working = [one for one in asked if doing[one[0]] == "busy"]
-        samples = [written, *[await looking.gathered(working, self._clock) for _ in range(1, circling.SAMPLES)]]
+        samples = [written, *[await process_probe.gathered(working, self._clock) for _ in range(1, busy_loop.SAMPLES)]]
         for pid, *_ in working:
             circle = self._track(pids[pid], self._clock.monotonic()).circle
-            quiet = looking.is_quiet(before[pid], after[pid], took_s)
+            quiet = process_probe.is_quiet(before[pid], after[pid], took_s)
             circle.seen([each.get(pid, "") for each in samples], quiet=quiet)
         standings = [
             self._standing(slot, pid, doing[pid], written.get(pid, "")) for pid, slot in pids.items() if slot.running
         ]
         self._stacks = {who.rank: written.get(who.pid, "") for who in standings}
         await self._set_aside(standings)
+        await self._tried()
         if self.stall is begun:  # there was no progress meanwhile, and no new generation
             now = self._clock.monotonic()
             silent_s = now - min((self._track(slot, now).last for slot in mine), default=now)
@@ -263,8 +286,8 @@ class Watchdog:
     def _standing(self, slot: LocalSlot, pid: int, doing: Doing, stack: str) -> Standing:
         now = self._clock.monotonic()
         track = self._track(slot, now)
-        found = looking.calls(slot.flights, pid)
-        if found.unread not in ("", looking.NO_RECORDER):  # that is for who wants to know why nobody is named
+        found = process_probe.calls(slot.flights, pid)
+        if found.unread not in ("", process_probe.NO_RECORDER):  # that is for who wants to know why nobody is named
             self._tell_unread(slot, found.unread)
         return Standing(
             rank=slot.rank,
@@ -273,7 +296,8 @@ class Watchdog:
             at=stacks.place(stack),
             strays=stacks.strays(stack),
             pause=track.pause if now < track.pause_end else "",
-            calls=stalls.compact(found.calls),
+            absent=slot.sent if slot.endpoint and slot.entered < slot.sent else 0,
+            calls=stall_record.compact(found.calls),
             unread=shorten(found.unread, _UNREAD_CHARS),
         )
 
@@ -294,15 +318,18 @@ class Watchdog:
             return self._found_at + SETTLE_S
         self._judged = current.number, self.stall.round
         standings = sorted((who for stall in said.values() for who in stall.workers), key=lambda who: who.rank)
-        verdict = blame.judge(standings, len(current.members))
+        cut = reachability.cuts_within(view, current.nodes)
+        verdict = Verdict(reason=cut) if cut else blame.judge(standings, len(current.members))
         log.event(_log, 20, "training stands still", ranks=verdict.ranks, reason=verdict.reason)
+        self._unheard = verdict.reason if len(standings) < len(current.members) and not verdict.ranks else ""
         silent_s = now - min((self._track(s, now).last for s in self._members(current)), default=now)
         self._next = now + max(silent_s, LOOK_S)
         if not verdict.ranks:
             leads = view.leader() == self._config.node_id
             known = any(self._track(slot, now).begun == current.number for slot in self._members(current))
             if leads and known and not any(who.pause for who in standings):
-                self._tell(current, -1, "", f"no step for {silent_s:.0f} s: {verdict.reason}; nobody is ended")
+                doing = f"{verdict.reason}: {blame.doings(standings)}" if standings else verdict.reason
+                self._tell(current, -1, "", f"no step for {silent_s:.0f} s: {doing}; nobody is ended")
             return self._next
         for who in standings:
             slot = next((s for s in self._members(current) if who.rank in verdict.ranks and s.rank == who.rank), None)
@@ -321,7 +348,8 @@ class Watchdog:
     ) -> None:
         """End the worker, which is to blame, or say that it keeps the others waiting and when it will be ended."""
         track = self._track(slot, now)
-        limits, silent_s = self._limits(track, current.number), now - track.last
+        world = slot.entered if _is_absent(slot, current) else current.number
+        limits, silent_s = self._limits(track, world), now - track.last
         doing = "circle" if who.doing == "busy" and track.circle.closed else who.doing
         ends = {"stopped": limits.look, "idle": limits.idle, "circle": limits.circle}
         end_s = ends.get(doing, limits.busy)
@@ -352,7 +380,7 @@ class Watchdog:
         ranks = [{**asdict(each), "stacks": known.get(each.rank, "")} for each in standings]
         body = {"rank": who.rank, "pid": who.pid, "reason": complaint, "generation": stall.generation, "ranks": ranks}
         try:
-            path.write_text(json.dumps(body, indent=2) + "\n", encoding="utf-8")
+            private_files.write_file(path, json.dumps(body, indent=2) + "\n")
         except OSError as error:
             self._reporter.line(f"the report of a hang is not kept: {path}: {error.strerror or error}")
             return ""
@@ -390,6 +418,11 @@ class Watchdog:
                     told = records.misplaced(entry.key, entry.value, "stacks by rank")
                     log.event(_log, 40, "a record of this job is none", error=str(told), because=str(error))
         return known | self._stacks
+
+
+def _is_absent(slot: LocalSlot, current: Generation) -> bool:
+    """Return whether a worker was given the present world, and is still in what was before."""
+    return bool(slot.endpoint) and slot.entered < slot.sent == current.number
 
 
 def _by_node(view: View, current: Generation) -> dict[str, Stall]:

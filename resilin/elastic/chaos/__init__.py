@@ -1,4 +1,4 @@
-"""Faults on purpose, and whether a job stood them: what `resilin chaos` is made of.
+"""Inject faults on purpose, and judge whether a job stood them: what `resilin chaos` is made of.
 
     schedule   which faults, when, to whom; drawn from a seed, written to a file, read from one
     records    the files through which the workers and whoever disturbs them tell one another

@@ -1,4 +1,4 @@
-"""What became of a job that was disturbed: recovered, the same bits, a whole ledger, and was the right one blamed?
+"""Judge a job that was disturbed: recovered, the same bits, a whole ledger, and was the right one blamed?
 
 Attribution looks at what people see: the lines that `elastic-run` prints. A fault of a worker is attributed when the
 first line about a death after it, on that worker's node, names its rank and process, and its cause; and when nobody
@@ -15,7 +15,7 @@ from typing import Any
 
 from resilin.elastic.chaos.records import Fired, Result
 from resilin.elastic.chaos.schedule import KINDS, TIMED_OUT, Fault, Schedule
-from resilin.elastic.ledger import Verdict
+from resilin.elastic.ledger import LedgerVerdict
 
 _DEATH = re.compile(
     r"elastic-run: (?:worker died|job failed|interrupted): rank (\d+) \((?:host [^,]+, )?pid (\d+)\) (.*)"
@@ -38,7 +38,7 @@ class Blame:
 
 @dataclass(frozen=True, kw_only=True)
 class Attribution:
-    """What was said of one fault."""
+    """Record what was said of one fault."""
 
     fired: Fired
     fault: Fault
@@ -63,7 +63,7 @@ class Run:
     """The processes of each node's agents, oldest first."""
     fired: tuple[Fired, ...]
     results: tuple[Result, ...]
-    counted: Verdict | None
+    counted: LedgerVerdict | None
     """What the ledger says; None: there is none."""
     seconds: float
     unreadable: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """What is to be said of a run."""
+    """Hold what is to be said of a run."""
 
     run: Run
     recovered: bool
@@ -86,17 +86,17 @@ class Judgement:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with the training itself."""
+        """Return whether nothing is wrong with the training itself."""
         return self.recovered and self.same is not False and self.counted is not False
 
     @property
     def disturbed(self) -> bool:
-        """Whether a fault came about, if there was to be any: otherwise the run has shown nothing."""
+        """Return whether a fault came about, if there was to be any: otherwise the run has shown nothing."""
         return bool(self.run.fired) or not self.run.schedule.faults
 
     @property
     def attributed(self) -> bool:
-        """Whether every failure was put down to the right one, for the right cause."""
+        """Return whether every failure was put down to the right one, for the right cause."""
         return all(one.rank_named and one.cause_named for one in self.attributions)
 
 
@@ -114,7 +114,7 @@ def judge(run: Run, expected: str | None) -> Judgement:
 
 
 def attribute(run: Run) -> list[Attribution]:
-    """What the reports say of each fault that has happened to a worker or an agent."""
+    """Find what the reports say of each fault that has happened to a worker or an agent."""
     hit = {one.pid for one in run.fired if run.schedule.faults[one.fault].to == "worker"}
     lines = [[line for line in blames(text) if not _follows_from_outage(line, hit, run)] for text in run.said]
     innocent = [blame.line for node in lines for blame in node if blame.pid is not None and blame.pid not in hit]
@@ -124,7 +124,9 @@ def attribute(run: Run) -> list[Attribution]:
         fault = run.schedule.faults[one.fault]
         if fault.to == "worker":
             found.append(_of_worker(one, fault, lines[one.node], hit, taken[one.node], innocent))
-        elif fault.to == "agent" and fault.do == "kill" and len(run.said) > 1:  # else nobody is left to say it
+        elif (
+            fault.to in ("agent", "host") and fault.do == "kill" and len(run.said) > 1
+        ):  # else nobody is left to say it
             found.append(_of_agent(one, fault, run))
     return found
 
@@ -170,10 +172,12 @@ def _of_worker(
 
 
 def _of_agent(one: Fired, fault: Fault, run: Run) -> Attribution:
-    """A lost node is named by the others: its name holds its agent's process."""
-    others = "\n".join(text for node, text in enumerate(run.said) if node != fault.node)
+    """A lost node is named by the others, or by the one in its place: its name holds its agent's process."""
+    others = "\n".join(text for node, text in enumerate(run.said) if node != fault.node or fault.to == "host")
     agents = "|".join(map(str, run.agents[fault.node]))
     lost = re.search(rf"elastic-run: node \S+-({agents})-\S+ is gone, and with it ranks? [\d, ]+", others)
+    if lost is None and fault.to == "host":  # who hears of its end and of the next world at once says it in one line
+        lost = re.search(r"elastic-run: generation \d+: .*\(.*ranks? [\d, ]+ lost with a node.*\)", others)
     named = lost is not None
     return Attribution(fired=one, fault=fault, rank_named=named, cause_named=named, line=lost[0] if lost else "")
 

@@ -1,4 +1,4 @@
-"""The folder through which workers and whoever disturbs their job tell one another what happened.
+"""Keep the folder through which workers and whoever disturbs their job tell one another what happened.
 
 schedule.json     the faults; a worker reads them when it enters `@elastic.run`
 fired-<n>.json    fault n has happened, written by the process that met its moment, before it suffers it: once
@@ -9,14 +9,22 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+from resilin._base import json_text
+from resilin.errors import UsageError
+
+T = TypeVar("T")
 
 FOLDER = "RESILIN_CHAOS"
 """The environment variable that names the folder."""
 NODE = "RESILIN_CHAOS_NODE"
 """The environment variable with the number of the node, as the schedule counts them."""
 SCHEDULE = "schedule.json"
+LAST_TIMES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +45,7 @@ class Fired:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What one worker ended with."""
+    """Record what one worker ended with."""
 
     pid: int
     rank: int
@@ -47,10 +55,12 @@ class Result:
     """Committed steps."""
     position: int
     """Of the sampler, in its epoch; 0: the epoch is complete."""
+    moments: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """By moment: the steps at which it came to it the last times, see `LAST_TIMES`."""
 
 
 def claim(folder: Path, fired: Fired) -> bool:
-    """Whether the fault had not happened before; from here on it has, whoever asks."""
+    """Claim a fault: return whether it had not happened before; from here on it has, whoever asks."""
     path = folder / f"fired-{fired.fault}.json"
     scratch = folder / f".fired-{fired.fault}-{os.getpid()}"
     scratch.write_text(json.dumps(asdict(fired)))
@@ -64,8 +74,8 @@ def claim(folder: Path, fired: Fired) -> bool:
 
 
 def fired(folder: Path) -> list[Fired]:
-    """What has happened so far, in that order."""
-    found = [Fired(**json.loads(path.read_text())) for path in folder.glob("fired-*.json")]
+    """Return what has happened so far, in that order."""
+    found = [_read(Fired, path) for path in folder.glob("fired-*.json")]
     return sorted(found, key=lambda one: one.mono)
 
 
@@ -77,6 +87,17 @@ def write_result(folder: Path, result: Result) -> None:
 
 
 def results(folder: Path) -> list[Result]:
-    """What the workers ended with, by rank."""
-    found = [Result(**json.loads(path.read_text())) for path in folder.glob("result-*.json")]
+    """Return what the workers ended with, by rank."""
+    found = [_read(Result, path) for path in folder.glob("result-*.json")]
     return sorted(found, key=lambda one: one.rank)
+
+
+def _read(kind: type[T], path: Path) -> T:
+    """What a process of the job left at `path`. UsageError for anything else."""
+    try:
+        with path.open("rb") as file:
+            return kind(**json_text.parse(json_text.read(file)))
+    except (ValueError, TypeError) as error:
+        raise UsageError(
+            f"{path}: expected what a process of the job wrote, a {kind.__name__}: {error!s:.200}"
+        ) from None

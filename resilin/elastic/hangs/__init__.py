@@ -1,1 +1,1 @@
-"""Training that stands still: what is seen of it, and who is to blame. Asks the kernel and files, ends nobody."""
+"""Find out why training stands still: what is seen of it, who is to blame. Asks the kernel and files, ends nobody."""

@@ -1,4 +1,4 @@
-"""A node's own record in the store: written when it changes, and again where somebody else has written there."""
+"""Write a node's own record to the store: when it changes, and again where somebody else has written there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from resilin._base import log
 from resilin.elastic import records
 from resilin.elastic.records import Node
-from resilin.elastic.rendezvous import calls
+from resilin.elastic.rendezvous import store_executor
 from resilin.errors import RendezvousError
 from resilin.store.base import KeyValue, Lease, Store
 
@@ -17,7 +17,7 @@ _log = log.logger("elastic.rendezvous")
 class OwnRecord:
     """The record of one node, which stands at `key`. `node`: the newest, which the store may not have yet."""
 
-    def __init__(self, store: Store, key: str, call: calls.Caller, lease: Callable[[], Lease | None]) -> None:
+    def __init__(self, store: Store, key: str, call: store_executor.Caller, lease: Callable[[], Lease | None]) -> None:
         self.key = key
         self.node: Node | None = None
         self._store, self._call, self._lease = store, call, lease
@@ -46,7 +46,7 @@ class OwnRecord:
             await self.write()
 
     def lost_to(self, found: tuple[Node, int] | None) -> bool:
-        """Whether another record is seen there than the last one: it is to be written again.
+        """Return whether another record is seen there than the last one: it is to be written again.
 
         So it is when a repetition of an earlier write came late: what others see is old.
         """
@@ -56,7 +56,7 @@ class OwnRecord:
         return True
 
     def spoiled_by(self, changed: Sequence[KeyValue]) -> bool:
-        """Whether somebody has written something there that is no record: it is to be written again."""
+        """Return whether somebody has written something there that is no record: it is to be written again."""
         for entry in changed:
             if entry.key == self.key and self._written is not None and entry.mod_revision > self._written_at:
                 try:

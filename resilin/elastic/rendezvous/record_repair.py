@@ -1,4 +1,4 @@
-"""Puts records back where somebody has written something else in their place."""
+"""Put records back where somebody has written something else in their place."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 
 from resilin.elastic import records
 from resilin.elastic.records import Generation
-from resilin.elastic.rendezvous import calls
-from resilin.elastic.rendezvous.following import Followed
-from resilin.elastic.rendezvous.leading import Leading
+from resilin.elastic.rendezvous import store_executor
+from resilin.elastic.rendezvous.leader import Leader
+from resilin.elastic.rendezvous.watch_cache import WatchCache
 from resilin.errors import StoreAmbiguous
 from resilin.store.base import Compare, KeyValue, Op, Store
 
@@ -17,21 +17,21 @@ class RecordRepair:
     """Of what stands under `world/`, as one node sees it; a node's own record is that node's business."""
 
     def __init__(
-        self, store: Store, keys: records.Keys, followed: Followed, leading: Leading, call: calls.Caller
+        self, store: Store, keys: records.Keys, followed: WatchCache, leading: Leader, call: store_executor.Caller
     ) -> None:
-        self._store, self._keys, self._followed, self._leading, self._call = store, keys, followed, leading, call
+        self._store, self._keys, self._watch_cache, self._leading, self._call = store, keys, followed, leading, call
 
     @property
     def due(self) -> bool:
-        """Whether there is something to mend."""
-        return self._followed.misled or (self._leading.active and bool(self._followed.spoiled))
+        """Return whether there is something to mend."""
+        return self._watch_cache.misled or (self._leading.active and bool(self._watch_cache.spoiled))
 
     async def mend(self) -> None:
         """Put back what records were; where that is not known, delete what stands there.
 
         Any node removes what names no leader, for then nobody leads. The rest is the leader's.
         """
-        followed, leader = self._followed, self._followed.entry(self._keys.leader)
+        followed, leader = self._watch_cache, self._watch_cache.entry(self._keys.leader)
         if followed.misled and leader is not None:
             await self._put_back(leader, Op.delete(leader.key))
         for entry in list(followed.spoiled.values()) if self._leading.active else ():
@@ -45,7 +45,7 @@ class RecordRepair:
 
 
 class Needed:
-    """How many slots a node must have to be what a generation says of it. Remembered for the last one."""
+    """Say how many slots a node must have to be what a generation says of it. Remembered for the last one."""
 
     def __init__(self) -> None:
         self._generation: Generation | None = None

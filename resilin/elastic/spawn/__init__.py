@@ -1,1 +1,1 @@
-"""How worker processes begin: by a spawner that outlives nobody, forked from a template where that is faster."""
+"""Start worker processes: by a spawner that outlives nobody, forked from a template where that is faster."""

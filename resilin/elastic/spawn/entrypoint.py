@@ -1,4 +1,4 @@
-"""A worker of `launcher.api.elastic_launch`: `python -m resilin.elastic.spawn.entrypoint FOLDER` calls what is there.
+"""Run a worker of `launcher.api.elastic_launch`: `python -m resilin.elastic.spawn.entrypoint FOLDER` calls it.
 
 FOLDER/call.pickle holds what `multiprocessing` tells a spawned process about its parent's main module, and the function
 with its arguments; what it returns goes to FOLDER/result_<rank>.pickle. Both are written by processes of one user, in
@@ -13,19 +13,19 @@ import sys
 from multiprocessing import spawn
 from pathlib import Path
 
-from resilin._base import env, uncaught
+from resilin._base import env, excepthook
 
 CALL = "call.pickle"
 
 
 def result_file(folder: Path, rank: int | str) -> Path:
-    """Where the result of `rank` is."""
+    """Return where the result of `rank` is."""
     return folder / f"result_{rank}.pickle"
 
 
 def main() -> None:
     """Entry point."""
-    uncaught.watch()
+    excepthook.watch()
     folder = Path(sys.argv[1])
     with (folder / CALL).open("rb") as file:
         spawn.prepare(pickle.load(file))  # first: what it makes importable, the function may need

@@ -1,4 +1,4 @@
-"""The variables a worker finds: PyTorch's, so that scripts written for torchrun run unchanged, and ours. Pure."""
+"""Make the variables a worker finds: PyTorch's, so that scripts written for torchrun run unchanged, and ours. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from resilin.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where one worker stands in its generation."""
+class WorkerPlace:
+    """Record where one worker stands in its generation."""
 
     rank: int
     local_rank: int
@@ -26,8 +26,8 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """What is equal for all workers of a node."""
+class JobEnvironment:
+    """Hold what is equal for all workers of a node."""
 
     name: str
     role: str = "default"
@@ -39,7 +39,7 @@ class Job:
     """Each worker sees one device, its own, and takes itself for local rank 0."""
 
 
-def variables(place: Place, job: Job, inherited: Mapping[str, str], error_file: str) -> dict[str, str]:
+def variables(place: WorkerPlace, job: JobEnvironment, inherited: Mapping[str, str], error_file: str) -> dict[str, str]:
     """The variables to set on top of `inherited` (which is looked at for numbers of threads and for devices)."""
     result = {
         "LOCAL_RANK": place.local_rank,

@@ -1,4 +1,4 @@
-"""What a process does to its descendants, and to what the system knows of it. Linux; loads little, for `spawner`."""
+"""Control what becomes of a process's descendants, and what the system knows of it. Linux; loads little (`spawner`)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,10 @@ TYPE_CHECKING = False  # `typing` itself would cost 5 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
 ROUND_S = 0.025
 _CLEANUP_ROUNDS = 200  # a process in uninterruptible sleep must not keep us for ever
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; end at once if process `parent` is its parent no more."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
 
 
 def adopt_orphans() -> None:
@@ -63,7 +56,7 @@ def _parent_of(pid: int) -> int:
 
 
 def stat(pid: int) -> list[str]:
-    """What /proc says of a process behind its name: its state, its parent, ...; nothing when it is gone."""
+    """Read what /proc says of a process behind its name: its state, its parent, ...; nothing when it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()

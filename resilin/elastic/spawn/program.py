@@ -1,23 +1,23 @@
-"""What every worker of a node runs."""
+"""Describe what every worker of a node runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from resilin.elastic.spawn.spawning import Command
+from resilin.elastic.spawn.spawner_client import Command
 
 # nothing that lies in the folder of the launch is imported: a script that lies elsewhere would not see it either
 _TEMPLATE = (
     "import gc, sys; gc.disable(); sys.flags.safe_path or sys.path.pop(0); "
-    "from resilin.elastic.spawn import warm; warm.main()"
+    "from resilin.elastic.spawn import fork_server; fork_server.main()"
 )
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RESILIN_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What every worker of this node runs."""
+    """Describe what every worker of this node runs."""
 
     command: tuple[str, ...]
     """The whole command line."""
@@ -28,6 +28,8 @@ class Program:
     """Whether such a process can run it (not with `--no-python`)."""
     early: bool = False
     """Whether it is sure to import what a template has imported, so that its first workers are forked, too."""
+    ours: bool = False
+    """Whether nothing in it listens on MASTER_PORT but `dist.TCPStore`, as far as its text tells."""
 
     def template(self, inherited: Mapping[str, str]) -> Command:
         """The command of the process that its workers are forked from; its arguments only lend it a name."""

@@ -1,4 +1,4 @@
-"""A small process that starts the workers, hears first of their death, and outlives the agent only to kill them.
+"""Start the workers from a small process, which hears first of their death, and outlives the agent only to kill them.
 
 Forked from the launcher before that has a thread, or run with `python -I -S`; it imports little (each millisecond of
 its start is one of the job's) and has one thread, so `fork` is safe here while it would not be in the agent (gRPC,
@@ -8,8 +8,9 @@ Rules:
   - Each worker leads its own session, and dies with this process (PR_SET_PDEATHSIG).
   - This process is a subreaper: whatever a worker leaves behind, daemons included, becomes its child.
   - When the agent's socket closes, every descendant is killed and the given folders are removed.
-  - Workers of programs that import resilin are forked from a template (`warm.py`), which has done the slow imports;
-    they become children of this process before they run. Without a template, or should it fail, they are executed.
+  - Workers of programs that import resilin are forked from a template (`fork_server.py`), which has done the slow
+    imports; they become children of this process before they run. Without a template, or should it fail, they are
+    executed.
   - A template that does not answer (it was stopped, say) is killed and replaced; workers do not wait for the new one.
   - Should this process be killed, the launcher, a subreaper too, inherits what workers left behind and kills it.
   - Signals of the terminal that were ignored when this process started (nohup) are ignored in the workers, too.
@@ -42,6 +43,7 @@ import signal
 import socket
 import time
 
+from resilin._base import parent_death
 from resilin.elastic.spawn import processes
 
 TYPE_CHECKING = False  # `typing` itself would cost 5 ms
@@ -99,7 +101,7 @@ class Template:
         return f"has not answered for {waited_s:.0f} s" if waited_s > self.limit_s else ""
 
     def ask(self, message: dict[str, Any], fds: list[int]) -> bool:
-        """Whether it could be asked; it then owns the descriptors."""
+        """Ask for a worker: return whether it could be asked; it then owns the descriptors."""
         try:
             waits, go = os.pipe2(os.O_CLOEXEC)
         except OSError:  # no descriptor is left: it is executed, which takes fewer
@@ -336,7 +338,7 @@ class Spawner:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.setsid()
-        processes.die_with(self._own)
+        parent_death.die_with(self._own)
 
     # -------------------------------------------------------------------------------------- ending
 

@@ -1,1 +1,1 @@
-"""The worker's side: `@elastic.run`, `State`, and how state becomes equal in a new world."""
+"""Take part as a worker: `@elastic.run`, `State`, and how state becomes equal in a new world."""

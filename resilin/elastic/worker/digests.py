@@ -1,4 +1,4 @@
-"""A hash of state that is the same in every process that holds equal state. Pure.
+"""Hash state so that every process that holds equal state gets the same hash. Pure.
 
 Neither the order in which keys of dicts or elements of sets came, nor the seed that Python hashes text with, nor
 whether equal objects are one object or two, changes it. Objects of other kinds are taken apart as `pickle` does it.

@@ -1,4 +1,4 @@
-"""`@elastic.run`: joins a generation, makes state equal, calls the function; again when the world changes."""
+"""Run `@elastic.run`: join a generation, make state equal, call the function; again when the world changes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-import resilin.dist as dist
-from resilin._base import env, log, uncaught
+import resilin.distributed as dist
+from resilin._base import env, excepthook, log
+from resilin._base import secret as job_secret
 from resilin._base.clock import SYSTEM
-from resilin.dist import group as groups
-from resilin.dist.endpoint import check_addresses
-from resilin.dist.reasons import copy_error
-from resilin.dist.work import seconds
+from resilin.distributed.connections.listener import check_addresses
+from resilin.distributed.group import process_group
+from resilin.distributed.wire.error_codec import copy_error
+from resilin.distributed.work.work import seconds
 from resilin.elastic import control
 from resilin.elastic.chaos import records
 from resilin.elastic.ledger import Ledger
-from resilin.elastic.worker import session, strike, sync
-from resilin.elastic.worker.heard import Leaving
+from resilin.elastic.worker import fault_injection, session, sync
+from resilin.elastic.worker.agent_messages import Leaving
 from resilin.elastic.worker.session import Tie
 from resilin.elastic.worker.state import State
 from resilin.errors import (
@@ -34,6 +35,7 @@ from resilin.errors import (
 )
 
 _LOG = log.logger("elastic.loop")
+TIMEOUT_S = 60.0  # of collectives, unless the program says another: whoever is silent for longer is replaced
 CONNECT_TIMEOUT_S = 60.0  # peers that died are heard of at once; this is for one that lives but does not come
 LOST_S = 10.0  # agents hear of a death at once, and of a lost node within its lease
 # what a lost member looks like from here: another world follows
@@ -50,22 +52,29 @@ def run(function: Callable[P, R]) -> Callable[P, R]: ...
 
 
 @overload
-def run(*, timeout: timedelta | float | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def run(
+    *, timeout: timedelta | float | None = None, state: State | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
-def run(function: Callable[..., Any] | None = None, *, timeout: timedelta | float | None = None) -> Callable[..., Any]:
+def run(
+    function: Callable[..., Any] | None = None,
+    *,
+    timeout: timedelta | float | None = None,
+    state: State | None = None,
+) -> Callable[..., Any]:
     """Make `function` elastic: it survives the loss, arrival and replacement of other workers in place.
 
         @elastic.run(timeout=120)
         def train(state):
             model = DistributedDataParallel(net, shards=8)
-            while state.sampler.epoch < 10:
-                for plan in state.sampler.steps():
-                    ...
-                    optimizer.step()
-                    state.commit(plan)
+            for step in elastic.steps(state.loader, epochs=10):
+                optimizer.zero_grad()
+                for x, y in step:
+                    loss_fn(model(x), y).backward()
+                optimizer.step()
 
-        train(elastic.State(net=net, optimizer=optimizer, sampler=sampler))
+        train(elastic.State(net=net, optimizer=optimizer, loader=loader))
 
     For every generation: a process group is formed and made the default one, the `State` among the arguments is made
     equal on all ranks, and `function` is called; it goes on from `state`'s last commit. When the world changes, it ends
@@ -76,39 +85,42 @@ def run(function: Callable[..., Any] | None = None, *, timeout: timedelta | floa
     timeout: seconds (or a timedelta) after which a collective stops waiting for a rank that is alive but does not
         answer: frozen, deadlocked, or stuck in a system call. That rank's process is then killed and replaced, and the
         others go back to the last commit, as after a death. It must be longer than any rank ever keeps the others
-        waiting (loading data, validating or writing a checkpoint on one rank). The default is PyTorch's 30 minutes:
-        long for a job that nobody watches.
+        waiting (loading data, validating or writing a checkpoint on one rank). The default is a minute, not PyTorch's
+        30: a job that nobody watches goes on soon, and what takes longer says so here.
+    state: the State, where there is none among the arguments of `function`.
     """
     if function is None:
-        return functools.partial(_elastic, timeout=timeout)
+        return functools.partial(_elastic, timeout=timeout, given=state)
     return _elastic(function, timeout)
 
 
-def _elastic(function: Callable[P, R], timeout: timedelta | float | None) -> Callable[P, R]:
+def _elastic(function: Callable[P, R], timeout: timedelta | float | None, given: State | None = None) -> Callable[P, R]:
     named = "elastic.run, which takes a timeout above 0 s"
-    timeout_s = groups.DEFAULT_TIMEOUT_S if timeout is None else seconds(timeout, named)
+    timeout_s = TIMEOUT_S if timeout is None else seconds(timeout, named)
     if not callable(function) or timeout_s is None or not timeout_s > 0:
         raise UsageError(
             f"elastic.run: expected a function and a timeout above 0 s, got {function!r} and timeout={timeout!r}; "
             "write @elastic.run or @elastic.run(timeout=120)"
         )
+    if given is not None and not isinstance(given, State):
+        raise UsageError(f"elastic.run: expected state=elastic.State(...), got {given!r:.80}")
 
-    uncaught.watch()
+    excepthook.watch()
 
     @functools.wraps(function)
     def elastic(*args: P.args, **kwargs: P.kwargs) -> R:
-        state = next((value for value in (*args, *kwargs.values()) if isinstance(value, State)), None)
+        state = next((value for value in (*args, *kwargs.values(), given) if isinstance(value, State)), None)
         with session.opened(state._largest_world() if state is not None else 0, timeout_s) as tie:
             path = env.get("RESILIN_LEDGER")
             book = Ledger(path) if path else None
             if state is not None:
                 state._use_ledger(book)
             try:
-                with strike.armed(state):
+                with fault_injection.armed(state):
                     return cast(R, _Loop(tie, state, timeout_s).run(functools.partial(function, *args, **kwargs)))
             finally:
                 if state is not None:
-                    state._use_ledger(None)
+                    state._ends()
                 if book is not None:
                     book.close()
 
@@ -121,14 +133,17 @@ class _Loop:
         self._state = state
         self._timeout_s = timeout_s
         self._generation = 0
+        self._returned: tuple[Any] | None = (
+            None  # what the function returned in a world that ended before all were done
+        )
         self._works = False  # in that generation: its group is formed, state is equal, and nothing has ended it
         self._doing = ""  # before that
         self._group: dist.ProcessGroup | None = None  # at work, or the last one: the next takes its connections over
 
     def run(self, call: Callable[[], Any]) -> Any:
-        while True:
-            offer = self._tie.next_world(after=self._generation)
-            self._generation, self._works, self._doing = offer.number, False, ""
+        ended: control.World | None = None
+        while (offer := self._next(ended)) is not None:
+            self._generation, self._works, self._doing, self._returned = offer.number, False, "", None
             try:
                 return self._generation_of(offer, call)
             except Leaving:
@@ -140,8 +155,24 @@ class _Loop:
                     raise
                 log.event(_LOG, logging.INFO, "generation ended", generation=offer.number, cause=str(error))
                 self._leave_group(copy_error(error))  # the copy holds no frames, so the call's memory is freed
-            if self._state is not None:
-                self._roll_back(self._state, offer)
+            ended = offer
+
+        assert self._returned is not None
+        self._leave_group(None)
+        return self._returned[0]
+
+    def _next(self, ended: control.World | None) -> control.World | None:
+        """The world after `ended`, whose steps since the last commit are undone; None: all are done, and none follows.
+
+        State of a function that has returned is left as it is until then: its result may be this worker's last.
+        """
+        returned = self._returned is not None
+        if ended is not None and not returned:
+            self._roll_back(ended)
+        offer = self._tie.next_world(after=self._generation, returned=returned)
+        if ended is not None and returned and offer is not None:
+            self._roll_back(ended)
+        return offer
 
     def _fail(self, error: Exception, offer: control.World) -> None:
         """Tell the agent why this worker is about to end, and leave the others."""
@@ -149,7 +180,10 @@ class _Loop:
         self._leave_group(error)
         self._leave_group(None)
 
-    def _roll_back(self, state: State, offer: control.World) -> None:
+    def _roll_back(self, offer: control.World) -> None:
+        state = self._state
+        if state is None:
+            return
         self._works, self._doing = False, f"the return to step {state.step}'s state"
         try:
             state._roll_back()
@@ -162,6 +196,8 @@ class _Loop:
 
         Those that were lost are, too, if no agent knows of it: a link may be cut while all processes live.
         """
+        if isinstance(error, RECOVERABLE) and not isinstance(error, WorldChanged):
+            self._tie.interrupted(offer.number, _shortened(str(error), _MAX_MESSAGE_CHARS))
         if isinstance(error, (PeerLost, DistNetworkError)):
             ranks = (error.ranks if isinstance(error, PeerLost) else frozenset()) or frozenset(range(offer.world_size))
             if others := ranks - {offer.rank}:
@@ -184,6 +220,8 @@ class _Loop:
         if self._state is not None:
             self._doing = "the comparison of all ranks' states"
             sync.make_equal(self._state, group, offer.rank, offer.world_size, self._does)
+            self._doing = "the work that was due at the last commit"
+            self._state._begins()
         equal = SYSTEM.monotonic()
         log.event(
             _LOG,
@@ -195,10 +233,14 @@ class _Loop:
             state_ms=round((equal - wired) * 1e3, 1),
         )
         self._works = True
-        self._tie.working(self._step_at_work() or 1)
+        parts, parts_of = self._state._kept_parts() if self._state is not None else ((), 0)
+        self._tie.working(self._step_at_work() or 1, parts, parts_of)
         result = call()
+        if self._state is not None:
+            self._state._commit_left()
         if self._state is not None and env.get(records.FOLDER) is not None:
             self._state._seal()
+        self._returned = (result,)
         self._tie.finished(self._state.step if self._state is not None else 0)
         self._leave_group(None)
         return result
@@ -210,13 +252,13 @@ class _Loop:
             return self._group.reconfigure(
                 offer.number, offer.endpoints, timeout_s=self._timeout_s, connect_timeout_s=CONNECT_TIMEOUT_S
             )
-        return groups.connect(
+        return process_group.connect(
             self._tie.listener,
             offer.endpoints,
             offer.rank,
             group_name="world",
             generation=offer.number,
-            secret=env.get("RESILIN_SECRET"),
+            secret=job_secret.from_environment(),
             timeout_s=self._timeout_s,
             connect_timeout_s=CONNECT_TIMEOUT_S,
         )

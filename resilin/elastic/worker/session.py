@@ -1,4 +1,4 @@
-"""A worker's tie to its agent: one thread that listens to the control descriptor, and what it has heard so far.
+"""Tie a worker to its agent: one thread that listens to the control descriptor, and what it has heard so far.
 
     agent ══ socketpair ══> thread "control" ──> world, abort, pending, leave, finish
                                                      │ abort: the running group (or the forming one) raises at once
@@ -17,7 +17,7 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Protocol
@@ -26,20 +26,21 @@ from resilin._base import env, log
 from resilin._base.clock import SYSTEM, Deadline
 from resilin._base.interfaces import own_address
 from resilin._base.threads import OwnedThread
-from resilin.dist.endpoint import Listener
+from resilin.distributed.connections.listener import Listener
 from resilin.elastic import control
-from resilin.elastic.worker.heard import Heard, Interruption, Leaving
+from resilin.elastic.worker.agent_messages import AgentMessages, Interruption, Leaving
 from resilin.errors import ElasticError, RendezvousTimeout, UsageError
 
 _LOG = log.logger("elastic.session")
 WORLD_TIMEOUT_S = 900.0  # longer than agents look for a world (600 s) before they end their workers
 _SEND_TIMEOUT_S = 30  # an agent that reads nothing for so long is as good as dead
+_ANSWER_S = 5.0  # of an agent that is asked whether this worker may leave; later answers count for a later commit
 _RECV_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Who this process is in the current generation."""
+    """Record who this process is in the current generation."""
 
     rank: int
     world_size: int
@@ -54,19 +55,22 @@ class World:
 
 
 class Abortable(Protocol):
-    """What can be made to raise: a process group."""
+    """Declare what can be made to raise: a process group."""
 
     def abort(self, error: BaseException) -> None:
         """Make every blocked and later call raise `error`; never blocks."""
 
 
 class Tie(Protocol):
-    """What the recovery loop and `State` ask of a session."""
+    """Declare what the recovery loop and `State` ask of a session."""
 
     listener: Listener
 
-    def next_world(self, after: int) -> control.World:
-        """Wait for a world with a number greater than `after` that is not over yet."""
+    def next_world(self, after: int, returned: bool = False) -> control.World | None:
+        """Wait for a world with a number greater than `after` that is not over yet.
+
+        None: no world follows and all are done, of a worker whose function has `returned`, in a world that ended then.
+        """
 
     def joined(self, generation: int, group: Abortable) -> None:
         """From now on an abort of `generation` aborts `group`. Raises WorldChanged when it is over already."""
@@ -74,11 +78,14 @@ class Tie(Protocol):
     def left(self) -> None:
         """The group of `joined` is gone."""
 
-    def working(self, step: int) -> None:
-        """Tell the agent that state is equal on all ranks and work on `step` begins."""
+    def working(self, step: int, parts: Sequence[int] = (), parts_of: int = 0) -> None:
+        """Tell the agent that state is equal on all ranks and work on `step` begins.
+
+        parts, parts_of: what this rank has of divided state, see `control.Progress`.
+        """
 
     def asked_to_leave(self) -> bool:
-        """Whether this worker is to leave."""
+        """Return whether this worker is to leave."""
 
     def committed(self, step: int, may_leave: Callable[[], bool] = lambda: True) -> None:
         """Tell the agent of a commit; then raise WorldChanged or Leaving when somebody waits for this boundary; not
@@ -92,6 +99,9 @@ class Tie(Protocol):
 
         unless_s: only if `next_world` has then waited for so many seconds, and nobody has ended that generation.
         """
+
+    def interrupted(self, generation: int, reason: str) -> None:
+        """Tell the agent that this worker's part in `generation` has ended, for `reason`, without a word of its own."""
 
     def pause(self, reason: str, at_most_s: float) -> None:
         """Tell the agent to expect no step for so long; 0: that the pause has ended."""
@@ -111,8 +121,9 @@ class Session:
         sock.settimeout(None)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0))
         self._sending = threading.Lock()
+        self._unsent: control.Leaving | None = None  # from a signal handler, which may have interrupted a sender
         self._changed = threading.Condition()
-        self._heard = Heard()  # guarded by _changed
+        self._messages = AgentMessages()  # guarded by _changed
         self._closing = False  # guarded by _changed
         self._group: Abortable | None = None  # guarded by _changed
         self._unsaid: tuple[control.Stuck, Deadline] | None = None  # guarded by _changed
@@ -122,58 +133,71 @@ class Session:
 
     # ------------------------------------------------------------------ main thread
 
-    def next_world(self, after: int) -> control.World:
+    def next_world(self, after: int, returned: bool = False) -> control.World | None:
         """See `Tie`. RendezvousTimeout after WORLD_TIMEOUT_S, ElasticError when the agent is gone, Leaving if asked.
 
         A worker that stands by waits as long as its agent lives.
         """
         deadline = Deadline(WORLD_TIMEOUT_S)
+        if after:
+            with contextlib.suppress(ElasticError):  # an agent that is gone: below
+                self._send(control.Waiting(generation=after))
+                if (reason := self._messages.waits()) is not None:
+                    self._send(control.Leaving(reason=reason))
         with self._changed:
-            while (world := self._heard.offer(after)) is None:
-                if deadline.passed() and not self._heard.standby:
+            while (world := self._messages.offer(after, returned)) is None:
+                if returned and self._messages.finish:
+                    return None
+                if deadline.passed() and not self._messages.standby:
                     raise RendezvousTimeout(
                         f"no world after generation {after} within {WORLD_TIMEOUT_S:.0f} s "
-                        f"({self._heard.why or 'none yet'}); is this worker's agent alive, and are enough nodes left?"
+                        f"({self._messages.why or 'none yet'}); is this worker's agent alive, are enough nodes left?"
                     )
-                waits_s = (None if self._heard.standby else deadline.left(), self._say_unsaid())
+                waits_s = (None if self._messages.standby else deadline.left(), self._say_unsaid())
                 self._changed.wait(min((one for one in waits_s if one is not None), default=None))
             self._unsaid = None
             log.stamp(rank=world.rank, generation=world.number)
             self.rank = world.rank
-            return world
+        with contextlib.suppress(ElasticError):  # an agent that is gone: the listening thread says so
+            self._send(control.Entering(generation=world.number))
+        return world
 
     def joined(self, generation: int, group: Abortable) -> None:
         """See `Tie`."""
         with self._changed:
             self._group = group
-            self._heard.joined(generation)
+            self._messages.joined(generation)
 
     def left(self) -> None:
         """See `Tie`."""
         with self._changed:
             self._group = None
 
-    def working(self, step: int) -> None:
+    def working(self, step: int, parts: Sequence[int] = (), parts_of: int = 0) -> None:
         """See `Tie`."""
-        self._send(control.Progress(generation=self._heard.generation, step=step))
+        generation = self._messages.generation
+        self._send(control.Progress(generation=generation, step=step, parts=tuple(parts), parts_of=parts_of))
 
     def asked_to_leave(self) -> bool:
         """See `Tie`."""
-        return self._heard.leave is not None
+        return self._messages.leave is not None
 
     def committed(self, step: int, may_leave: Callable[[], bool] = lambda: True) -> None:
         """See `Tie`."""
-        self._send(control.Committed(generation=self._heard.generation, step=step, wall=SYSTEM.wall()))
-        may = may_leave()
-        if self._heard.wanted():  # read without the lock: a boundary missed by a moment is the next one
+        self._send(control.Committed(generation=self._messages.generation, step=step, wall=SYSTEM.wall()))
+        if self._messages.asked is not None:
             with self._changed:
-                self._heard.at_commit(step, may)
+                self._changed.wait_for(lambda: not self._messages.unanswered(), _ANSWER_S)
+        may = may_leave()
+        if self._messages.wanted():  # read without the lock: a boundary missed by a moment is the next one
+            with self._changed:
+                self._messages.at_commit(step, may)
 
     def finished(self, step: int) -> None:
         """See `Tie`."""
-        self._send(control.Done(generation=self._heard.generation))
+        self._send(control.Done(generation=self._messages.generation))
         with self._changed:
-            while not self._heard.at_end():
+            while not self._messages.at_end():
                 self._changed.wait()
 
     def stuck(self, generation: int, ranks: Collection[int], reason: str, unless_s: float = 0.0) -> None:
@@ -186,12 +210,17 @@ class Session:
         with contextlib.suppress(ElasticError):
             self._send(message)
 
+    def interrupted(self, generation: int, reason: str) -> None:
+        """See `Tie`. An agent that is gone cannot be told: ignored, because waiting for the next world says so."""
+        with contextlib.suppress(ElasticError):
+            self._send(control.Interrupted(generation=generation, reason=reason))
+
     def _say_unsaid(self) -> float | None:
         """Say what `stuck` kept back if it is time; else, how long that is. The caller holds `_changed`."""
         if self._unsaid is None:
             return None
         message, deadline = self._unsaid
-        if self._heard.over >= message.generation:  # the agent knows: another world follows
+        if self._messages.over >= message.generation:  # the agent knows: another world follows
             self._unsaid = None
             return None
         if deadline.passed():
@@ -216,10 +245,10 @@ class Session:
             self._send(control.Failed(report=report))
 
     def ask_to_leave(self, reason: str) -> None:
-        """Leave at the next commit. Safe in a signal handler: the lock is re-entrant and never held for long."""
-        with self._changed:
-            self._heard.leave = reason
-            self._changed.notify_all()
+        """Leave at a commit, as soon as the agent says so. Safe in a signal handler of any thread."""
+        self._messages.ask(reason)
+        self._unsent = control.Leaving(reason=reason)
+        self._send_unsent()
 
     def close(self) -> None:
         """End the thread and close the descriptor."""
@@ -236,6 +265,17 @@ class Session:
                 self._sock.sendall(control.encode(message))
         except OSError as error:
             raise ElasticError(f"cannot send {message.kind!r} to this worker's agent: {error}") from error
+        self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        """Send what a signal handler left; it never waits: whoever sends just now does it instead."""
+        while (message := self._unsent) is not None and self._sending.acquire(blocking=False):
+            try:
+                self._unsent = None
+                with contextlib.suppress(OSError):  # the agent is gone: waiting for it says so
+                    self._sock.sendall(control.encode(message))
+            finally:
+                self._sending.release()
 
     # ------------------------------------------------------------------ control thread
 
@@ -250,12 +290,12 @@ class Session:
             error = ElasticError(f"the control descriptor failed: {cause}")
         with self._changed:
             if not self._closing:
-                self._interrupt(self._heard.lose(error))
+                self._interrupt(self._messages.lose(error))
                 self._changed.notify_all()
 
     def _heed(self, message: control.Message) -> None:
         with self._changed:
-            self._interrupt(self._heard.heed(message))
+            self._interrupt(self._messages.heed(message))
             self._changed.notify_all()
         log.event(_LOG, logging.DEBUG, "heard from the agent", kind=message.kind)
 
@@ -273,7 +313,7 @@ class Solo:
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
 
-    def next_world(self, after: int) -> control.World:
+    def next_world(self, after: int, returned: bool = False) -> control.World | None:
         """See `Tie`. There is only generation 1: its own collectives cannot lose a peer."""
         if after:
             raise ElasticError("a world of one has ended, and without a launcher there is no other; use elastic-run")
@@ -296,7 +336,7 @@ class Solo:
     def left(self) -> None:
         """See `Tie`."""
 
-    def working(self, step: int) -> None:
+    def working(self, step: int, parts: Sequence[int] = (), parts_of: int = 0) -> None:
         """See `Tie`."""
 
     def asked_to_leave(self) -> bool:
@@ -310,6 +350,9 @@ class Solo:
         """See `Tie`."""
 
     def stuck(self, generation: int, ranks: Collection[int], reason: str, unless_s: float = 0.0) -> None:
+        """See `Tie`."""
+
+    def interrupted(self, generation: int, reason: str) -> None:
         """See `Tie`."""
 
     def pause(self, reason: str, at_most_s: float) -> None:
@@ -328,12 +371,12 @@ _spent = False  # a launched process runs one elastic program
 
 
 def is_elastic() -> bool:
-    """Whether `elastic-run` started this process."""
+    """Return whether `elastic-run` started this process."""
     return env.get(control.ENV_FD) is not None
 
 
 def world() -> World:
-    """Who this process is: in the running generation, else as the launcher's variables say, else a world of one."""
+    """Say who this process is: in the running generation, else as the launcher's variables say, else a world of one."""
     return _world or _world_of_environment()
 
 
@@ -343,7 +386,7 @@ def active() -> Session | Solo | None:
 
 
 def rank_at_work() -> int:
-    """As `world().rank`, but already while the new generation is being formed."""
+    """Return `world().rank`, but already while the new generation is being formed."""
     rank = _active.rank if isinstance(_active, Session) else None
     return world().rank if rank is None else rank
 

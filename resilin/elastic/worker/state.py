@@ -1,30 +1,37 @@
-"""`State`: what must be equal on all ranks after a step, and back at the last commit after a failure."""
+"""Keep `State`: what must be equal on all ranks after a step, and back at the last commit after a failure."""
 
 from __future__ import annotations
 
 import copy
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-import resilin.dist as dist
-from resilin._base import moments
+import resilin.distributed as dist
+from resilin._base import fault_points
+from resilin._base.text import shown
 from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.data.elastic_sampler import ElasticSampler, StepPlan
 from resilin.ddp.wrapper import steps_in_gradients
-from resilin.dist.reconfigurable import Version
+from resilin.distributed.api.reconfigurable import Version
 from resilin.elastic.ledger import Entry, Ledger
-from resilin.elastic.worker import leaving as handing
-from resilin.elastic.worker import parts, session, trees
+from resilin.elastic.worker import handover, registered_objects, registered_samplers, session, sharded_part, trees
 from resilin.elastic.worker.digests import digest
-from resilin.elastic.worker.divided import DividedPart, Stand
+from resilin.elastic.worker.due_work import DueWork
+from resilin.elastic.worker.sharded_part import DividedPart, Stand
 from resilin.errors import StateError, UsageError
-from resilin.shards import course
+from resilin.shards import progress
+
+CONSENT = (
+    "keep plain values, containers, arrays and tensors there, or give State(..., weights_only=False) on all ranks: "
+    "newcomers then unpickle what survivors send, which can run any code of theirs"
+)
+_MOST_STEPS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,12 @@ class Small:
     rng: Any
     versions: dict[str, Version] = field(default_factory=dict)
     """Of objects whose state is divided."""
+
+    def validate(self) -> None:
+        """ValueError for numbers of steps and generations that nobody can have counted."""
+        for number in (self.step, self.generation, self.former):
+            if not 0 <= number < _MOST_STEPS:
+                raise ValueError(f"step, generation or former generations: {shown(number)}")
 
     def digests(self) -> dict[str, bytes]:
         """A hash per object. The random state is left out: ranks may draw differently outside shards."""
@@ -65,7 +78,8 @@ class State:
     """Registers what `@elastic.run` keeps equal on all ranks and restores after a failure.
 
     Objects that have `state_dict()` and `load_state_dict()` (modules, optimizers, schedulers, samplers, your own) are
-    registered by keyword; any other value is a plain attribute, equal on all ranks by contract:
+    registered by keyword, and so is a DataLoader over an ElasticSampler, for its sampler; any other value is a plain
+    attribute, equal on all ranks by contract:
 
         state = elastic.State(model=model, optimizer=optimizer, sampler=sampler, best=0.0)
         ...
@@ -82,18 +96,25 @@ class State:
     in-place operation, and through `.data` and `.detach()`. Writes into the array that `.numpy()` returns are not
     counted: where they may be followed by a collective before `commit`, use snapshot=True, which restores whatever was
     written. Buffers, plain values and other objects are always copied and always restored.
+
+    State travels to newcomers as plain values, containers, arrays and tensors; nothing of it is run there. What else an
+    object keeps in its state_dict(), or a plain value is (an object of a class of your own), is refused before training
+    begins: with weights_only=False it is pickled, and a newcomer unpickles it, and runs what the sender made it to run.
     """
 
-    _parts: dict[str, parts.Part]
+    _parts: dict[str, registered_objects.Part]
     _plain: dict[str, Any]
     _generation: int
     _former: int
+    _due_work: DueWork[State]
 
-    def __init__(self, *, snapshot: bool = False, **objects: Any) -> None:
+    def __init__(self, *, snapshot: bool = False, weights_only: bool = True, **objects: Any) -> None:
         fields = self.__dict__
         fields["_parts"], fields["_plain"] = {}, {}
-        fields["_snapshot"] = snapshot
-        fields["_samplers"] = [thing for thing in objects.values() if isinstance(thing, ElasticSampler)]
+        fields["_snapshot"], fields["_weights_only"] = snapshot, weights_only
+        fields["_loaders"] = registered_samplers.loaders(objects)
+        objects.update((name, loader.batch_sampler.sampler) for name, loader in self._loaders.items())
+        fields["_samplers"] = registered_samplers.samplers(objects, self)
         fields["_objects"] = {}
         fields["_step"] = 0
         fields["_generation"] = 0  # the step was applied in
@@ -102,18 +123,20 @@ class State:
         fields["_settled"] = False  # whether this rank was ever made equal to the others
         fields["_last"] = None
         fields["_ledger"] = None
+        fields["_due_work"] = DueWork[State]()
+        fields["_given"] = None  # the step that `elastic.steps` gave last, until it is committed
         for name, value in objects.items():
             if hasattr(type(self), name):
                 raise UsageError(f"State: {name!r} is a name of State itself; register the object under another one")
             if hasattr(value, "state_dict"):
-                self._parts[name] = parts.part_of(name, value)
+                self._parts[name] = registered_objects.part_of(name, value)
                 self._objects[name] = value
             else:
                 self._plain[name] = value
 
     def __getattr__(self, name: str) -> Any:
         fields = self.__dict__
-        for table in ("_objects", "_plain"):
+        for table in ("_loaders", "_objects", "_plain"):
             if name in fields.get(table, ()):
                 return fields[table][name]
         raise AttributeError(
@@ -134,8 +157,8 @@ class State:
         return step
 
     def _largest_world(self) -> int:
-        """As many workers as the registered samplers have shards for; 0: any number."""
-        return min((sampler.shards for sampler in self.__dict__["_samplers"]), default=0)
+        """As many workers as the registered samplers have shards, or samples, for; 0: any number."""
+        return min((sampler.largest_world for sampler in self.__dict__["_samplers"]), default=0)
 
     def commit(self, *plans: StepPlan) -> None:
         """Declare the step applied: move the sampler over its plan, copy what is small, write the ledger.
@@ -145,7 +168,8 @@ class State:
         over several plans, commit those together. Raises WorldChanged, with the step committed, when a new world waits
         for this boundary; `@elastic.run` handles it.
         """
-        moments.reached("commit")
+        self._due_work.refuse_nested("State.commit")
+        fault_points.reached("commit")
         if plans:
             if len(self._samplers) != 1:
                 raise UsageError(
@@ -153,7 +177,7 @@ class State:
                     "register it as State(sampler=sampler) or move samplers yourself and call commit()"
                 )
             if dist.is_initialized():
-                course.check_complete(dist.default_group(), "State.commit")
+                progress.check_complete(dist.default_group(), "State.commit")
             self._check_gradients(plans)
             for plan in plans:
                 self._samplers[0].advance(plan)
@@ -166,8 +190,28 @@ class State:
             for plan in plans:
                 self._ledger.append(self._entry(plan, after))
                 after = self._former + self._generation
+        self.__dict__["_given"] = None
+        self._due_work.committed(self, self.step)
         if tie is not None:
             tie.committed(self.step, functools.partial(self._hand_over, tie))
+
+    def on_commit(self, *, every: int, do: Callable[[State], object]) -> None:
+        """Have `do(state)` called with every commit whose number (`step`) is a multiple of `every`, on all ranks.
+
+            state.on_commit(every=500, do=lambda state: checkpoint.save_async("run7", state, step=state.step))
+
+        It runs within `commit`, with the committed state, before the world may change there: a new world, a worker that
+        leaves, and the end of training wait for it, and all ranks wait for each other behind it. So `do` may use
+        collectives, and nothing that is due is skipped. Commits are counted from the start of training, whoever of the
+        workers is still there, and on from a loaded checkpoint. Each is due once; when a rank is lost while `do` runs,
+        it is called again for that commit, by all ranks of the next world before they go on.
+
+        Several are called in the order in which they were registered. Register on all ranks alike: inside of
+        `@elastic.run`'s function (what its call before had registered is gone, so nothing doubles), or before, once.
+        An error of `do` comes out of `commit`, with a note that says whose it is; the step stays committed. `do` must
+        not change the state, and cannot commit.
+        """
+        self._due_work.register(self, self.step, every, do)
 
     def _hand_over(self, tie: session.Tie) -> bool:
         """Whether this rank may leave: where state is divided, those that leave together say so first, and give what
@@ -176,8 +220,8 @@ class State:
         if not divided or session.world().world_size == 1:
             return True
         group = dist.default_group()
-        leaving = handing.agree(tie.asked_to_leave(), group)
-        handing.hand_over(divided, self._last.small.versions, leaving, group)
+        leaving = handover.agree(tie.asked_to_leave(), group)
+        handover.hand_over(divided, self._last.small.versions, leaving, group)
         return group.rank() in leaving
 
     def _check_gradients(self, plans: Sequence[StepPlan]) -> None:
@@ -226,23 +270,27 @@ class State:
         return self._tree({name: part.saved.state_dict() for name, part in self._parts.items()}, rng.get_rng_state())
 
     def sharded_state_dict(self) -> dict[str, Any]:
-        """As `state_dict()`, with the objects themselves: `checkpoint` takes what each offers. All ranks call it.
+        """Return `state_dict()` with the objects themselves: `checkpoint` takes what each offers. All ranks call it.
 
         The random state is that of rank 0.
         """
         box: list[Any] = [rng.get_rng_state()]
         if dist.is_initialized() and dist.get_world_size() > 1:
-            dist.broadcast_object_list(box, group_src=0)
+            dist.broadcast_object_list(box, group_src=0, weights_only=True)
         return self._tree({name: part.saved for name, part in self._parts.items()}, box[0])
 
     def _tree(self, objects: dict[str, Any], random: Any) -> dict[str, Any]:
-        return {
+        tree = {
             "step": self.step,
             "generation": self._former + self._generation,
             "plain": copy.deepcopy(self._plain),
             "rng": random,
             "objects": objects,
         }
+        extra = {name: part.thing.extra_state() for name, part in self._divided().items()}
+        if extra := {name: state for name, state in extra.items() if state is not None}:
+            tree["extra"] = extra
+        return tree
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Where state is divided, all ranks call it.
@@ -266,6 +314,8 @@ class State:
 
     def _load_rest(self, state: dict[str, Any]) -> None:
         rng.set_rng_state(state["rng"])
+        for name, extra in state.get("extra", {}).items():
+            self._divided()[name].thing.load_extra_state(extra)
         self._plain.update(copy.deepcopy(state["plain"]))
         self.__dict__["_step"] = int(state["step"])
         self.__dict__["_former"] = int(state.get("generation", 0))
@@ -296,6 +346,8 @@ class State:
             rng=rng.get_rng_state(),
             versions=versions,
         )
+        if self._weights_only:
+            self._check_plain(small)
         guarded = [tensor for _, tensors in captured.values() for tensor in tensors]
         counts = {name: len(tensors) for name, (_, tensors) in captured.items()}
         copies: list[Any] = []
@@ -303,6 +355,16 @@ class State:
             reusable = self._last.copies if self._last is not None else []
             copies = [_copied(tensor, reusable, index) for index, tensor in enumerate(guarded)]
         self.__dict__["_last"] = Commit(small, [(tensor, tensor._writes) for tensor in guarded], counts, copies)
+
+    def _check_plain(self, small: Small) -> None:
+        """UsageError for what no newcomer would take without consent: now, and not when a worker has died."""
+        for name, tree in (*small.parts.items(), *small.plain.items()):
+            wrong = trees.not_plain(tree)
+            if wrong is not None:
+                place, what = wrong
+                raise UsageError(
+                    f"State: of {name!r}, {place or 'it'} is {what}, which newcomers take by consent only: {CONSENT}"
+                )
 
     def _divided(self) -> dict[str, DividedPart]:
         return {name: part for name, part in self._parts.items() if isinstance(part, DividedPart)}
@@ -312,10 +374,14 @@ class State:
         versions = self._last.small.versions
         return {name: part.stand(versions[name]) for name, part in self._divided().items()}
 
+    def _kept_parts(self) -> tuple[tuple[int, ...], int]:
+        """See `sharded_part.kept`."""
+        return sharded_part.kept(self._divided().values())
+
     def _guarded(self) -> list[Tensor]:
         return [tensor for part in self._parts.values() for tensor in part.capture()[1]]
 
-    def _layout(self) -> dict[str, parts.Layout]:
+    def _layout(self) -> dict[str, registered_objects.Layout]:
         """What the guarded tensors look like, per object."""
         return {name: part.layout() for name, part in self._parts.items()}
 
@@ -331,6 +397,7 @@ class State:
 
     def _roll_back(self) -> bool:
         """Back to the last commit; False when that needs another rank's tensors. Before the first: nothing."""
+        self.__dict__["_given"] = None  # and with it what its loader fetches ahead
         last: Commit | None = self._last
         if last is None:
             return True
@@ -354,7 +421,7 @@ class State:
             self._check_taken(last.small, {}, "this rank committed")
         return intact
 
-    def _accept(self, layout: dict[str, parts.Layout]) -> dict[str, list[Tensor]]:
+    def _accept(self, layout: Mapping[str, registered_objects.Layout]) -> dict[str, list[Tensor]]:
         """Per object, tensors to be filled from ranks whose guarded tensors look like `layout`."""
         if layout.keys() != self._parts.keys():
             raise StateError(
@@ -407,7 +474,39 @@ class State:
             part.drop_gradients()
         for sampler in self._samplers:
             sampler.bind(rank, world_size)
+        self.__dict__["_given"] = None
         self._capture()
+
+    def _give(self, step: StepPlan) -> None:
+        self.__dict__["_given"] = step
+
+    def _commit_left(self) -> None:
+        """Commit the step that a loop of `elastic.steps` was left in after its update, if there is one."""
+        step, self.__dict__["_given"] = self._given, None
+        if step is not None and step.complete and self._applied():
+            self.commit(step)
+
+    def _applied(self) -> bool:
+        """Whether an update was made since the last commit: of guarded tensors, or of divided state."""
+        if self._last is None:
+            return True
+        versions = self._last.small.versions
+        if any(part.thing.version() != versions[name] for name, part in self._divided().items()):
+            return True
+        now, guards = self._guarded(), self._last.guards
+        return len(now) != len(guards) or any(
+            tensor is not guard or tensor._writes != writes for tensor, (guard, writes) in zip(now, guards, strict=True)
+        )
+
+    def _begins(self) -> None:
+        """This rank's state is equal to the others', and the function is about to be called. Collective."""
+        self._due_work.enter(self, self.step)
+
+    def _ends(self) -> None:
+        """`elastic.run` is left."""
+        self._due_work.leave()
+        self._use_ledger(None)
+        self.__dict__["_given"] = None
 
     def _use_ledger(self, book: Ledger | None) -> None:
         self.__dict__["_ledger"] = book

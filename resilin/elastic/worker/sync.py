@@ -1,4 +1,4 @@
-"""Makes the state of all members of a new generation equal: who is right is decided by a pure function.
+"""Make the state of all members of a new generation equal: who is right is decided by a pure function.
 
 report          every member: was it ever equal to the others, its step, is it intact
 choose          sources: intact members at the highest committed step; receivers: all others
@@ -11,19 +11,21 @@ check           what each object says of itself after load_state_dict() against 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin._base import log
 from resilin.core.tensor import Tensor
-from resilin.dist.byte_stream import Stream
+from resilin.distributed.api import records
+from resilin.distributed.wire.packing import ByteStream
 from resilin.elastic.worker import transfer
-from resilin.elastic.worker.divided import Redivision
-from resilin.elastic.worker.roles import Choice, Report, choose
-from resilin.elastic.worker.state import Small, State
+from resilin.elastic.worker.registered_objects import Layout
+from resilin.elastic.worker.sharded_part import Redivision
+from resilin.elastic.worker.source_election import Choice, Report, choose
+from resilin.elastic.worker.state import CONSENT, Small, State
 
 _LOG = log.logger("elastic.sync")
 _RANKS_TOLD = 8
@@ -50,12 +52,10 @@ def make_equal(
         intact=state._intact(),
         digests=own.digests(),
         generation=own.generation,
+        work=state._due_work.stand,
         divided=state._stands(),
     )
-    reports: list[Any] = [report]
-    if world_size > 1:
-        reports = [None] * world_size
-        dist.all_gather_object(reports, report, group=group)
+    reports = records.gather(Report, report, group) if world_size > 1 else [report]
     choice = choose(reports)
     if choice.receivers:
         step = reports[choice.sources[0]].step
@@ -66,6 +66,7 @@ def make_equal(
         moved += _exchange(state, choice, group, rank)
     division.take_over()
     state._joined(rank, world_size)
+    state._due_work.hear(state.step, [each.work for each in reports])
     log.event(
         _LOG,
         logging.INFO,
@@ -78,6 +79,15 @@ def make_equal(
     return moved
 
 
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What the first source tells all others."""
+
+    small: Small
+    layout: Mapping[str, Layout]
+    """What the tensors that follow look like, by object."""
+
+
 def _ranks(ranks: Sequence[int]) -> str:
     """ "rank 3", "ranks 0, 2"; of many the first few."""
     shown = ", ".join(map(str, ranks[:_RANKS_TOLD])) + (", ..." if len(ranks) > _RANKS_TOLD else "")
@@ -86,26 +96,34 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 def _exchange(state: State, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:
     lead = choice.sources[0]
-    box: list[Any] = [(state._last.small, state._layout()) if rank == lead else None]
-    dist.broadcast_object_list(box, group_src=lead, group=group)
-    small: Small = box[0][0]
-    if rank in choice.sources:
-        if rank != lead and not choice.agreed:
-            state._adopt_small(small, f"rank {lead} sent")
-        stream = Stream([tensor._array for tensor in state._guarded()])
+    source = rank in choice.sources
+    sent = records.broadcast(
+        Sent,
+        Sent(state._last.small, state._layout()) if rank == lead else None,
+        lead,
+        group,
+        wanted=not source or not choice.agreed,
+        weights_only=state._weights_only,
+        instead=CONSENT,
+    )
+    if source:
+        if rank != lead and sent is not None:
+            state._adopt_small(sent.small, f"rank {lead} sent")
+        stream = ByteStream([tensor._array for tensor in state._guarded()])
         return _move(stream, choice, group, rank)
-    filled = state._accept(box[0][1])
+    assert sent is not None, "it is wanted by all who receive"
+    filled = state._accept(sent.layout)
     tensors: list[Tensor] = [tensor for some in filled.values() for tensor in some]
     # received aside: a source that dies half-way must not leave this rank with a mixture of two steps
     staged = [np.empty(tensor._array.shape, tensor._array.dtype) for tensor in tensors]
-    moved = _move(Stream(staged), choice, group, rank)
+    moved = _move(ByteStream(staged), choice, group, rank)
     for tensor, array in zip(tensors, staged, strict=True):
         tensor._array[...] = array
-    state._settle(small, filled, f"rank {lead} sent")
+    state._settle(sent.small, filled, f"rank {lead} sent")
     return moved
 
 
-def _move(stream: Stream, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:
+def _move(stream: ByteStream, choice: Choice, group: dist.ProcessGroup, rank: int) -> int:
     if not choice.receivers:
         return 0
     return transfer.run(stream, transfer.plan(stream.nbytes, choice.sources, choice.receivers), rank, group)

@@ -1,4 +1,4 @@
-"""Moves state from the members that have it to those that lack it: who sends which bytes to whom. Pure, but for `run`.
+"""Move state from the members that have it to those that lack it: who sends which bytes to whom. Pure, but for `run`.
 
 All tensors of a state form one virtual stream of bytes, in the order of the manifest:
 
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-import resilin.dist as dist
-from resilin._base import moments
+import resilin.distributed as dist
+from resilin._base import fault_points
 from resilin.core.tensor import Tensor
-from resilin.dist.byte_stream import Bytes, Stream
+from resilin.distributed.wire.packing import Bytes, ByteStream
 from resilin.errors import StateError, UsageError
 
 CHUNK_BYTES = 8 << 20  # large enough to run at memory speed, small enough that staging it costs nothing beside state
@@ -57,7 +57,7 @@ def plan(
     return tuple(moves)
 
 
-def seal(stream: Stream, move: Move) -> Bytes:
+def seal(stream: ByteStream, move: Move) -> Bytes:
     """The move's bytes followed by their digest: what goes over the wire."""
     size = move.stop - move.start
     message = np.empty(size + DIGEST_BYTES, np.uint8)
@@ -66,7 +66,7 @@ def seal(stream: Stream, move: Move) -> Bytes:
     return message
 
 
-def unseal(stream: Stream, move: Move, message: Bytes) -> None:
+def unseal(stream: ByteStream, move: Move, message: Bytes) -> None:
     """Write a received message into the stream. StateError, before anything is written, when its digest is wrong."""
     size = move.stop - move.start
     got, told = _digest(message[:size]), message[size:].tobytes()
@@ -78,11 +78,11 @@ def unseal(stream: Stream, move: Move, message: Bytes) -> None:
     stream.write(move.start, message[:size])
 
 
-def run(stream: Stream, moves: Sequence[Move], rank: int, group: dist.ProcessGroup) -> int:
+def run(stream: ByteStream, moves: Sequence[Move], rank: int, group: dist.ProcessGroup) -> int:
     """Carry out this rank's part of `moves`; returns the bytes it sent or received. Errors are the group's."""
     moved = 0
     for move in moves:
-        moments.reached("state")
+        fault_points.reached("state")
         if move.source == rank:
             dist.send(Tensor._wrap(seal(stream, move)), group_dst=move.receiver, group=group)
         elif move.receiver == rank:

@@ -1,4 +1,4 @@
-"""Trees of state (dicts, lists, tuples, leaves): copied, taken apart from their tensors, compared. Pure."""
+"""Copy, take apart and compare trees of state (dicts, lists, tuples, leaves). Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from typing import Any
 import numpy as np
 
 from resilin.core.tensor import Tensor
+from resilin.distributed.wire import object_codec
+from resilin.distributed.wire.object_codec import Hole
 from resilin.elastic.worker.digests import SCALARS, digest
 from resilin.errors import StateError
 
-
-class Hole(int):
-    """Stands in a small tree where the guarded tensor with this number belongs."""
+_MAPPINGS = frozenset((dict, OrderedDict))
+_CONTAINERS = _MAPPINGS | {list, tuple}
+_LEAVES = SCALARS | {Hole}
+_NUMBERS = "biufc"  # kinds of arrays that need no further look
+_FEW_KEYS, _LARGE = 4096, 1 << 60  # so many, and so small ones, are cheap keys whatever they are
 
 
 def frozen(tree: Any) -> Any:
@@ -64,8 +68,60 @@ def join(tree: Any, tensors: list[Tensor]) -> Any:
     return tree
 
 
+def not_plain(tree: Any) -> tuple[str, str] | None:
+    """Where and what the first thing in `tree` is that `object_codec` does not read with weights_only; None: nothing.
+
+    What is obviously plain is seen here, at every commit; the codec is asked of the few others.
+    """
+    todo, seen = [tree], set()
+    while todo:
+        node = todo.pop()
+        kind = type(node)
+        if kind in _LEAVES or (kind is np.ndarray and node.dtype.kind in _NUMBERS):
+            continue
+        if kind not in _CONTAINERS:
+            asked: Any = node
+        elif id(node) in seen:
+            continue
+        else:
+            seen.add(id(node))
+            items = node.values() if kind in _MAPPINGS else node
+            if not _LEAVES.issuperset(map(type, items)):
+                todo += items
+            if kind not in _MAPPINGS or _have_plain_keys(node):
+                continue
+            asked = dict.fromkeys(node)
+        why = object_codec.refused(asked)
+        if why is not None:
+            what = f"a {kind.__module__}.{kind.__qualname__}" if asked is node else "a dict with such keys"
+            return _path_to(node, tree), f"{what} ({why})"
+    return None
+
+
+def _have_plain_keys(node: Mapping[Any, Any]) -> bool:
+    kinds = set(map(type, node))
+    if kinds <= {str}:
+        return True
+    return kinds <= {int} and len(node) <= _FEW_KEYS and min(node) > -_LARGE and max(node) < _LARGE
+
+
+def _path_to(wanted: Any, tree: Any) -> str:
+    """As "['state'][0]"; empty for the tree itself."""
+    todo: list[tuple[Any, str]] = [(tree, "")]
+    seen: set[int] = set()
+    while todo:
+        node, path = todo.pop()
+        if node is wanted:
+            return path
+        if type(node) in _CONTAINERS and id(node) not in seen:
+            seen.add(id(node))
+            items = node.items() if type(node) in _MAPPINGS else enumerate(node)
+            todo += [(value, f"{path}[{key!r:.80}]") for key, value in items]
+    return ""
+
+
 def difference(expected: Any, got: Any, common: bool = False, path: str = "") -> str | None:
-    """Where and how the tree `got` is not `expected`, in words; None when they are equal.
+    """Say where and how the tree `got` is not `expected`, in words; None when they are equal.
 
     common: leave out keys that only one of two dicts has.
     """

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-import resilin.dist as dist
-from resilin.core.ops import guarding
+import resilin.distributed as dist
+from resilin.core.ops import errstate
 from resilin.core.tensor import Tensor, wrap
-from resilin.dist.tree import Plan, Subtree
+from resilin.distributed.wire.shard_tree import Plan, Subtree
 from resilin.errors import CollectiveMismatch, ResilinError, UsageError
 from resilin.zero.partition import BLOCK
 from resilin.zero.sharded.unit import Unit
@@ -40,7 +40,7 @@ def clip_grad_norm_(
     if factor < 1 or math.isnan(factor):  # NaN goes into the gradients, as in PyTorch
         with np.errstate(all="ignore"):
             for gradient in (piece._grad for piece in pieces if piece._grad is not None):
-                guarding.scale(gradient._array, factor)
+                errstate.scale(gradient._array, factor)
                 gradient._bump()
     return wrap(norm, Tensor._wrap(norm)._dev)
 
@@ -115,7 +115,7 @@ def _sums(unit: Unit, order: float, nodes: Sequence[Subtree], first: int) -> lis
 
 
 def _joined(blocks: Array, join: np.ufunc) -> float:
-    """Along the tree of `dist.tree` over blocks: halves that are a power of two long are joined in pairs."""
+    """Along the tree of `dist.shard_tree` over blocks: halves that are a power of two long are joined in pairs."""
     size = len(blocks)
     if size & (size - 1):
         half = 1 << (size.bit_length() - 1)

@@ -9,29 +9,30 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.core import trees
 from resilin.core.autograd import engine
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.dtype import dtype
 from resilin.core.tensor import Parameter, Tensor
-from resilin.dist import compared
+from resilin.distributed.agreement import compare
+from resilin.distributed.agreement.broadcast import broadcast_tensors
 from resilin.errors import UsageError
 from resilin.nn import Module
 from resilin.nn.modules.state import IncompatibleKeys
 from resilin.optim import Optimizer
+from resilin.resharding.survivor import Survivor, hand_over
 from resilin.shards.block import Shard, computing
-from resilin.zero.elastic import Survivor
-from resilin.zero.sharded import alike, clipping, cutting, states
-from resilin.zero.sharded.averaging import Averaging
-from resilin.zero.sharded.fetching import Fetcher
+from resilin.zero.sharded import clipping, flatten, states
+from resilin.zero.sharded.buffer_pool import Slab
+from resilin.zero.sharded.elastic_state import Life, Seats
+from resilin.zero.sharded.fixed_shards import Rounds
+from resilin.zero.sharded.grad_reduce import Reducing
+from resilin.zero.sharded.mixed_precision import MixedPrecisionPolicy
 from resilin.zero.sharded.optimizer_state import OptimizerState
-from resilin.zero.sharded.policy import MixedPrecisionPolicy
-from resilin.zero.sharded.reducing import Reducing
-from resilin.zero.sharded.rounds import Rounds
-from resilin.zero.sharded.slabs import Slab
-from resilin.zero.sharded.surviving import Life, Seats, hand_over
+from resilin.zero.sharded.reduce_scatter import Averaging
 from resilin.zero.sharded.unit import Unit
+from resilin.zero.sharded.unshard import Fetcher
 
 
 class ShardedModule(Module):
@@ -101,8 +102,8 @@ class ShardedModule(Module):
         if self._process_group is None:
             raise UsageError(
                 "zero.shard: there was no process group when the module was sharded; call "
-                "resilin.dist.init_process_group() first, or pass process_group; or register the sharded module and "
-                "its optimizer in elastic.State, and use them inside elastic.run"
+                "resilin.distributed.init_process_group() first, pass process_group, or register the sharded module "
+                "and its optimizer in elastic.State, and use them inside elastic.run"
             )
         return self._process_group
 
@@ -116,7 +117,7 @@ class ShardedModule(Module):
         return self._units
 
     @property
-    def keep(self) -> cutting.Keep | None:
+    def keep(self) -> flatten.Keep | None:
         """Stage 2: where the memory of whole rows is kept."""
         return self._fetcher.keep_in if self.stage == 2 else None
 
@@ -168,7 +169,7 @@ class ShardedModule(Module):
         if self._rounds is not None:
             self._rounds.check_forward(self.training)
         elif self.training and mode.grad and self._broadcast_buffers and self.require_backward_grad_sync:
-            alike.broadcast([buffer for _, buffer in self.module.named_buffers()], group)
+            broadcast_tensors([buffer for _, buffer in self.module.named_buffers()], group)
         if self.stage == 2:
             self._fetcher.prepare_all()
 
@@ -231,7 +232,7 @@ class ShardedModule(Module):
         self._fetcher.open = True
         try:
             for unit in self._units:
-                row = cutting.gathered_whole(unit, self._process_group)
+                row = flatten.gathered_whole(unit, self._process_group)
                 if unit.home_dev is not unit.dev:
                     row = unit.dev.backend.from_host(row, unit.dev.index or 0)
                 unit.appear(Slab(row.view(np.uint8)), unit.dtype)
@@ -350,7 +351,7 @@ class ShardedModule(Module):
         self._fetcher.use(process_group)
         self.life = self._new_life(self.life.buddies)
         if old != self._place():
-            cutting.cut(self._units, *self._place(), self.keep, filled=False)
+            flatten.cut(self._units, *self._place(), self.keep, filled=False)
 
     def recut(self, group: dist.ProcessGroup) -> None:
         """Drop what is under way, and have this rank's pieces in `group`, with values that nobody must use."""
@@ -361,7 +362,7 @@ class ShardedModule(Module):
             )
         self._process_group = group
         self._fetcher.use(group)
-        cutting.cut(self._units, *self._place(), self.keep, filled=False)
+        flatten.cut(self._units, *self._place(), self.keep, filled=False)
         self.changed()
 
     def _settled(self, what: str) -> None:
@@ -376,10 +377,10 @@ class ShardedModule(Module):
         """CollectiveMismatch, on all ranks, when `optimizer` has parameters in other groups on some. A collective."""
         self._agree(self._fetcher.steps.groups(optimizer))
 
-    def _agree(self, facts: compared.Facts) -> None:
+    def _agree(self, facts: compare.Facts) -> None:
         group = self._process_group
         if group is not None and group.size() > 1:
-            compared.agree(facts, group)
+            compare.agree(facts, group)
 
     # ---- facts -----------------------------------------------------------------------------------------------------
 

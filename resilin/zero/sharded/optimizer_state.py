@@ -6,18 +6,16 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-import resilin.dist as dist
-from resilin.checkpoint import sliced as slices
+import resilin.distributed as dist
+from resilin.checkpoint import sliced
 from resilin.checkpoint.sliced import Sliced
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError, UsageTypeError
-from resilin.optim import Optimizer
-from resilin.optim import kinds as optimizer_kinds
-from resilin.optim.arrays import with_tensors
-from resilin.zero.elastic import Survivor
-from resilin.zero.sharded.cutting import gathered_whole
-from resilin.zero.sharded.surviving import hand_over
+from resilin.optim import Optimizer, state_checks
+from resilin.optim.numpy_state import with_tensors
+from resilin.resharding.survivor import Survivor, hand_over
+from resilin.zero.sharded.flatten import gathered_whole
 from resilin.zero.sharded.unit import ShardedParameter, Unit
 
 State = dict[str, Any]
@@ -164,8 +162,8 @@ class OptimizerState:
         """
         if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
             raise UsageTypeError(f"{_LOAD}: expected what an optimizer's state_dict() gave")
-        optimizer_kinds.check_tree(_LOAD, state_dict)
-        optimizer_kinds.check_keys(_LOAD, state_dict)
+        state_checks.check_tree(_LOAD, state_dict)
+        state_checks.check_keys(_LOAD, state_dict)
         kept = self._changed(state_dict, lambda piece, name, value: piece if self._is_cut(name, value) else value)
         self.optimizer.check_loadable({**state_dict, "state": kept})  # its kind, groups and names
         for number, piece in self._by_number(state_dict).items():
@@ -206,4 +204,4 @@ class OptimizerState:
         if not piece.numel():
             return wrap(piece._dev.xp.empty(0, value.dtype.np), piece._dev)
         with no_grad():
-            return slices.part(value, piece.start, piece.start + piece.numel()).to(piece._dev)
+            return sliced.part(value, piece.start, piece.start + piece.numel()).to(piece._dev)

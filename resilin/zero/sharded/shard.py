@@ -7,20 +7,21 @@ from dataclasses import fields
 from numbers import Integral
 from typing import Any
 
-import resilin.dist as dist
+import resilin.distributed as dist
+from resilin.core.argument_checks import flag, mebibytes
 from resilin.core.device import CPU
-from resilin.core.plain import flag, mebibytes
 from resilin.core.tensor import Parameter
+from resilin.distributed.agreement.broadcast import broadcast_tensors
 from resilin.errors import UsageError, UsageTypeError
 from resilin.nn import Module
 from resilin.nn.parameter import is_lazy
 from resilin.shards import block
 from resilin.zero import agreement
-from resilin.zero.sharded import alike, cutting, stepping
+from resilin.zero.sharded import flatten, optimizer_hooks, validation
+from resilin.zero.sharded.mixed_precision import MixedPrecisionPolicy
 from resilin.zero.sharded.module import ShardedModule
-from resilin.zero.sharded.policy import MixedPrecisionPolicy
 from resilin.zero.sharded.unit import Unit
-from resilin.zero.sharded.units import Units, buckets, choose
+from resilin.zero.sharded.wrap_policy import Units, buckets, choose
 
 _MEGABYTE = 1 << 20
 BUCKET_MB = 25.0
@@ -77,10 +78,10 @@ def shard(
 
     Raises UsageError for a module that is sharded, or holds one that is, has no parameters, or not on one device;
     UsageTypeError for flags that are neither True nor False;
-    CollectiveMismatch on all ranks when they shard different modules: it names the first difference; where a rank
-    refuses its arguments, on the others, with its reason.
+    CollectiveMismatch on all ranks when they shard different modules: it names the first difference. Where a rank
+    refuses its arguments the others raise an error of the same class, with its reason.
     """
-    with alike.telling(process_group, init_sync):
+    with validation.propagating(process_group, init_sync):
         policy = _checked(module, stage, mixed_precision, bucket_cap_mb)
         cpu_offload, init_sync = flag("zero.shard: cpu_offload", cpu_offload), flag("zero.shard: init_sync", init_sync)
         broadcast_buffers = flag("zero.shard: broadcast_buffers", broadcast_buffers)
@@ -111,8 +112,8 @@ def shard(
     }
     if group is not None and world > 1 and init_sync:
         told = {name: str(value) for name, value in settings.items()}
-        alike.check([*module.named_parameters(), *module.named_buffers()], told, group)
-        alike.broadcast([buffer for _, buffer in module.named_buffers()], group)
+        validation.check([*module.named_parameters(), *module.named_buffers()], told, group)
+        broadcast_tensors([buffer for _, buffer in module.named_buffers()], group)
     made = [
         Unit(each, index, _here_dtype(each.named[0][1], policy), CPU if cpu_offload else each.named[0][1]._dev)
         for index, each in enumerate(members)
@@ -123,11 +124,11 @@ def shard(
     )
     if group is not None and world > 1 and init_sync:
         for unit in made:
-            cutting.equalise(unit, group)  # a failure up to here leaves the module whole; nothing communicates after it
-    cutting.cut(made, rank, world, sharded.keep, filled=True)
+            flatten.equalise(unit, group)  # a failure up to here leaves the module whole; nothing communicates after it
+    flatten.cut(made, rank, world, sharded.keep, filled=True)
     sharded.watch()
     _sharded.add(module)
-    stepping.watch(sharded)
+    optimizer_hooks.watch(sharded)
     return sharded
 
 

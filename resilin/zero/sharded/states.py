@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin.checkpoint import sliced as slices
 from resilin.checkpoint.sliced import Sliced, Slices
 from resilin.core import dtype as dtypes
@@ -15,7 +15,7 @@ from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
 from resilin.nn import Module
 from resilin.nn.modules.state import IncompatibleKeys
-from resilin.zero.sharded.cutting import gathered_whole
+from resilin.zero.sharded.flatten import gathered_whole
 from resilin.zero.sharded.unit import Unit
 
 Place = tuple[Unit, int]

@@ -1,7 +1,7 @@
 """One unit: a row of parameters cut among the ranks, this rank's range of it, and whether the whole is here.
 
 pieces      views of `shard`: this rank's range, which the optimizer updates
-parameters  views of a slab while the whole row is here, else away (`away.py`)
+parameters  views of a slab while the whole row is here, else away (`unsharded_proxy.py`)
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import numpy as np
 
 from resilin.core.kernels.common import address_of
 from resilin.core.tensor import Parameter, Tensor, wrap
-from resilin.dist import Work
+from resilin.distributed import Work
 from resilin.errors import UsageError
+from resilin.resharding.state_slices import Piece
 from resilin.zero import partition
-from resilin.zero.sharded import away
-from resilin.zero.sharded.slabs import Slab
-from resilin.zero.sharded.units import Members
+from resilin.zero.sharded import unsharded_proxy
+from resilin.zero.sharded.buffer_pool import Slab
+from resilin.zero.sharded.wrap_policy import Members
 
 Array = Any
 
@@ -124,12 +125,12 @@ class Unit:
         self.rank, self.world, self.share, self.shard = rank, world, share, shard
         self.pieces = [self._piece(number, piece) for number, piece in enumerate(self._ranges())]
 
-    def _ranges(self) -> list[partition.Piece]:
+    def _ranges(self) -> list[Piece]:
         within = range(min(self.rank * self.share, self.total), min((self.rank + 1) * self.share, self.total))
         mine = {piece.param: piece for piece in partition.pieces(self.numels, within)}
-        return [mine.get(number, partition.Piece(number, 0, 0)) for number in range(len(self.params))]
+        return [mine.get(number, Piece(number, 0, 0)) for number in range(len(self.params))]
 
-    def _piece(self, number: int, piece: partition.Piece) -> ShardedParameter:
+    def _piece(self, number: int, piece: Piece) -> ShardedParameter:
         low = self.starts[number] + piece.start - self.rank * self.share if piece.numel else 0
         view = wrap(self.shard[low : low + piece.numel], self.home_dev)
         if self.pieces:
@@ -198,12 +199,12 @@ class Unit:
         """Send one parameter away, and views of it that graphs keep."""
         start, stop = self.starts[number], self.starts[number + 1]
         home = self._homes[number]
-        if not away.is_away(self.params[number]):
-            away.send(self.params[number], home, self.shapes[number], self.here_dtype)
+        if not unsharded_proxy.is_away(self.params[number]):
+            unsharded_proxy.send(self.params[number], home, self.shapes[number], self.here_dtype)
         for view in self._views:
             tensor = view.tensor()
-            if tensor is not None and start <= view.at < stop and not away.is_away(tensor):
-                away.send(tensor, view.home, view.shape, self.here_dtype)
+            if tensor is not None and start <= view.at < stop and not unsharded_proxy.is_away(tensor):
+                unsharded_proxy.send(tensor, view.home, view.shape, self.here_dtype)
 
     def track(self, tensor: Tensor) -> None:
         """A graph keeps `tensor`, which looks into this unit's slab."""
@@ -216,10 +217,10 @@ class Unit:
 
     def lookers(self) -> int:
         """How many arrays that this unit knows of look into its slab."""
-        arrays = {id(param._array) for param in self.params if not away.is_away(param)}
+        arrays = {id(param._array) for param in self.params if not unsharded_proxy.is_away(param)}
         for view in self._views:
             tensor = view.tensor()
-            if tensor is not None and not away.is_away(tensor):
+            if tensor is not None and not unsharded_proxy.is_away(tensor):
                 arrays.add(id(tensor._array))
         return len(arrays)
 
@@ -260,8 +261,8 @@ class Unit:
 
 
 def _look(tensor: Tensor, array: Array) -> None:
-    if away.is_away(tensor):
-        away.back(tensor, array)
+    if unsharded_proxy.is_away(tensor):
+        unsharded_proxy.back(tensor, array)
     else:
         tensor._array = array
 

@@ -1,0 +1,1 @@
+"""Provide the functions of torch.distributed, by kind."""

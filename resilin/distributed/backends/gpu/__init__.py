@@ -1,0 +1,1 @@
+"""Run collectives of tensors on a GPU."""

@@ -1,0 +1,1 @@
+"""Run collectives and send messages over memory that the processes of one host share."""

@@ -1,0 +1,1 @@
+"""Connect ranks: listen, connect, and hand over to the next generation."""

@@ -1,0 +1,1 @@
+"""Encode what goes over a connection, plan the schedules of collectives, and record them."""

@@ -1,1 +1,0 @@
-"""Decisions about membership, and what follows from failures: views in, decisions with reasons out. Pure."""

@@ -1,0 +1,1 @@
+"""State that is divided among ranks, and lives on when the world changes. See README.md."""
