@@ -1,0 +1,1 @@
+"""Carry the memory of tensors between workers."""

@@ -1,0 +1,1 @@
+"""Begin and end: how the workers of a group meet, gather and leave."""

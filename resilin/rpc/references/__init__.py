@@ -1,0 +1,1 @@
+"""Refer to values that lie at other workers. Start in `rref.py`."""

@@ -1,0 +1,229 @@
+"""Refer to a value that lies at one worker, from any: `RRef`, with PyTorch's methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from resilin.distributed.wire.error_codec import copy_error
+from resilin.distributed.work.future import Future
+from resilin.errors import RpcError
+from resilin.rpc import current, functions
+from resilin.rpc.constants import UNSET_RPC_TIMEOUT
+from resilin.rpc.references.rref_context import RRefContext
+from resilin.rpc.references.states import OwnedValue, UserReference
+from resilin.rpc.serialization import remote_errors
+from resilin.rpc.serialization.on_the_way import now
+from resilin.rpc.worker_info import WorkerInfo
+
+T = TypeVar("T")
+
+
+class RRef(Generic[T]):
+    """Refer to a value. Made of a value here, of which this worker is the owner then, or by `remote`.
+
+    The owner keeps the value while anybody refers to it. Pickled only in remote calls.
+    """
+
+    __slots__ = ("__weakref__", "_context", "_state", "_type")
+
+    def __init__(self, value: T, type_hint: Any = None) -> None:
+        agent = current.agent
+        if agent is None:
+            raise RpcError(
+                "Current RPC agent is not set! Did you initialize the RPC framework (e.g. by calling `rpc.init_rpc`)?"
+            )
+        self._context: RRefContext = agent.rrefs
+        state = OwnedValue(self._context.new_id(), self._context.me)
+        state.value.set_result(value)
+        self._state: OwnedValue | UserReference = state
+        self._type: Future[Any] | None = None
+
+    def __del__(self) -> None:
+        state = getattr(self, "_state", None)
+        if isinstance(state, UserReference):
+            self._context.drop(state)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        out = now.out
+        if out is None:
+            raise RpcError("Can not pickle rref in python pickler, rref can only be pickled when using RPC")
+        fork = self._context.fork(self._state, out.peer.id)
+        out.forks.append(fork)
+        return _arrived, (fork.wire,)
+
+    def __str__(self) -> str:
+        return str(self._state)
+
+    __repr__ = __str__
+
+    def is_owner(self) -> bool:
+        """Return whether the value lies at this worker."""
+        return self._state.is_owner
+
+    def owner(self) -> WorkerInfo:
+        """Return the worker that has the value."""
+        return self._state.owner
+
+    def owner_name(self) -> str:
+        """Return the name of the worker that has the value."""
+        return self._state.owner.name
+
+    def confirmed_by_owner(self) -> bool:
+        """Return whether the owner knows of this reference."""
+        return self._state.confirmed
+
+    def local_value(self) -> T:
+        """Return the value itself, waiting until it is made. RpcError where this worker is not its owner."""
+        state = self._state
+        if isinstance(state, UserReference):
+            raise RpcError(
+                f"For UserRRef(rref_id={state.id}, fork_id={state.fork}), can't call localValue() on user "
+                f"{self._context.me}. Call it on owner {state.owner}"
+            )
+        return self._owned(state)
+
+    def _owned(self, state: OwnedValue) -> T:
+        if state.error is not None:
+            raise copy_error(state.error)
+        state.value.settled_within(None)
+        if state.told is not None:
+            raise remote_errors.rebuilt(state.told, state.owner.id)
+        value: T = state.value.value()
+        return value
+
+    def to_here(self, timeout: float = UNSET_RPC_TIMEOUT) -> T:
+        """Return a copy of the value, waiting until it is made; at the owner the value itself.
+
+        timeout: seconds; 0 is without end. Raises what its creation raised, RpcTimeout, OwnerLost.
+        """
+        state = self._state
+        if isinstance(state, OwnedValue):
+            return self._owned(state)
+        self._check(state, "to_here()")
+        value: T = current.require().fetch(state, timeout)
+        return value
+
+    def _check(self, state: OwnedValue | UserReference, what: str) -> None:
+        if isinstance(state, UserReference) and state.deleted:
+            raise RpcError(f"{state} has been deleted. Cannot call {what} on it after deletion.")
+        if state.error is not None:
+            raise copy_error(state.error)
+
+    def _get_future(self) -> Future[Any]:
+        """Return the future of the value's creation at the owner; its result means nothing."""
+        return self._state.creation
+
+    def _get_type(self, timeout: float = UNSET_RPC_TIMEOUT, blocking: bool = True) -> Any:
+        """Return the type of the value, or a future of it; asked for once."""
+        kept = self._type
+        if kept is None or (kept.done() and kept.exception() is not None):
+            self._check(self._state, "_get_type()")
+            kept = self._type = self._ask_type(timeout)
+        return kept.wait() if blocking else kept
+
+    def _ask_type(self, timeout: float) -> Future[Any]:
+        if not isinstance(self._state, OwnedValue):
+            asked: Future[Any] = current.require().call_async(self._state.owner, _type_on_owner, (self,), None, timeout)
+            return asked
+        found: Future[Any] = Future()
+        try:
+            found.set_result(type(self.local_value()))
+        except Exception as error:  # noqa: BLE001 - whatever made the value raised: the waiter's
+            found.set_exception(error)
+        return found
+
+    def rpc_sync(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
+        """Return a proxy: `proxy.method(...)` runs at the owner, and returns when it is done."""
+        return _Proxy(self, _SYNC, timeout)
+
+    def rpc_async(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
+        """Return a proxy: `proxy.method(...)` runs at the owner, and returns a Future at once."""
+        return _Proxy(self, _ASYNC, timeout)
+
+    def remote(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
+        """Return a proxy: `proxy.method(...)` runs at the owner, and returns an RRef of the result at once."""
+        return _Proxy(self, _REMOTE, timeout)
+
+
+def handle(context: RRefContext, state: OwnedValue | UserReference) -> RRef[Any]:
+    """Return an RRef of `state`."""
+    made: RRef[Any] = RRef.__new__(RRef)
+    made._context, made._state, made._type = context, state, None
+    return made
+
+
+def _arrived(wire: tuple[int, int, int, int, int, int]) -> RRef[Any]:
+    """Make the reference that has come in a message."""
+    into = now.into
+    if into is None:
+        raise RpcError("an RRef of a remote call can only be read where the call is")
+    state = into.context.arrived(wire)
+    into.rrefs.append(state)
+    return handle(into.context, state)
+
+
+def _type_on_owner(rref: RRef[Any]) -> type:
+    return type(rref.local_value())
+
+
+# --- proxies ---
+
+_SYNC, _ASYNC, _REMOTE = "rpc_sync", "rpc_async", "remote"
+
+
+def _run(rref: RRef[Any], name: str, args: Any, kwargs: Any) -> Any:
+    return getattr(rref.local_value(), name)(*args, **kwargs)
+
+
+@functions.async_execution
+def _run_async(rref: RRef[Any], name: str, args: Any, kwargs: Any) -> Any:
+    return getattr(rref.local_value(), name)(*args, **kwargs)
+
+
+def _runner(kind: type, name: str) -> Callable[..., Any]:
+    """What runs the method `name` at the owner. AttributeError where there is none."""
+    method = getattr(kind, name)
+    return _run_async if functions.is_async(method) else _run
+
+
+class _Proxy:
+    """Call methods of the value of an RRef."""
+
+    def __init__(self, rref: RRef[Any], way: str, timeout: float) -> None:
+        self._rref, self._way, self._timeout = rref, way, timeout
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._call, name)
+
+    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        rref, way, timeout = self._rref, self._way, self._timeout
+        agent, owner, call = current.require(), rref.owner(), (rref, name, args, kwargs)
+        if way == _ASYNC:
+            return self._call_async(name, call)
+        runner = _runner(rref._get_type(timeout), name)
+        if way == _SYNC:
+            return agent.call(owner, runner, call, None, timeout)
+        return handle(agent.rrefs, agent.remote(owner, runner, call, None, timeout))
+
+    def _call_async(self, name: str, call: tuple[Any, ...]) -> Future[Any]:
+        rref, timeout = self._rref, self._timeout
+        result: Future[Any] = Future()
+
+        def settle(done: Future[Any]) -> None:
+            error = done.exception()
+            if error is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(done.value())
+
+        def begin(kind: Future[Any]) -> None:
+            try:
+                agent = current.require()
+                agent.call_async(rref.owner(), _runner(kind.value(), name), call, None, timeout).when_done(settle)
+            except Exception as error:  # noqa: BLE001 - raised by who waits
+                result.set_exception(error)
+
+        rref._get_type(timeout, blocking=False).when_done(begin)
+        return result

@@ -1,0 +1,1 @@
+"""Make messages of calls and values, and read them. Start in `serializer.py`."""

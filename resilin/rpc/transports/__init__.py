@@ -1,0 +1,1 @@
+"""Carry messages between workers."""

@@ -1,0 +1,113 @@
+"""One peer, at one stream: what is to be sent to it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from resilin._base.clock import Deadline
+from resilin.errors import UsageError
+from resilin.rpc.transports import network, wire
+from resilin.rpc.transports.base import Buffer
+from resilin.rpc.transports.grpc.silence import Connection
+from resilin.rpc.transports.wire import FrameKind
+
+_QUEUED_BYTES = 4 << 20  # of one link, before its senders wait
+
+
+class GrpcLink(network.PeerLink):
+    """One peer, at one stream."""
+
+    def __init__(self, peer: int, number: int, dialed: bool) -> None:
+        super().__init__(peer, number, dialed)
+        self.is_active: Callable[[], bool] = lambda: True
+        self.hang_up: Callable[[], None] = lambda: None
+        self.connection: Connection | None = None
+        """Where the kernel is asked whether the peer's host still answers; None: it is this one, or is not known."""
+        self._theirs = 0  # frames to there name it; the rest guarded by _news
+        self._open = False
+        self._sent = 0
+        self._streams: set[int] = set()
+        self._outgoing: deque[bytes] = deque()
+        self._queued_bytes = 0
+
+    @property
+    def usable(self) -> bool:
+        """See network.PeerLink."""
+        return self._open or self.up
+
+    def has_left(self) -> bool:
+        """See network.PeerLink."""
+        return not self.is_active()
+
+    def open(self, theirs: int) -> None:
+        """Send frames, which name `theirs`, from now on."""
+        self._theirs, self._open = theirs, True
+
+    def say(self, text: bytes) -> None:
+        """Send a text of the introduction."""
+        with self._news:
+            self._put(text)
+
+    def outgoing(self) -> Iterator[bytes]:
+        """What is to be sent, until the link has ended."""
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._outgoing or self.error is not None)
+                if self.error is not None:
+                    return
+                frame = self._outgoing.popleft()
+                self._queued_bytes -= len(frame)
+                self._news.notify_all()
+            yield frame
+
+    def post(self, kind: FrameKind, queue: int, argument: int = 0) -> None:
+        """See network.PeerLink."""
+        with self._news:
+            self._put_frame(kind, queue, argument, ())
+
+    def deliver(self, message: wire.Lengths, queue: int, deadline: Deadline) -> None:
+        """See network.PeerLink."""
+        if wire.is_short(message):
+            self._transmit(FrameKind.WHOLE, queue, len(message.each), wire.whole_content(message), deadline)
+            return
+        with self._news:
+            stream = next((number for number in range(wire.MAX_STREAMS) if number not in self._streams), None)
+            if stream is None:
+                raise UsageError(f"{wire.MAX_STREAMS} threads send long messages to {self.who} at once; use fewer")
+            self._streams.add(stream)
+        try:
+            argument = wire.begin_argument(len(message.each), stream)
+            self._transmit(FrameKind.BEGIN, queue, argument, wire.begin_content(message), deadline)
+            try:
+                for chunk in wire.chunks(message):
+                    self._transmit(FrameKind.CHUNK, 0, stream, (chunk,), deadline)
+            except BaseException:
+                self.post(FrameKind.CANCEL, 0, stream)
+                raise
+        finally:
+            self._streams.discard(stream)
+
+    def _transmit(
+        self, kind: FrameKind, queue: int, argument: int, content: Sequence[Buffer], deadline: Deadline
+    ) -> None:
+        with self._news:
+            room = self._news.wait_for(
+                lambda: self.error is not None or self._queued_bytes < _QUEUED_BYTES, deadline.left()
+            )
+            if self.error is not None:
+                raise self.lost()
+            if not room:
+                raise self.late(deadline)
+            self._put_frame(kind, queue, argument, content)
+
+    def _put_frame(self, kind: FrameKind, queue: int, argument: int, content: Sequence[Buffer]) -> None:
+        """Under the lock."""
+        self._put(b"".join((wire.head(kind, self._theirs, self._sent, queue, argument), *content)))
+        self._sent += 1
+
+    def _put(self, text: bytes) -> None:
+        """Under the lock."""
+        self._outgoing.append(text)
+        self._queued_bytes += len(text)
+        self._news.notify_all()
