@@ -1,0 +1,7 @@
+"""`python -m resilin.operator`."""
+
+import sys
+
+from resilin.operator.main import main
+
+sys.exit(main())

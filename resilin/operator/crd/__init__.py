@@ -1,0 +1,1 @@
+"""The CustomResourceDefinition of ElasticJob, as data: `definition.definition()` is all of it."""
