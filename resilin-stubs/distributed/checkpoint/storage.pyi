@@ -1,0 +1,3 @@
+"""resilin.distributed.checkpoint.storage. Written by scripts/type_stubs.py."""
+
+from resilin.checkpoint.storage import *

@@ -1,0 +1,3 @@
+"""resilin.distributed.elastic.agent. Written by scripts/type_stubs.py."""
+
+from resilin.elastic.agent import *

@@ -1,0 +1,3 @@
+"""resilin.distributed.launch. Written by scripts/type_stubs.py."""
+
+from resilin.launcher.entry import *

@@ -1,0 +1,3 @@
+"""resilin.distributed.pipeline. Written by scripts/type_stubs.py."""
+
+from resilin.distributed.pipeline import sync as sync

@@ -1,0 +1,3 @@
+"""resilin.distributed.pipeline.sync._balance.profile. Written by scripts/type_stubs.py."""
+
+from resilin.pipeline.sync._balance.profile import *

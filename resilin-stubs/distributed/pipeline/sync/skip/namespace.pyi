@@ -1,0 +1,3 @@
+"""resilin.distributed.pipeline.sync.skip.namespace. Written by scripts/type_stubs.py."""
+
+from resilin.pipeline.sync.skip.namespace import *

@@ -1,0 +1,3 @@
+"""resilin.distributed.pipeline.sync.skip.skippable. Written by scripts/type_stubs.py."""
+
+from resilin.pipeline.sync.skip.skippable import *

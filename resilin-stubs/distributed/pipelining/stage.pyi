@@ -1,0 +1,3 @@
+"""resilin.distributed.pipelining.stage. Written by scripts/type_stubs.py."""
+
+from resilin.pipeline.stage import *

@@ -1,0 +1,3 @@
+"""resilin.distributed.rpc.constants. Written by scripts/type_stubs.py."""
+
+from resilin.rpc.constants import *

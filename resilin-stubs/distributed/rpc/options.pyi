@@ -1,0 +1,3 @@
+"""resilin.distributed.rpc.options. Written by scripts/type_stubs.py."""
+
+from resilin.rpc.options import *

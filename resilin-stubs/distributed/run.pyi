@@ -1,0 +1,3 @@
+"""resilin.distributed.run. Written by scripts/type_stubs.py."""
+
+from resilin.launcher.entry import *

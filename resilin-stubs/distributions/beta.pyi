@@ -1,0 +1,3 @@
+"""resilin.distributions.beta. Written by scripts/type_stubs.py."""
+
+from resilin.distributions.dirichlet import Beta as Beta

@@ -1,0 +1,3 @@
+"""resilin.distributions.binomial. Written by scripts/type_stubs.py."""
+
+from resilin.distributions.bernoulli import Binomial as Binomial

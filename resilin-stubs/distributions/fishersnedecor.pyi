@@ -1,0 +1,3 @@
+"""resilin.distributions.fishersnedecor. Written by scripts/type_stubs.py."""
+
+from resilin.distributions.gamma import FisherSnedecor as FisherSnedecor

@@ -1,0 +1,3 @@
+"""resilin.distributions.generalized_pareto. Written by scripts/type_stubs.py."""
+
+from resilin.distributions.exponential import GeneralizedPareto as GeneralizedPareto

@@ -1,0 +1,3 @@
+"""resilin.distributions.kumaraswamy. Written by scripts/type_stubs.py."""
+
+from resilin.distributions.dirichlet import Kumaraswamy as Kumaraswamy

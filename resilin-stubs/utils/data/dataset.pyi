@@ -1,0 +1,3 @@
+"""resilin.utils.data.dataset. Written by scripts/type_stubs.py."""
+
+from resilin.data.dataset import *

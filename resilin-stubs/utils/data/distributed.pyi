@@ -1,0 +1,3 @@
+"""resilin.utils.data.distributed. Written by scripts/type_stubs.py."""
+
+from resilin.data.distributed import *

@@ -1,0 +1,3 @@
+"""resilin.utils.data.sampler. Written by scripts/type_stubs.py."""
+
+from resilin.data.sampler import *
