@@ -56,7 +56,7 @@ def benchmark(options: Options) -> Report:
 def _run(side: str, options: Options, hosts: Sequence[Host], ranks: int) -> dict[str, dict[str, list[float]]]:
     def place(rank: int) -> Place:
         host = hosts[rank * 2 // ranks]
-        return host.enter, {"GLOO_SOCKET_IFNAME": host.links[0].device, "RESILIN_SECRET": "benchmark"}
+        return host.enter, {"GLOO_SOCKET_IFNAME": host.links[0].device, "RESILIN_SECRET": "the secret of a benchmark"}
 
     sizes = [size for size in SIZES.values() if not options.quick or size <= 4 * MIB]
     arguments = ["--sizes", ",".join(map(str, sizes)), "--seconds", "0.02" if options.quick else "0.3"]

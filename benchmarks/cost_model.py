@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.harness import Options, Report, Row
-from resilin.dist.costs import Link
+from resilin.distributed.wire.cost_model import Link
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = {"1 KiB": KIB, "64 KiB": 64 * KIB, "1 MiB": MIB, "25 MiB": 25 * MIB}

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +23,7 @@ from typing import Any
 from benchmarks import programs
 from benchmarks.programs import BenchmarkError, Program
 from resilin.errors import UsageError
-from resilin.launcher import values
+from resilin.launcher import flag_types
 from resilin.testing import ports
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,7 +114,7 @@ def main(benchmark: Benchmark, argv: Sequence[str] | None = None, *, resumable: 
 def _check(options: Options) -> None:
     """UsageError when the run could not be carried to its end: measuring takes minutes."""
     if options.json_path:
-        values.output_file("--json", str(options.json_path))
+        flag_types.output_file("--json", str(options.json_path))
     if options.peer_python:
         peer_versions(options.peer_python)
 
@@ -301,9 +302,10 @@ def render(report: Report, stamp: Mapping[str, str], options: Options) -> str:
 
 
 def machine(peer_python: str | None) -> dict[str, str]:
-    """What the figures depend on: processor, cores, memory, kernel, versions, and how busy the machine was."""
+    """What the figures depend on: date, processor, cores, memory, kernel, versions, and how busy the machine was."""
     memory_kib = int(_first(r"MemTotal:\s*(\d+)", "/proc/meminfo") or 0)
     stamp = {
+        "date": date.today().isoformat(),
         "processor": _first(r"model name\s*:\s*(.+)", "/proc/cpuinfo") or platform.processor(),
         "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{memory_kib / 2**20:.1f} GiB",

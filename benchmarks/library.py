@@ -35,6 +35,12 @@ class Library:
     """`resilin.zero.shard`; None where it is not compared."""
     checkpoint: Any = None
     """`save(path, state)`, `load(path, state)` and `save_async(path, state)`, whose result has `wait()`."""
+    rpc: Any = None
+    """`resilin.distributed.rpc`, or `torch.distributed.rpc`."""
+    pipelining: Any = None
+    """`resilin.distributed.pipelining`, or `torch.distributed.pipelining`."""
+    memory: Any = None
+    """What says how much memory tensors take; None where a library has nothing like it."""
     elastic: Any = None
     """`resilin.elastic`; None where a library has nothing like it."""
 

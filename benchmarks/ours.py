@@ -7,7 +7,7 @@ from typing import Any
 
 import resilin
 import resilin.data
-import resilin.dist
+import resilin.distributed
 from benchmarks.library import Later, Library, main
 
 
@@ -29,7 +29,7 @@ if __name__ == "__main__":
             name="resilin",
             version=resilin.__version__,
             torch=resilin,
-            dist=resilin.dist,
+            dist=resilin.distributed,
             data=resilin.data,
             backend="cpu",
             ddp=_ddp,
@@ -37,6 +37,9 @@ if __name__ == "__main__":
             zero=_zero,
             shard=_shard,
             checkpoint=Later("resilin.checkpoint"),
+            rpc=Later("resilin.distributed.rpc"),
+            pipelining=Later("resilin.pipeline"),
+            memory=Later("resilin.core.machine.memory"),
             elastic=Later("resilin.elastic"),
         ),
         sys.argv[1:],

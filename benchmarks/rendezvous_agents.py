@@ -18,11 +18,11 @@ from benchmarks import harness
 from benchmarks.harness import Options, Report, Row
 from resilin._base.threads import OwnedThread
 from resilin.elastic import records
-from resilin.elastic.deciding import membership
-from resilin.elastic.deciding.view import Config
+from resilin.elastic.membership import decision
+from resilin.elastic.membership.view import Config
 from resilin.elastic.records import Node, Slot
-from resilin.elastic.rendezvous import calls
-from resilin.elastic.rendezvous.rendezvous import Options as Membership
+from resilin.elastic.rendezvous import store_executor
+from resilin.elastic.rendezvous.options import RendezvousOptions as Membership
 from resilin.elastic.rendezvous.rendezvous import Rendezvous
 from resilin.store.client import ClientStore
 from resilin.store.memory import MemoryStore
@@ -175,7 +175,7 @@ class _Agent:
     """What an agent does until it has its first generation. `arrived`: called when it has."""
 
     def __init__(
-        self, store: ClientStore, caller: calls.Caller, name: str, config: Config, arrived: Callable[[], None]
+        self, store: ClientStore, caller: store_executor.Caller, name: str, config: Config, arrived: Callable[[], None]
     ) -> None:
         self._config = config
         self._arrived = arrived
@@ -191,7 +191,7 @@ class _Agent:
         records.generation.__wrapped__("generation", records.to_bytes(agreed))  # not the one that all here share
         view = self._rendezvous.view
         assert len(view.nodes) == self._config.min_nodes, "the records come with the generation"
-        membership.assess(view, self._config, time.monotonic())
+        decision.assess(view, self._config, time.monotonic())
 
     async def join(self) -> None:
         node = Node(id=self._name, host=self._name, address="127.0.0.1", master_port=1, slots=(Slot(index=0),))
@@ -201,7 +201,7 @@ class _Agent:
     def _look(self) -> None:
         agreed = self._rendezvous.agreed
         if agreed is None and self._rendezvous.leads:
-            new, _ = membership.decide(self._rendezvous.view, self._config, time.monotonic())
+            new, _ = decision.decide(self._rendezvous.view, self._config, time.monotonic())
             if new is not None:
                 self._rendezvous.propose(new)
         elif agreed is not None and not self._done:

@@ -22,15 +22,15 @@ from benchmarks.harness import Options, Report, Row
 from resilin.elastic.chaos import judge, schedule
 from resilin.elastic.chaos.schedule import KINDS, Setup
 from resilin.launcher import chaos
-from resilin.launcher.chaos_breakable import Breakable, ProcessStore
-from resilin.launcher.chaos_run import Job, run_job
+from resilin.launcher.chaos.infrastructure import Breakable, ProcessStore
+from resilin.launcher.chaos.run import ChaosJob, run_job
 from resilin.testing import ports
 from resilin.testing.etcd import EtcdCluster
 from resilin.testing.hosts import Host, NotPermitted, two_hosts
 
 SCHEDULES = 500
 STEPS = 60
-SECRET = "soak"
+SECRET = "the secret of a soak test"
 LIMIT_S = 90.0
 LOG = harness.ROOT / "build" / "soak.jsonl"
 PROGRAM = ("-m", "resilin.testing.chaos_job", "{folder}", "--steps", str(STEPS))
@@ -148,7 +148,7 @@ def play(number: int, expected: str) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="resilin-soak-")))
         words = (*scene.flags, "--rdzv-id", f"soak-{os.getpid()}-{number}", *PROGRAM)
-        job = Job(
+        job = ChaosJob(
             command=(*words, "--workers", str(scene.setup.workers)),
             nodes=scene.setup.nodes,
             variables=(("RESILIN_SECRET", SECRET),),
@@ -213,7 +213,7 @@ def soak(
         todo = [number for number in todo if not scene_of(number)[0].setup.link]
     log.parent.mkdir(parents=True, exist_ok=True)
     if todo:
-        expected = chaos.undisturbed(SCENES[0].flags, PROGRAM, LIMIT_S)
+        expected = chaos.undisturbed(SCENES[0].flags, PROGRAM, LIMIT_S).fingerprint
         with ThreadPoolExecutor(at_once) as pool, log.open("a", encoding="utf-8") as file:
             for row in pool.map(lambda number: play(number, expected) if time.monotonic() < deadline else None, todo):
                 if row is not None:

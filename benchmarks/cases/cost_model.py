@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.cases import transport
 from benchmarks.library import Library
 from resilin._base.clock import Deadline
-from resilin.dist import schedules
-from resilin.dist.reduce_op import ReduceOp
+from resilin.distributed.wire import schedules
+from resilin.distributed.wire.reduce_op import ReduceOp
 
 LIMIT_S = 60.0
 ALL_REDUCE = {

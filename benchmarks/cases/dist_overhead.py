@@ -52,7 +52,7 @@ class _Switch:
     """Turns the comparison and the recorder of one group's end on and off; all ranks do so at the same call."""
 
     def __init__(self, group: Any) -> None:
-        self._calls, self._log, self._backend = group._calls, group._calls._log, group._host
+        self._queue, self._log, self._backend = group._queue, group._queue._log, group._host
         shared = getattr(group._host, "_memory", None)
         self._segment = None if shared is None else shared.segment()
         if self._log is None:
@@ -60,7 +60,7 @@ class _Switch:
 
     def turn(self, compared: bool, recorded: bool) -> None:
         """On or off."""
-        self._calls._log = self._log if recorded else None
+        self._queue._log = self._log if recorded else None
         if self._segment is not None:
             self._segment.compare = compared
         elif compared:

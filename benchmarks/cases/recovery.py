@@ -2,9 +2,10 @@
 
 One line per event, appended to a file that all workers share:
 
-    enter|commit  rank  world_size  generation  pid  step  time.monotonic()
+    enter|action|commit  rank  world_size  generation  pid  step  time.monotonic()
 
-`enter`: a worker begins or resumes training in a generation. CLOCK_MONOTONIC is the same for all processes of a host.
+`enter`: a worker begins or resumes training in a generation. `action`: its first of a pipeline there. CLOCK_MONOTONIC
+is the same for all processes of a host.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 from benchmarks.library import Later, Library, rank, world_size
 
 SAMPLES, FEATURES, CLASSES, BATCH = 4096, 64, 10, 64
+MICROBATCHES = 8  # of the pipeline
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--events", required=True, metavar="FILE")
     parser.add_argument("--shards", type=int, default=2, help="the size of the largest world there is work for")
     parser.add_argument("--divided", action="store_true", help="parameters and state are divided (ZeRO stage 3)")
+    parser.add_argument("--stages", action="store_true", help="the model is a pipeline of two stages")
     parser.add_argument("--restart", action="store_true", help="be a program that its launcher restarts")
 
 
@@ -47,7 +50,9 @@ def run(library: Library, args: argparse.Namespace) -> None:
     model = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, CLASSES))
     optimizer = library.torch.optim.AdamW(model.parameters(), lr=1e-3)
     x, y = library.torch.randn(SAMPLES, FEATURES), library.torch.randint(0, CLASSES, (SAMPLES,))
-    if args.divided:
+    if args.stages:
+        _in_stages(library, notes, x, y)
+    elif args.divided:
         _divided(library, notes, args.shards, model, x, y)
     elif library.elastic and not args.restart:
         _in_place(library, notes, args.shards, model, optimizer, x, y)
@@ -97,6 +102,41 @@ def _divided(library: Library, notes: Notes, shards: int, model: Any, x: Any, y:
             for plan in state.sampler.steps():
                 optimizer.zero_grad()
                 cross_entropy(sharded(x[plan.indices]), y[plan.indices]).backward()
+                optimizer.step()
+                try:
+                    state.commit(plan)
+                finally:  # a commit that ends by WorldChanged has committed
+                    notes.add("commit", *who, step=plan.step)
+
+    train(state)
+
+
+def _in_stages(library: Library, notes: Notes, x: Any, y: Any) -> None:
+    elastic, nn, pipelining = library.elastic, library.torch.nn, library.pipelining
+    model = nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, CLASSES))
+    pipe = pipelining.pipeline(model, (), split_spec={"2": pipelining.SplitPoint.BEGINNING})
+    stages = pipelining.ElasticPipeline(pipe, MICROBATCHES, nn.functional.cross_entropy)
+    optimizer = library.torch.optim.AdamW(stages.parameters(), lr=1e-3)
+    sampler = elastic.ElasticSampler(SAMPLES, BATCH * MICROBATCHES)
+    state = elastic.State(model=stages, optimizer=optimizer, sampler=sampler)
+    fault_points = Later("resilin._base.fault_points")
+
+    @elastic.run  # type: ignore[untyped-decorator]
+    def train(state: Any) -> None:
+        world = elastic.world()
+        who = world.rank, world.world_size, world.generation
+        notes.add("enter", *who, step=state.sampler.step)
+
+        def heard(name: str) -> None:
+            if name == "pipeline":
+                fault_points.listen(None)
+                notes.add("action", *who, step=state.sampler.step)
+
+        fault_points.listen(heard)
+        while True:
+            for plan in state.sampler.steps(stages.replica, stages.replicas):
+                optimizer.zero_grad()
+                stages.step(x[plan.indices], target=y[plan.indices], return_outputs=False)
                 optimizer.step()
                 try:
                     state.commit(plan)

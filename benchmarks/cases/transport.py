@@ -6,7 +6,7 @@ import argparse
 import os
 
 from benchmarks.library import Library
-from resilin.dist.group import ProcessGroup
+from resilin.distributed.group.process_group import ProcessGroup
 from resilin.testing.ranks import join_from_environment
 
 

@@ -58,6 +58,8 @@ if __name__ == "__main__":
             comm_hooks=Later("torch.distributed.algorithms.ddp_comm_hooks"),
             zero=zero,
             checkpoint=Checkpoint(),
+            rpc=Later("torch.distributed.rpc"),
+            pipelining=Later("torch.distributed.pipelining"),
         ),
         sys.argv[1:],
     )

@@ -1,0 +1,231 @@
+"""Times remote calls between two workers: an echo, one way, many outstanding calls, a dead callee, an idle worker."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from benchmarks.library import Library, rank, world_size
+
+OUTSTANDING = 3000
+MOST_CALLS, FEWEST_CALLS = 2000, 5
+IDLE_S = 2.0
+PARTS = ("echo", "one way", "snapshots", "outstanding", "idle", "dead", "init")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which part is measured, how long, and over what."""
+    parser.add_argument("--part", choices=PARTS, required=True)
+    parser.add_argument("--sizes", default="4", help="bytes of the tensor, separated by commas")
+    parser.add_argument("--seconds", type=float, default=0.5, help="about how long to measure each size")
+    parser.add_argument("--transport", help="the only transport that may be used; resilin's")
+    parser.add_argument("--channel", help="the only tensor channel that may be used; resilin's")
+    parser.add_argument("--encrypt", action="store_true", help="encrypt messages of the network; resilin's")
+    parser.add_argument("--busy", type=int, default=0, help="processes that compute all the time beside the two")
+
+
+def name_of(number: int) -> str:
+    """The name of worker `number`."""
+    return f"worker{number}"
+
+
+def echo(value: Any) -> Any:
+    """Return what came."""
+    return value
+
+
+def sink(value: Any) -> None:
+    """Take what came, and say nothing of it."""
+
+
+def add(one: int, other: int) -> int:
+    """Return the sum."""
+    return one + other
+
+
+_kept: dict[int, Any] = {}  # at the callee: by length, tensors that lie in no memory that may be lent
+
+
+def swap(library: str, value: Any) -> Any:
+    """Take what came, and return another tensor of its length: a copy goes each way."""
+    size = value.numel()
+    if size not in _kept:
+        _kept[size] = importlib.import_module(library).from_numpy(foreign(size))
+    return _kept[size]
+
+
+def foreign(size: int) -> Any:
+    """Return 0, 1, ... as float32 in memory that no library has allocated."""
+    array = np.frombuffer(bytearray(4 * size), np.float32)
+    array[:] = np.arange(size, dtype=np.float32)
+    return array
+
+
+def seconds_of_processor() -> float:
+    """Processor time that this process has used."""
+    return time.process_time()
+
+
+def run(library: Library, args: argparse.Namespace) -> dict[str, Any] | None:
+    """Samples in seconds, by size or by kind; of rank 0, which calls rank 1."""
+    library.torch.set_num_threads(1)
+    rpc, me = library.rpc, rank()
+    if args.part == "dead" and me and not os.environ.get("MAY_DIE"):
+        subprocess.run(sys.orig_argv, env={**os.environ, "MAY_DIE": "1"}, check=False)  # whose death is no failure
+        return None
+    options = _options(library, args)
+    start = time.time()
+    rpc.init_rpc(name_of(me), rank=me, world_size=world_size(), rpc_backend_options=options)
+    if args.part == "init":
+        return _init(library, start)
+    if me:
+        if args.part != "dead":
+            rpc.shutdown()
+        else:
+            threading.Event().wait()
+        return None
+    with _busy(args.busy):
+        samples = MEASURES[args.part](library, args)
+    rpc.shutdown(graceful=args.part != "dead")
+    return {"samples": samples}
+
+
+def _options(library: Library, args: argparse.Namespace) -> Any:
+    if library.name != "resilin":
+        return None
+    chosen = {"transports": args.transport, "channels": args.channel}
+    given: dict[str, Any] = {name: [value] for name, value in chosen.items() if value}
+    if args.encrypt:
+        given["encrypt"] = True
+    return library.rpc.TensorPipeRpcBackendOptions(**given) if given else None
+
+
+@contextlib.contextmanager
+def _busy(count: int) -> Iterator[None]:
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def _init(library: Library, start: float) -> dict[str, Any] | None:
+    """From the last worker's call of init_rpc to the last worker's return."""
+    end = time.time()
+    moments = library.rpc.api._all_gather((start, end))
+    library.rpc.shutdown()
+    if rank():
+        return None
+    return {
+        "samples": {"init": [max(end for _, end in moments.values()) - max(start for start, _ in moments.values())]}
+    }
+
+
+def _repeat(call: Callable[[], Any], seconds: float) -> list[float]:
+    for _ in range(3):
+        call()
+    samples: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(samples) < FEWEST_CALLS or (len(samples) < MOST_CALLS and time.perf_counter() < end):
+        start = time.perf_counter()
+        call()
+        samples.append(time.perf_counter() - start)
+    return samples
+
+
+def _sized(function: Any, library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    samples = {}
+    for size in map(int, args.sizes.split(",")):
+        tensor = library.torch.arange(size // 4).to(library.torch.float32)
+        found = library.rpc.rpc_sync(name_of(1), echo, (tensor,))
+        if not bool((found == tensor).all()):
+            raise SystemExit(f"echo of {size} bytes: the answer differs")
+        del found
+        samples[str(size)] = _repeat(
+            lambda tensor=tensor: library.rpc.rpc_sync(name_of(1), function, (tensor,)), args.seconds
+        )
+    return samples
+
+
+def _snapshots(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    samples = {}
+    for size in map(int, args.sizes.split(",")):
+        array = foreign(size // 4)
+        tensor, target = library.torch.from_numpy(array), np.ones_like(array)
+        call = (swap, (library.torch.__name__, tensor))
+        if not bool((library.rpc.rpc_sync(name_of(1), *call) == tensor).all()):
+            raise SystemExit(f"{size} bytes there and back: the answer differs")
+        samples[str(size)] = _repeat(lambda call=call: library.rpc.rpc_sync(name_of(1), *call), args.seconds)
+        if library.name == "resilin":
+            samples[f"two memcpy of {size}"] = _repeat(
+                lambda target=target, array=array: (np.copyto(target, array), np.copyto(target, array)), args.seconds
+            )
+    return samples
+
+
+def _outstanding(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    rpc = library.rpc
+
+    def dropped() -> None:
+        for number in range(OUTSTANDING):
+            rpc.rpc_async(name_of(1), add, (number, 1))
+        rpc.rpc_sync(name_of(1), add, (1, 1))
+
+    def awaited() -> None:
+        calls = [rpc.rpc_async(name_of(1), add, (number, 1)) for number in range(OUTSTANDING)]
+        if [call.wait() for call in calls] != list(range(1, OUTSTANDING + 1)):
+            raise SystemExit("a sum is wrong")
+
+    return {
+        "dropped": [each / OUTSTANDING for each in _repeat(dropped, args.seconds)],
+        "awaited": [each / OUTSTANDING for each in _repeat(awaited, args.seconds)],
+    }
+
+
+def _idle(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    rpc = library.rpc
+    rpc.rpc_sync(name_of(1), add, (1, 1))
+    time.sleep(0.5)
+    before = time.process_time(), rpc.rpc_sync(name_of(1), seconds_of_processor)
+    time.sleep(IDLE_S)
+    after = time.process_time(), rpc.rpc_sync(name_of(1), seconds_of_processor)
+    return {"caller": [(after[0] - before[0]) / IDLE_S], "callee": [(after[1] - before[1]) / IDLE_S]}
+
+
+def _dead(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    rpc = library.rpc
+    pid = rpc.rpc_sync(name_of(1), os.getpid)
+    pending = [rpc.rpc_async(name_of(1), time.sleep, (100,)) for _ in range(3)]
+    rpc.rpc_sync(name_of(1), add, (1, 1))
+    start = time.perf_counter()
+    os.kill(pid, signal.SIGKILL)
+    samples = []
+    for call in pending:
+        try:
+            call.wait()
+        except RuntimeError:
+            samples.append(time.perf_counter() - start)
+    return {"dead": samples}
+
+
+MEASURES: dict[str, Callable[[Library, argparse.Namespace], dict[str, list[float]]]] = {
+    "echo": lambda library, args: _sized(echo, library, args),
+    "one way": lambda library, args: _sized(sink, library, args),
+    "snapshots": _snapshots,
+    "outstanding": _outstanding,
+    "idle": _idle,
+    "dead": _dead,
+}
