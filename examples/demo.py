@@ -215,6 +215,7 @@ class Murder:
         self.at_step = run.epochs // 3 * run.steps_per_epoch + run.steps_per_epoch // 2
         self.killed_at = 0.0
         self._old_pids: set[int] = set()
+        self._shown = 0  # the last generation whose processes were listed: one line may tell of two ranks
         self._recovered = self._replaced = False
 
     def __call__(self, at: float, line: str) -> None:
@@ -234,7 +235,8 @@ class Murder:
     def _joined(self, pid: int) -> None:
         if self.killed_at and pid not in self._old_pids:
             self._replaced = True
-        if len(self.run.pids) == self.run.workers:
+        if len(self.run.pids) == self.run.workers and self.run.generation > self._shown:
+            self._shown = self.run.generation
             pids = ", ".join(f"rank {rank} is process {pid}" for rank, pid in sorted(self.run.pids.items()))
             self.screen.say(f"generation {self.run.generation}: {pids}")
 

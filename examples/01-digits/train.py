@@ -42,21 +42,19 @@ def train(state: elastic.State, epochs: int, log_every: int) -> None:
     images, labels = (torch.from_numpy(array) for array in digits.load(train=True))
     model = DDP(state.model, shards=SHARDS)
     model.train()
-    while state.sampler.epoch < epochs:
-        for plan in state.sampler.steps():
-            state.optimizer.zero_grad()
-            losses = []
-            for shard in plan.shards:
-                with model.shard(shard):
-                    loss = F.cross_entropy(model(images[shard.indices]), labels[shard.indices])
-                    loss.backward()
-                losses.append(loss.item())
-            state.optimizer.step()
-            state.scheduler.step()
-            state.commit(plan)
-            if world.rank == 0 and plan.step % log_every == 0:
-                mean = sum(losses) / max(1, len(losses))
-                print(f"epoch {plan.epoch} step {plan.step} loss {mean:.4f} workers {world.world_size}", flush=True)
+    for step in elastic.steps(state.sampler, epochs=epochs):
+        state.optimizer.zero_grad()
+        losses = []
+        for shard in step:
+            loss = F.cross_entropy(model(images[shard.indices]), labels[shard.indices])
+            loss.backward()
+            losses.append(loss.item())
+        state.optimizer.step()
+        state.scheduler.step()
+        state.commit(step)
+        if world.rank == 0 and step.step % log_every == 0:
+            mean = sum(losses) / max(1, len(losses))
+            print(f"epoch {step.epoch} step {step.step} loss {mean:.4f} workers {world.world_size}", flush=True)
 
 
 def accuracy(model: nn.Module) -> float:

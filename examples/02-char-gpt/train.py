@@ -69,24 +69,20 @@ def train(state: elastic.State, windows: torch.Tensor, epochs: int, log_every: i
     world = elastic.world()
     model = DDP(state.model, shards=SHARDS)
     model.train()
-    while state.sampler.epoch < epochs:
-        for plan in state.sampler.steps():
-            state.optimizer.zero_grad()
-            losses = []
-            for shard in plan.shards:
-                with model.shard(shard):
-                    if not len(shard):  # fewer windows left in the epoch than shards
-                        continue
-                    text = windows[shard.indices]
-                    logits = model(text[:, :-1])
-                    loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), text[:, 1:].reshape(-1))
-                    loss.backward()
-                losses.append(loss.item())
-            state.optimizer.step()
-            state.commit(plan)
-            if world.rank == 0 and plan.step % log_every == 0:
-                mean = sum(losses) / max(1, len(losses))
-                print(f"epoch {plan.epoch} step {plan.step} loss {mean:.3f} workers {world.world_size}", flush=True)
+    for step in elastic.steps(state.sampler, epochs=epochs):
+        state.optimizer.zero_grad()
+        losses = []
+        for shard in step:
+            text = windows[shard.indices]
+            logits = model(text[:, :-1])
+            loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), text[:, 1:].reshape(-1))
+            loss.backward()
+            losses.append(loss.item())
+        state.optimizer.step()
+        state.commit(step)
+        if world.rank == 0 and step.step % log_every == 0:
+            mean = sum(losses) / max(1, len(losses))
+            print(f"epoch {step.epoch} step {step.step} loss {mean:.3f} workers {world.world_size}", flush=True)
 
 
 def main() -> None:
