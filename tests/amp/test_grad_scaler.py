@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import resilin.dist as dist
+import resilin.distributed as dist
 from resilin import nn, optim
 from resilin.amp import GradScaler
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.dist.join import Join
+from resilin.distributed.api.join import Join
 from resilin.errors import CollectiveMismatch, ResilinError, UsageError
 from resilin.testing.ranks import run_ranks
 from resilin.zero import ShardedGradScaler, ZeroRedundancyOptimizer, shard

@@ -34,6 +34,7 @@ print(len(calls))
 """
 
 
+@pytest.mark.slow
 def test_functions_of_scipy_take_tensors_and_give_what_they_give_for_arrays():
     pytest.importorskip("scipy", minversion="1.17", reason="in older versions fewer functions follow the standard")
     env = os.environ | {"SCIPY_ARRAY_API": "1"}

@@ -18,7 +18,9 @@ def test_a_tensor_names_the_namespace_and_refuses_versions_that_are_not_there():
 def test_the_namespace_says_what_it_can_do():
     info = xp.__array_namespace_info__()
     assert info.capabilities()["boolean indexing"] is True
+    resilin.empty(1, device="meta")  # on which nothing can be computed
     assert info.default_device() in info.devices()
+    assert "meta" not in {each.type for each in info.devices()}
     assert info.default_dtypes()["real floating"] is xp.float32
     assert info.dtypes(kind=("bool", "complex floating")).keys() == {"bool", "complex64", "complex128"}
     with pytest.raises(ValueError, match="no kind of dtypes is called 'floating'"):

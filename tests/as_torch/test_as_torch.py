@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from resilin import as_torch
+
 PROGRAM = """
 import importlib.metadata, multiprocessing, pickle, subprocess, sys
 import torch
@@ -20,8 +22,8 @@ def child(queue):
     queue.put((torch.__name__, torch.ones(2).sum().item()))
 
 if __name__ == "__main__":
-    assert torch.__name__ == "resilin" and sys.argv[1:] == ["--epochs", "2"], sys.argv
-    assert importlib.metadata.version("torch") == "2.13.0"
+    assert torch.__name__ == "torch" and sys.argv[1:] == ["--epochs", "2"], sys.argv
+    assert importlib.metadata.version("torch") == torch.__version__
     model = nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     data = TensorDataset(torch.randn(8, 3), torch.randint(0, 2, (8,)))
@@ -32,10 +34,10 @@ if __name__ == "__main__":
     queue = spawn.Queue()
     process = spawn.Process(target=child, args=(queue,))
     process.start()
-    assert queue.get(timeout=60) == ("resilin", 2.0)
+    assert queue.get(timeout=60) == ("torch", 2.0)
     process.join()
     code = "import torch; print(torch.__name__, torch.distributed.is_available())"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "resilin True\\n"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "torch True\\n"
     assert pickle.loads(b"ctorch.nn.modules.linear\\nLinear\\n.") is nn.Linear
     print("done", __file__)
 """
@@ -68,16 +70,36 @@ def program(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_a_program_and_the_processes_that_it_starts_run_on_resilin(program):
     done = run("resilin.as_torch", str(program), "--epochs", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"done {program}\n"
 
 
-def test_a_module_is_run_as_python_runs_it(program):
-    done = run("resilin.as_torch", "-m", "program", "--epochs", "2", cwd=program.parent)
+def test_a_module_is_run_as_python_runs_it(tmp_path):
+    (tmp_path / "module.py").write_text("import sys, torch; print(torch.__name__, sys.argv, __name__, __spec__.name)")
+    done = run("resilin.as_torch", "-m", "module", "--epochs", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"done {program}\n"
+    assert done.stdout == f"torch ['{tmp_path}/module.py', '--epochs', '2'] __main__ module\n"
+
+
+PICKLES = """
+import pickle, sys, torch
+class Net(torch.nn.Module):
+    pass
+print(type(pickle.loads(pickle.dumps(Net()))) is Net, sys.argv, __name__)
+"""
+
+
+def test_a_program_from_standard_input_is_run_as_python_runs_it():
+    done = run("resilin.as_torch", "-", "x", input=PICKLES)
+    assert (done.returncode, done.stdout) == (0, "True ['-', 'x'] __main__\n"), done.stderr
+
+
+def test_classes_of_code_can_be_pickled():
+    done = run("resilin.as_torch", "-c", PICKLES, "x")
+    assert (done.returncode, done.stdout) == (0, "True ['-c', 'x'] __main__\n"), done.stderr
 
 
 def test_code_is_run_as_python_runs_it():
@@ -88,11 +110,16 @@ def test_code_is_run_as_python_runs_it():
 @pytest.mark.parametrize(
     ("code", "error"),
     [
-        ("import torch; torch.nothing", "AttributeError: module 'resilin' has no attribute 'nothing'"),
-        ("import torch.nothing", "ModuleNotFoundError: No module named 'resilin.nothing'"),
-        ("from torch import nothing", "ImportError: cannot import name 'nothing' from 'resilin'"),
-        ("import torch.fx", "No module named 'resilin.fx': resilin has no tracer yet"),
-        ("import torch.distributed.rpc", "No module named 'resilin.distributed.rpc': resilin has no RPC yet"),
+        ("import torch; torch.nothing", "AttributeError: module 'torch' has no attribute 'nothing'"),
+        ("import torch.nothing", "ModuleNotFoundError: No module named 'torch.nothing'"),
+        ("from torch import nothing", "ImportError: cannot import name 'nothing' from 'torch'"),
+        ("import torch.fx; torch.fx.symbolic_trace", "torch.fx has no 'symbolic_trace': resilin has no tracer yet"),
+        ("import torch; torch._C._jit_pass_inline", "torch._C has no '_jit_pass_inline': resilin has nothing of"),
+        ("import torch.ao.quantization as q; q.convert", "has no 'convert': resilin has no quantization"),
+        (
+            "import sys; sys.modules['tensorboardX'] = None; from torch.utils.tensorboard import SummaryWriter",
+            "resilin[tensorboard]",
+        ),
     ],
 )
 def test_a_name_that_is_missing_is_named(code, error):
@@ -107,6 +134,7 @@ def test_a_name_that_is_missing_is_named(code, error):
         (("nothing.py",), "script 'nothing.py' does not exist"),
         (("-m",), "-m needs a module"),
         (("-c",), "-c needs code"),
+        (("-x", "program.py"), "option '-x' is unknown"),
     ],
 )
 def test_what_cannot_be_run_is_refused(arguments, error):
@@ -114,6 +142,19 @@ def test_what_cannot_be_run_is_refused(arguments, error):
     assert done.returncode == 1
     assert f"python -m resilin.as_torch: error: as_torch: {error}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_error_of_the_program_shows_where_it_was_raised():
+    done = run("resilin.as_torch", "-c", "import torch, resilin\nraise resilin.errors.UsageError('of the program')")
+    assert done.returncode == 1
+    assert 'File "<string>", line 2' in done.stderr
+    assert "UsageError: of the program" in done.stderr
+
+
+def test_a_star_gives_what_pytorchs_gives():
+    code = "from torch import *\nprint(randn(2).shape, float32, 'nn' in globals(), 'Any' in globals())"
+    done = run("resilin.as_torch", "-c", code)
+    assert done.stdout == "resilin.Size([2]) resilin.float32 False False\n", done.stderr
 
 
 def test_an_imported_pytorch_is_in_the_way(tmp_path):
@@ -137,9 +178,18 @@ def test_an_installed_pytorch_is_not(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('the installed one')")
     (tmp_path / "torch-9.dist-info").mkdir()
     (tmp_path / "torch-9.dist-info" / "METADATA").write_text("Name: torch\nVersion: 9\n")
-    code = "import importlib.metadata, torch; print(torch.__name__, importlib.metadata.version('torch'))"
+    code = "import importlib.metadata; print(importlib.metadata.version('torch')); import torch; print(torch.__name__)"
     done = run("resilin.as_torch", "-c", code, env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"})
-    assert done.stdout == "resilin 2.13.0\n", done.stderr
+    assert done.stdout == f"{as_torch.VERSION}\ntorch\n", done.stderr
+
+
+@pytest.mark.multiproc
+def test_pytorchs_launcher_starts_it(tmp_path):
+    (tmp_path / "ranks.py").write_text(RANKS)
+    launcher = ("resilin.as_torch", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    done = run(*launcher, "ranks.py", "--lr", "1", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"rank {rank} of 2, ['--lr', '1']" for rank in (0, 1)]
 
 
 @pytest.mark.multiproc

@@ -5,21 +5,13 @@ import pytest
 import resilin
 from resilin import checkpoint
 from resilin.checkpoint import Sliced
-from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.open_storage import open_storage
 from resilin.checkpoint.remote import FsspecStorage
 from resilin.errors import CheckpointError, StorageError, StorageMissing, UsageError
 from resilin.launcher import exit_codes, main
 from resilin.testing.ranks import run_ranks
-from resilin.testing.s3_server import S3Server
 
 WHOLE = resilin.arange(1000).reshape(10, 100)
-
-
-@pytest.fixture(scope="module")
-def server():
-    with S3Server() as server:
-        server.make_bucket("models")
-        yield server
 
 
 def save(rank, path, options, world_size=2, step=1):

@@ -64,6 +64,7 @@ def outcome(ask, *, errors=CheckpointError):
     return "loads"
 
 
+@pytest.mark.slow
 def test_manifests(tmp_path):
     rng = random.Random(1)
     state = {
@@ -86,6 +87,7 @@ def test_manifests(tmp_path):
     assert seen == {"loads", "CheckpointError", "CheckpointMismatch", "CorruptFile"}
 
 
+@pytest.mark.slow
 def test_headers_of_safetensors(tmp_path):
     rng = random.Random(2)
     file = tmp_path / "x.safetensors"
@@ -124,6 +126,7 @@ def cut_and_filled(data, rng):
     return bytes(data)
 
 
+@pytest.mark.slow
 def test_pickles_of_pytorch(tmp_path):
     rng = random.Random(3)
     file = tmp_path / "x.pt"

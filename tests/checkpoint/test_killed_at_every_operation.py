@@ -4,17 +4,17 @@ import shutil
 import threading
 from contextlib import contextmanager
 
+import extent
 import pytest
 from trained_states import build, digest, train
 
 import resilin
 from resilin import checkpoint
-from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.open_storage import open_storage
 from resilin.errors import CheckpointError, DistError
 from resilin.testing.faults import Killed
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
-from resilin.testing.s3_server import S3Server
 from resilin.testing.storage_faults import FaultyStorage, StorageFaults
 
 CHANGES = ("open", "write", "commit", "delete", "delete_tree", "sync")
@@ -97,7 +97,8 @@ def save_in_stage(stage, step, rank, root, faulty=lambda storage: storage):
     handle.wait()
 
 
-@pytest.mark.parametrize(("stage", "victim"), [(1, 0), (2, 1), (3, 0), (3, 1)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "victim"), extent.short([(1, 0), (2, 1), (3, 0), (3, 1)], of=[(1, 0), (3, 1)]))
 def test_an_async_save_of_divided_state_that_is_killed_anywhere_leaves_the_old_or_the_new(tmp_path, stage, victim):
     expected = {}
     for step in (1, 2):
@@ -135,14 +136,8 @@ def check_state(root, options=None, values=(1, 2)):
     return tree["n"]
 
 
-@pytest.fixture(scope="module")
-def server():
-    with S3Server() as server:
-        server.make_bucket("models")
-        yield server
-
-
-@pytest.mark.parametrize(("victim", "step"), [(0, 2), (1, 1)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("victim", "step"), extent.short([(0, 2), (1, 1)], of=[(1, 1)]))
 def test_a_save_into_a_bucket_that_is_killed_anywhere_leaves_the_old_or_the_new(server, victim, step):
     """step 1: the checkpoint is replaced; 2: another is written, and the old one deleted."""
     seen = []
@@ -161,6 +156,7 @@ def test_a_save_into_a_bucket_that_is_killed_anywhere_leaves_the_old_or_the_new(
     assert 1 in seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["folder", "bucket"])
 def test_a_loader_that_is_killed_anywhere_ends_the_others_and_changes_nothing(server, tmp_path, kind):
     root, options = (tmp_path, None) if kind == "folder" else ("s3://models/loaded", server.options)

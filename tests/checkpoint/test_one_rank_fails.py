@@ -4,7 +4,7 @@ import pytest
 
 import resilin
 from resilin import checkpoint
-from resilin.errors import CheckpointError, DistError
+from resilin.errors import DistError
 from resilin.testing.ranks import run_ranks
 
 WORLD = 3
@@ -51,7 +51,7 @@ def test_an_object_that_ends_its_process_while_it_is_loaded_is_named_on_all_rank
     own, others = told(load, DistError)
     assert own is end
     for text in others:
-        assert f"rank {CULPRIT} aborted the group: CheckpointError: checkpoint.load, rank 1 of 3: {end!r}" in text
+        assert f"rank {CULPRIT} aborted the group: {type(end).__name__}: checkpoint.load, group " in text
         assert "deep/0 is a Thing, whose load_state_dict raised this" in text
 
 
@@ -64,7 +64,7 @@ def test_an_object_that_ends_its_process_while_it_is_saved_is_named_on_all_ranks
     own, others = told(save, DistError)
     assert own is end
     for text in others:
-        assert f"rank {CULPRIT} aborted the group: CheckpointError: checkpoint.save, rank 1 of 3: {end!r}" in text
+        assert f"rank {CULPRIT} aborted the group: {type(end).__name__}: checkpoint.save, group " in text
         assert "the state['deep'][0] is a Thing, whose state_dict raised this" in text
     assert not (tmp_path / "c").exists()
 
@@ -74,7 +74,7 @@ def test_an_object_whose_state_dict_fails_is_named_on_all_ranks(tmp_path, call):
     def save(rank):
         getattr(checkpoint, call)(tmp_path / "c", on_one(rank, gives=KeyError("lost")))
 
-    own, others = told(save, CheckpointError)
+    own, others = told(save, KeyError)
     assert isinstance(own, KeyError)
     assert own.__notes__ == ["save: the state['deep'][0] is a Thing, whose state_dict raised this"]
     for text in others:
@@ -88,7 +88,7 @@ def test_an_object_whose_state_dict_fails_while_it_is_loaded_is_named_on_all_ran
     def load(rank):
         return checkpoint.load(tmp_path, on_one(rank, gives=OSError("lost")))
 
-    own, others = told(load, CheckpointError)
+    own, others = told(load, OSError)
     assert own.__notes__ == ["load: deep/0 is a Thing, whose state_dict raised this"]
     for text in others:
         assert f"rank {CULPRIT} failed: lost; {own.__notes__[0]}" in text

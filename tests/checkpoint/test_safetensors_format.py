@@ -3,6 +3,7 @@
 import json
 import struct
 
+import extent
 import numpy as np
 import pytest
 import safetensors
@@ -97,7 +98,7 @@ def test_every_tensor_starts_at_a_multiple_of_its_elements_size(tmp_path):
         assert entry.start % entry.dtype.itemsize == 0
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=extent.examples(60))
 @given(st.data())
 def test_any_view_of_any_array_is_streamed_in_c_order(data):
     shape = data.draw(st.lists(st.integers(0, 5), max_size=4))

@@ -126,7 +126,7 @@ def test_ranks_write_behind_collectives_of_the_main_thread(tmp_path):
         for step in range(4):
             handles.append(checkpoint.save_async(tmp_path, {"t": tensor, "step": step}, step=step, keep_last=2))
             for _ in range(20):
-                resilin.dist.all_reduce(resilin.ones(10))
+                resilin.distributed.all_reduce(resilin.ones(10))
             tensor.add_(1)
         return handles[-1].wait()
 
@@ -185,6 +185,7 @@ checkpoint.save_async(Slow(sys.argv[1]), {"t": resilin.ones(10)}, step=1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError"])
 def test_a_process_that_exits_completes_it(tmp_path, end):
     code = subprocess.run(

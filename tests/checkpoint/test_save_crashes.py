@@ -64,6 +64,7 @@ def each_call(monkeypatch, strike, world_size, prepare, save, check, victim=0):
     raise AssertionError("a save makes too many calls")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "victim"), [(1, 0), (2, 0), (2, 1)])
 def test_a_crash_at_any_call_leaves_the_checkpoint_before_or_the_new_one(tmp_path, monkeypatch, world_size, victim):
     count = iter(range(200))
@@ -114,6 +115,7 @@ def test_a_crash_while_a_checkpoint_is_replaced_leaves_the_one_or_the_other(tmp_
     assert 2 in seen or world_size == 2  # there the other rank may be the one that commits
 
 
+@pytest.mark.slow
 def test_a_crash_while_older_ones_are_deleted_keeps_the_newest(tmp_path, monkeypatch):
     count = iter(range(200))
 
@@ -247,7 +249,7 @@ def test_an_earlier_save_that_failed_unheard_is_cleaned_up_by_the_next(tmp_path,
         checkpoint.save_async(Broken(tmp_path), state(2), step=2)
         with pytest.raises(CheckpointError, match="no more files"):
             checkpoint.save_async(Broken(tmp_path), state(3), step=3)
-        resilin.dist.barrier()
+        resilin.distributed.barrier()
         broken[0] = False
         checkpoint.save_async(Broken(tmp_path), state(4), step=4).wait()
 
@@ -287,6 +289,7 @@ def killed_at_each_call(folder, world_size, victim):
     return [line.split() for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "victim"), [(1, 0), (2, 1)])
 def test_a_process_that_is_killed_at_any_call_leaves_what_loads(tmp_path, world_size, victim):
     lines = killed_at_each_call(tmp_path, world_size, victim)
@@ -302,6 +305,7 @@ def test_a_process_that_is_killed_at_any_call_leaves_what_loads(tmp_path, world_
     assert world_size > 1 or values == sorted(values)  # once the new one is there it stays
 
 
+@pytest.mark.slow
 def test_a_limit_of_file_sizes_is_told(tmp_path):
     code = (
         "import resource, sys; from resilin import checkpoint; import resilin; "

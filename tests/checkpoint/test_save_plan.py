@@ -1,5 +1,6 @@
 """Who writes what: every element once, evenly, and into files of bounded size."""
 
+import extent
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ def elements(ranges, count):
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=extent.examples(60), deadline=None)
 @given(st.lists(st.integers(0, 90_000), max_size=6), st.integers(1, 5), st.data())
 def test_every_element_is_written_once(numels, world_size, data):
     tensors = [logical(number, numel) for number, numel in enumerate(numels)]
@@ -83,7 +84,7 @@ def test_elements_that_nobody_holds_are_named():
         plan.shares([logical(0, 10)], {0: [(0, 0, 4), (1, 7, 10)]}, 2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=extent.examples(60), deadline=None)
 @given(st.lists(st.integers(1, 50), max_size=8), st.integers(4, 64))
 def test_files_hold_all_and_none_is_too_large(numels, file_bytes):
     tensors = [logical(number, numel, resilin.int16) for number, numel in enumerate(numels)]

@@ -90,7 +90,7 @@ def test_what_another_group_is_writing_stays_when_a_later_save_fails(tmp_path):
     gated = Gated(tmp_path)
 
     def rank_main(rank):
-        first, second = resilin.dist.new_group([0, 1]), resilin.dist.new_group([0, 2])
+        first, second = resilin.distributed.new_group([0, 1]), resilin.distributed.new_group([0, 2])
         handle = None
         if rank < 2:
             handle = checkpoint.save_async(gated if rank else tmp_path, state(), step=1, group=first)

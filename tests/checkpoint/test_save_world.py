@@ -1,5 +1,6 @@
 """Several ranks: any number of them loads what any number has saved, and what differs between them is an error."""
 
+import extent
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,7 +34,8 @@ shapes = st.lists(st.integers(0, 7), max_size=3).map(tuple)
 fractions = st.lists(st.floats(0, 1), min_size=WORLD, max_size=WORLD)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@settings(max_examples=extent.examples(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(shapes, st.sampled_from(["float32", "int16", "bfloat16"])), min_size=1, max_size=5),
        st.lists(st.booleans(), min_size=5, max_size=5), fractions, st.integers(0, 1 << 30))  # fmt: skip
 def test_what_four_ranks_save_any_number_loads_with_equal_hashes(tmp_path, kinds, divided, cuts, seed):
@@ -236,7 +238,7 @@ def test_a_rank_whose_writing_fails_is_named_by_all(tmp_path, monkeypatch):
 
 def test_only_members_of_a_group_save_with_it(tmp_path):
     def work(rank):
-        group = resilin.dist.new_group([0, 2])
+        group = resilin.distributed.new_group([0, 2])
         if rank == 1:
             with pytest.raises(UsageError, match="no member"):
                 checkpoint.save(tmp_path, {}, group=group)

@@ -14,7 +14,7 @@ import resilin
 from resilin import checkpoint
 from resilin.checkpoint import remote
 from resilin.checkpoint.local import LocalStorage
-from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.open_storage import open_storage
 from resilin.checkpoint.remote import FsspecStorage
 from resilin.checkpoint.storage import leftover
 from resilin.errors import (
@@ -47,6 +47,7 @@ def run_alone(code, folder):
     )
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_keeps_the_old_file_and_no_half(tmp_path):
     LocalStorage(tmp_path).write("a", b"old")
     code = """
@@ -125,6 +126,7 @@ def open_folder():
         yield Path(folder)
 
 
+@pytest.mark.slow
 def test_a_folder_without_permission_names_itself_and_the_user(open_folder):
     code = """
 import os
@@ -147,6 +149,7 @@ for ask in (lambda: storage.write("a", b"1"), lambda: storage.create("a", b"1"),
     assert LocalStorage(open_folder).read("kept") == b"1"
 
 
+@pytest.mark.slow
 def test_a_refused_save_says_nothing_of_the_checkpoint_that_it_was_to_replace(open_folder):
     code = """
 import os, tempfile, resilin
@@ -239,19 +242,9 @@ def test_a_mapped_file_may_be_written_to_without_changing_it(tmp_path):
 # -- a bucket
 
 
-@pytest.fixture(scope="module")
-def server():
-    with S3Server() as server:
-        server.make_bucket("models")
-        yield server
-
-
 @pytest.fixture
 def bucket(server):
-    server.heal()
-    server.requests()
-    yield FsspecStorage("s3://models/run", server.options, timeout_s=20)
-    server.heal()
+    return FsspecStorage("s3://models/run", server.options, timeout_s=20)
 
 
 PART = 5 << 20  # the smallest that S3 takes
@@ -341,6 +334,7 @@ def test_an_upload_in_parts_that_fails_leaves_nothing(server, bucket, small_part
     bucket.delete_tree("")
 
 
+@pytest.mark.slow
 def test_a_server_killed_during_an_upload_is_told_and_others_go_on(small_parts):
     with S3Server() as server:
         server.make_bucket("models")

@@ -8,12 +8,11 @@ import pytest
 
 from resilin import checkpoint
 from resilin.checkpoint.local import LocalStorage
-from resilin.checkpoint.opening import open_file, open_parent, open_storage
+from resilin.checkpoint.open_storage import open_file, open_parent, open_storage
 from resilin.checkpoint.remote import FsspecStorage
 from resilin.checkpoint.storage import Reading, leftover
 from resilin.errors import UsageError
 from resilin.testing.check_storage import StorageChecks
-from resilin.testing.s3_server import S3Server
 
 NUMBERS = itertools.count()
 
@@ -30,13 +29,6 @@ class TestMemoryStorage(StorageChecks):
         storage = open_storage(f"memory://run-{next(NUMBERS)}")
         yield storage
         storage.delete_tree("")
-
-
-@pytest.fixture(scope="module")
-def server():
-    with S3Server() as server:
-        server.make_bucket("models")
-        yield server
 
 
 class TestS3Storage(StorageChecks):

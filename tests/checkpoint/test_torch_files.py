@@ -1,10 +1,12 @@
 """Files of torch.save are read as PyTorch reads them, without it."""
 
+import argparse
 import base64
 import contextlib
 import io
 import json
 import math
+import pickle
 import shutil
 import struct
 import zipfile
@@ -16,7 +18,7 @@ import pytest
 
 import resilin
 from resilin import nn, optim
-from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.open_storage import open_storage
 from resilin.checkpoint.torch_files import import_torch
 from resilin.errors import CorruptFile, StorageMissing, UnsafePickle, UsageError
 
@@ -128,7 +130,6 @@ def test_a_file_at_an_url_is_read():
         ("sparse", "torch._utils._rebuild_sparse_tensor", r"a sparse tensor, .* Save its to_dense\(\) where"),
         ("quantized", "torch._utils._rebuild_qtensor", r"a quantized tensor, .* Save its dequantize\(\) where"),
         ("float8", "torch.float8_e4m3fn", "a dtype that tensors here cannot have: .* Save tensors of another dtype"),
-        ("meta", "torch._utils._rebuild_meta_tensor_no_storage", "a tensor without elements"),
         ("storage", "raw storage as a value", "neither a tensor nor a plain container"),
     ],
 )
@@ -139,9 +140,71 @@ def test_what_is_no_plain_tensor_is_refused_by_its_name(name, refused, why):
     assert caught.value.path == str(FOLDER / f"{name}.pt")
 
 
-def test_numpys_arrays_are_refused_by_name():
-    with pytest.raises(UnsafePickle, match=r"numpy\.\S*multiarray\._reconstruct, .* Save torch\.from_numpy\(\) of it"):
-        import_torch(FOLDER / "numpy.pt")
+@pytest.mark.parametrize("kind", ["pt", "old.pt"])
+def test_arguments_of_programs_and_values_of_numpys_come_as_they_were(kind):
+    saved = import_torch(FOLDER / f"beside.{kind}")
+    args = saved["args"]
+    assert type(args) is argparse.Namespace
+    assert (args.lr, args.name, args.layers, args.seed.tolist()) == (0.1, "run", [2, 3], [0, 1])
+    assert (type(saved["best"]), saved["best"]) == (np.float64, 0.5)
+    assert (type(saved["step"]), saved["step"]) == (np.int64, 7)
+    np.testing.assert_array_equal(saved["curve"], np.arange(6.0).reshape(2, 3))
+    assert saved["names"].tolist() == ["a", "bc"]
+    assert saved["mixed"].tolist() == [1, "a"]
+    assert import_torch(FOLDER / "numpy.pt")["numpy"].tolist() == [0, 1]
+
+
+def test_a_tensor_without_elements_stays_without():
+    meta = import_torch(FOLDER / "meta.pt")["meta"]
+    assert (meta.device.type, meta.shape, meta.dtype) == ("meta", (2,), resilin.float32)
+
+
+def pickled(state, names=("argparse", "Namespace"), arguments=()):
+    """A file of the old format whose object is made by a call of a name, and given a state."""
+    head = b"".join(pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}))
+    call = b"\x80\x02c" + "\n".join((*names, "")).encode() + pickle.dumps(arguments, 2)[2:-1] + b"R"
+    return head + call + pickle.dumps(state, 2)[2:-1] + b"b." + pickle.dumps([], 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (pickled({1: 2}), "has the state"),
+        (pickled([1]), "has the state"),
+        (pickled({"a": 1}, arguments=(1,)), "takes 0 positional arguments"),
+        (pickled({"a": 1}, ("argparse", "ArgumentParser")), "asks for argparse.ArgumentParser"),
+        (pickled((1, (1 << 40,), "f8", False, b""), ("numpy", "ndarray"), ((1,),)), "pickles only name"),
+    ],
+)
+def test_what_no_program_saved_is_refused(data, error, tmp_path):
+    (tmp_path / "made.pt").write_bytes(data)
+    with pytest.raises(CorruptFile, match=error):
+        import_torch(tmp_path / "made.pt")
+
+
+def test_load_reads_pytorchs_files_where_map_location_says(tmp_path):
+    for kind in ("pt", "old.pt"):
+        path = FOLDER / f"views.{kind}"
+        for given in (path, str(path), io.BytesIO(path.read_bytes())):
+            assert_as_expected(resilin.load(given), EXPECTED["views"])
+        moved = resilin.load(path, map_location="meta")
+        assert all(tensor.is_meta for tensor in moved.values())
+        assert resilin.load(path, map_location={"cpu": "sim:1"})["base"].device == resilin.device("sim:1")
+        assert resilin.load(path, map_location=lambda tensor, where: tensor.to("meta"))["row"].is_meta
+    with pytest.raises(RuntimeError, match="mps"):
+        resilin.load(FOLDER / "views.pt", map_location="mps")
+    with pytest.raises(UnsafePickle, match=r"torch\.nn\.modules\.linear\.Linear"):
+        resilin.load(FOLDER / "module.pt", weights_only=False)
+
+
+def test_what_was_on_a_device_that_is_not_here_needs_map_location(tmp_path):
+    data = (FOLDER / "views.old.pt").read_bytes()
+    path = tmp_path / "there.pt"
+    path.write_bytes(data.replace(b"X\x03\x00\x00\x00cpu", b"X\x05\x00\x00\x00mps:0"))
+    with pytest.raises(UsageError, match="saved on 'mps:0'; give map_location='cpu'"):
+        resilin.load(path)
+    assert_as_expected(resilin.load(path, map_location="cpu"), EXPECTED["views"])
+    assert_as_expected(import_torch(path), EXPECTED["views"])
 
 
 def test_a_program_is_refused():
@@ -161,6 +224,7 @@ def test_a_file_cut_anywhere_is_refused(name, tmp_path):
             import_torch(tmp_path / "cut.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "apart"), [("training.pt", 31), ("views.pt", 9), ("views.old.pt", 3)])
 def test_a_file_with_any_byte_changed_gives_a_state_or_one_of_our_errors(name, apart, tmp_path):
     data = bytearray((FOLDER / name).read_bytes())

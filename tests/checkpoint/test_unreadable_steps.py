@@ -166,6 +166,7 @@ def test_the_commands_name_it_and_tell_of_the_others(run, capsys):
     assert [one.unreadable for one in verify.verify_all(Refusing(run, refused="step-2"))].count(True) == 2
 
 
+@pytest.mark.slow
 def test_a_program_without_logging_reads_which_one(run):
     (run / "step-3" / "manifest.json").unlink()
     program = f"from resilin import checkpoint; checkpoint.latest({str(run)!r})"

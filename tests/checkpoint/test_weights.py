@@ -11,7 +11,7 @@ import resilin
 from resilin import nn
 from resilin.checkpoint import weights
 from resilin.checkpoint.local import LocalStorage
-from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.open_storage import open_storage
 from resilin.checkpoint.weights import load_safetensors, save_safetensors
 from resilin.errors import CheckpointError, CorruptFile, StorageMissing, UsageError, UsageTypeError
 from resilin.testing.faults import Killed

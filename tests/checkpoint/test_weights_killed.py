@@ -14,7 +14,7 @@ import safetensors.numpy
 import resilin
 from resilin.checkpoint import load_safetensors, save_safetensors, weights
 from resilin.checkpoint.local import LocalStorage
-from resilin.checkpoint.opening import open_parent, open_storage
+from resilin.checkpoint.open_storage import open_parent, open_storage
 from resilin.errors import StorageDenied, StorageError
 from resilin.launcher import main
 from resilin.testing.faults import Killed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -184,3 +185,60 @@ def test_nan_and_infinity_give_no_warnings_of_numpy(fn: Any, dtype: Any) -> None
     x.requires_grad_()
     fn(x).sum().backward()
     assert x.grad is not None
+
+
+@pytest.mark.parametrize("other", [1j, resilin.tensor([1j])])
+@pytest.mark.parametrize("compare", [operator.lt, operator.ge])
+def test_complex_numbers_have_no_order(compare, other):
+    with pytest.raises(RuntimeError, match="no order"):
+        compare(resilin.ones(1), other)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind"),
+    [
+        (lambda: resilin.ones(3, 2) // resilin.ones(3, 3), RuntimeError),
+        (lambda: resilin.ones(3) & resilin.ones(3), NotImplementedError),
+        (lambda: resilin.tensor([True]) ^ 1.5, NotImplementedError),
+        (lambda: resilin.ones(3).mT, RuntimeError),
+    ],
+)
+def test_mistakes_raise_what_pytorch_raises(call, kind):
+    with pytest.raises(kind) as caught:
+        call()
+    assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (
+            lambda x: x.floor_divide(resilin.zeros(4)),
+            RuntimeError,
+            r"floor_divide: the shapes \(2, 3\) and \(4,\) cannot be broadcast",
+        ),
+        (lambda x: x // resilin.zeros(2, 4), RuntimeError, r"the shapes \(2, 3\) and \(2, 4\) cannot be broadcast"),
+        (
+            lambda x: resilin.cross(x, resilin.zeros(4, 3)),
+            RuntimeError,
+            r"cross: the shapes \(2, 3\) and \(4, 3\) cannot",
+        ),
+        (lambda x: resilin.linalg.cross(x, resilin.zeros(4, 3)), RuntimeError, r"\(2, 3\) and \(4, 3\) cannot be"),
+        (
+            lambda x: resilin.broadcast_shapes((2, 3), (4,)),
+            RuntimeError,
+            r"shapes \(2, 3\) and \(4,\) cannot be broadcast",
+        ),
+        (lambda x: -x.bool(), NotImplementedError, "negative.*not implemented for bool"),
+        (lambda x: x.cfloat().signbit(), NotImplementedError, "signbit.*not implemented for complex64"),
+        (lambda x: x.bool() @ x.bool(), NotImplementedError, "matmul: not implemented for"),
+        (lambda x: x.sum().chunk(1), RuntimeError, "at least a 1-dimensional tensor"),
+        (lambda x: resilin.floor_divide(7, 2), TypeError, "expected a Tensor, got int and int"),
+        (lambda x: resilin.div(7, 2, rounding_mode="floor"), TypeError, "expected a Tensor, got int and int"),
+        (lambda x: x.__delitem__(0), TypeError, "does not support deleting items"),
+    ],
+)
+def test_mistakes_are_told_in_words_of_this_library(call, kind, message):
+    with pytest.raises(kind, match=message) as caught:
+        call(resilin.ones(2, 3))
+    assert not any(word in str(caught.value) for word in ("numpy", "ufunc", "operands", "objects"))

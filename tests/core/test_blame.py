@@ -5,7 +5,7 @@ import pytest
 
 import resilin
 from resilin import nn
-from resilin.core.public import blame, dispatch
+from resilin.core.public import dispatch, error_context
 from resilin.nn import functional as F
 
 X = resilin.ones(2, 3)
@@ -85,6 +85,6 @@ def test_errors_of_numpy_become_errors_of_python():
     try:
         np.swapaxes(np.ones((2, 3)), 0, 9)
     except np.exceptions.AxisError as error:
-        made = blame.explain(spread, (X, 0, 9), error)
+        made = error_context.explain(spread, (X, 0, 9), error)
     assert type(made) is IndexError
     assert str(made).startswith("spread(float32 [2, 3], 0, 9): axis2: axis 9 is out of bounds")

@@ -59,7 +59,7 @@ def test_infinite_numbers_are_no_lengths(field, number):
     assert "damaged" in refusal(file(changed.encode(), b"\0" * 4))
 
 
-@pytest.mark.parametrize("name", ["nowhere", "sim:x", "cuda:99", 4, None, []])
+@pytest.mark.parametrize("name", ["nowhere", "sim:x", "sim:99", None, []])
 def test_a_device_that_is_not_here_says_so(name):
     assert "the tree of the file is damaged" in refusal(
         tensor(tree=[{"$": "tensor", "v": 0}, {"$": "device", "v": name}])

@@ -207,3 +207,11 @@ def test_numpys_names_of_arguments_are_taken_wherever_a_dimension_is():
 
 def test_a_tensor_of_nothing_is_an_empty_vector():
     assert resilin.Tensor().shape == (0,)
+
+
+def test_max_and_min_take_the_other_tensor_by_name():
+    x, y = resilin.tensor([3.0, 2.0]), resilin.tensor([1.0, 9.0])
+    assert x.max(other=y).tolist() == [3, 9]
+    assert resilin.min(x, other=y).tolist() == [1, 2]
+    with pytest.raises(TypeError, match="expected a Tensor as other, got int"):
+        x.max(other=3)

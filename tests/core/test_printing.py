@@ -37,3 +37,31 @@ def test_a_long_suffix_starts_a_line_of_its_own() -> None:
 def test_an_unknown_profile_is_refused() -> None:
     with pytest.raises(ValueError, match="profile must be one of"):
         resilin.set_printoptions(profile="tiny")
+
+
+def test_a_single_number_is_formatted_as_the_number():
+    loss = resilin.tensor(3.14, requires_grad=True)
+    assert f"{loss} {resilin.tensor(7)} {resilin.tensor(True)}" == "3.140000104904175 7 True"
+    assert f"{loss:.2f} {resilin.tensor(2.5, dtype=resilin.bfloat16)}" == "3.14 2.5"
+    assert f"{resilin.ones(2)}" == "tensor([1., 1.])"
+
+
+@pytest.mark.parametrize("x", [resilin.ones(2), resilin.ones(1)])
+def test_a_format_is_for_a_single_number(x):
+    with pytest.raises(TypeError, match=r"unsupported format string passed to Tensor\.__format__"):
+        f"{x:.3f}"
+
+
+def test_limits_of_dtypes_are_written_as_by_pytorch():
+    assert repr(resilin.finfo(resilin.bfloat16)) == (
+        "finfo(resolution=0.01, min=-3.38953e+38, max=3.38953e+38, eps=0.0078125, smallest_normal=1.17549e-38, "
+        "tiny=1.17549e-38, dtype=bfloat16)"
+    )
+
+
+def test_zeros_are_not_written_scientifically():
+    resilin.set_printoptions(sci_mode=True)
+    try:
+        assert repr(resilin.zeros(2)) == "tensor([0., 0.])"
+    finally:
+        resilin.set_printoptions(sci_mode=None)

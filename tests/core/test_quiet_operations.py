@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin.core.ops import guarding
+from resilin.core.ops import errstate
 
 
 def test_numpy_is_as_it_was_after_an_operation_that_overflows() -> None:
@@ -24,7 +24,7 @@ def test_numpy_is_as_it_was_after_an_operation_that_failed() -> None:
 
 
 def test_the_form_for_other_versions_of_numpy_does_the_same() -> None:
-    stand_in = guarding._ErrState()
+    stand_in = errstate._ErrState()
     before = np.geterr()
     state = stand_in.set(None)
     assert set(np.geterr().values()) == {"ignore"}
@@ -33,4 +33,4 @@ def test_the_form_for_other_versions_of_numpy_does_the_same() -> None:
 
 
 def test_this_version_of_numpy_needs_no_stand_in() -> None:
-    assert not isinstance(guarding.VARIABLE, guarding._ErrState)
+    assert not isinstance(errstate.VARIABLE, errstate._ErrState)

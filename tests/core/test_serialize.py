@@ -11,6 +11,7 @@ import pickle
 import stat
 import threading
 
+import extent
 import ml_dtypes
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 
 import resilin
 from resilin.core import serialize
-from resilin.errors import UsageError
+from resilin.errors import CorruptFile, UsageError
 
 PLAIN = st.recursive(
     st.none()
@@ -34,7 +35,7 @@ PLAIN = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=extent.examples(60), deadline=None)
 @given(PLAIN)
 def test_plain_values_come_back_equal(value):
     assert serialize.loads(serialize.dumps(value)) == value
@@ -187,8 +188,20 @@ def test_the_hand_made_file_of_the_first_format_is_good():
 @pytest.mark.parametrize(
     ("data", "message"),
     [
+        (b"PK\3\4....", "no intact zip archive"),
+        (b"PK\x03\x04 zip", "no intact zip archive"),
+        (b"\x80\5......", "pickle in it is damaged"),
+    ],
+)
+def test_what_begins_like_pytorchs_files_and_is_none_is_refused(data, message):
+    with pytest.raises(CorruptFile, match=message):
+        serialize.loads(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
         (b"", "was not written by"),
-        (b"PK\x03\x04 zip", "PyTorch"),
         (b"RESILIN1" + (1 << 40).to_bytes(8, "little"), "announces a header"),
         (b"RESILIN1" + (5).to_bytes(8, "little") + b"{nope", "header"),
         (_file({"start": 4, "stop": 20}), "impossible offsets"),
@@ -438,3 +451,10 @@ def test_a_file_that_takes_a_part_at_a_time_gets_all():
     for file in (Slow(), Mute()):
         resilin.save([resilin.arange(10_000.0), "a"], file)
         assert resilin.equal(serialize.loads(file.getvalue())[0], resilin.arange(10_000.0))
+
+
+def test_a_computed_tensor_is_pickled_without_its_history():
+    x = resilin.ones(2, requires_grad=True) * 2
+    y = pickle.loads(pickle.dumps(x))
+    assert y.tolist() == [2, 2]
+    assert (y.requires_grad, y.is_leaf) == (True, True)

@@ -415,6 +415,7 @@ def test_public_functions_are_good_citizens():
     assert resilin.add not in overrides.get_ignored_functions()
 
 
+@pytest.mark.slow
 def test_the_form_in_python_does_the_same():
     """Without native code these tests and those of overrides pass, too; a child process runs them."""
     if dispatch.native is None:

@@ -1,6 +1,7 @@
 """PyTorch's behaviour at the surface: shapes, errors, printing, conversion out of the library."""
 
 import copy
+import operator
 import pickle
 import subprocess
 import sys
@@ -151,3 +152,48 @@ def test_numpys_warnings_stay_silent_as_in_pytorch():
     with np.errstate(all="warn"):
         (1 / x + x.log() + x.sqrt() + (x * 100).exp() + x**200).sum().backward()
     assert np.isnan(x.grad.numpy()[1])
+
+
+AUGMENTED = ["iadd", "isub", "imul", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift"]
+
+
+@pytest.mark.parametrize("name", AUGMENTED)
+def test_an_augmented_assignment_writes_where_the_tensor_lies(name):
+    x = resilin.tensor([4, 7])
+    y = x
+    y = getattr(operator, name)(y, 2)
+    assert y is x
+    assert x.tolist() == [getattr(operator, name)(n, 2) for n in (4, 7)]
+
+
+def test_what_is_made_of_a_shape_is_a_shape():
+    size = resilin.ones(2, 3, 4).shape
+    made = [size[1:], size + (1,), (1,) + size, size + size, size * 2, 2 * size]  # noqa: RUF005
+    assert [type(m) for m in made] == [resilin.Size] * 6
+    assert [tuple(m) for m in made[:4]] == [(3, 4), (2, 3, 4, 1), (1, 2, 3, 4), (2, 3, 4, 2, 3, 4)]
+    assert size[1:].numel() == 12
+    assert (size[-1], size == (2, 3, 4)) == (4, True)
+
+
+def test_the_parts_of_complex_numbers_are_assigned():
+    x = resilin.tensor([1 + 2j, 3 + 4j])
+    x.real = 5
+    x.imag = resilin.tensor([7.0, 8.0])
+    assert x.tolist() == [5 + 7j, 5 + 8j]
+    y = resilin.ones(2)
+    y.real = 3
+    assert y.tolist() == [3, 3]
+    with pytest.raises(RuntimeError, match="imag"):
+        y.imag = 3
+
+
+def test_a_number_is_copied_everywhere():
+    assert resilin.zeros(2).copy_(5).tolist() == [5, 5]
+
+
+def test_what_numpys_functions_make_of_tensors_is_a_tensor():
+    x = resilin.tensor([0.0, 1.0])
+    for found, expected in ((np.add(x, 1), [1, 2]), (np.maximum(np.ones(2), x), [1, 1]), (np.isnan(x), [False, False])):
+        assert type(found) is resilin.Tensor
+        assert found.tolist() == expected
+    assert type(np.asarray(x)) is np.ndarray

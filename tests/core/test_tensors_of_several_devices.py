@@ -3,7 +3,7 @@
 import pytest
 
 import resilin
-from resilin.core.public import dispatch, together
+from resilin.core.public import device_check, dispatch
 from resilin.nn import functional
 
 A = resilin.ones(2, 2, device="sim:0")
@@ -66,5 +66,17 @@ def test_indices_and_single_numbers_of_the_cpu_may_be_beside_tensors_of_any_devi
 
 def test_what_may_meet_names_functions_that_there_are():
     named = {function.__name__ for function in dispatch.PUBLIC} | {"__set__"}
-    missing = (together._ANY | together._BESIDE_CPU) - named
+    missing = (device_check._ANY | device_check._BESIDE_CPU) - named
     assert not missing, missing
+
+
+def test_the_gradient_of_a_moved_tensor_is_shown_on_its_device():
+    x = resilin.ones(2, requires_grad=True)
+    moved = x.to("sim:1")
+    moved.retain_grad()
+    seen = []
+    moved.register_hook(lambda g: seen.append(str(g.device)))
+    (moved * 2).sum().backward()
+    assert seen == ["sim:1"]
+    assert str(moved.grad.device) == "sim:1"
+    assert str(x.grad.device) == "cpu"

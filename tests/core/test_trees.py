@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections import OrderedDict, namedtuple
 
 import pytest
 
+import resilin as rs
 from resilin.core import trees
+from resilin.errors import UsageError
 
 Pair = namedtuple("Pair", "a b")
 
@@ -50,3 +53,18 @@ def test_a_prefix_is_spread_over_the_leaves():
 
 def test_every_leaf_is_transformed():
     assert trees.transform(lambda leaf: leaf * 2, {"a": [1, (2,)], "b": 3}) == {"a": [2, (4,)], "b": 6}
+
+
+def test_containers_that_hold_one_another_again_and_again_are_counted_and_refused():
+    value: object = []
+    for _ in range(39):
+        value = [value, value]
+    for call in (lambda: trees.check_shared(value, "it"), lambda: rs.save({"a": value}, io.BytesIO())):
+        with pytest.raises(UsageError, match=r"4[01] lists, tuples and dicts that hold one another"):
+            call()
+    shared = [1.0] * 100
+    trees.check_shared({"a": [shared] * 50, "b": {"c": shared}}, "it")
+    looped: list[object] = [1]
+    looped.append(looped)
+    trees.check_shared(looped, "it")
+    trees.check_shared([1] * 3_000_000, "it")

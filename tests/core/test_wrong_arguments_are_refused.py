@@ -66,7 +66,7 @@ def test_tensors_of_one_integer_say_how_far_to_roll_and_how_many_points_to_trans
         (lambda: resilin.trapz(resilin.tensor(1.0)), IndexError, "0 dimensions"),
         (lambda: resilin.pca_lowrank(resilin.ones(3)), ValueError, "expected a matrix"),
         (lambda: "a" in X, TypeError, "expected a number or a Tensor"),
-        (lambda: X.type("bad"), ValueError, "invalid type 'bad'"),
+        (lambda: X.type("bad"), ValueError, "invalid type: 'bad'"),
         (lambda: X[::0], ValueError, "slice step cannot be zero"),
         (lambda: resilin.set_num_threads("a"), ValueError, "expected an int"),
         (lambda: resilin.linalg.cholesky(NAN), resilin.linalg.LinAlgError, "not positive definite"),

@@ -268,3 +268,45 @@ def test_a_loader_of_shards_dealt_in_rounds_has_a_batch_for_each_also_for_those_
     ]  # 4 shards are two rounds of 3; the last has 3 samples
     assert len(batches) == 4
     assert [plan.indices.tolist() for plan in sampler.steps()] == [[2, 3], []]
+
+
+@given(options=sizes, drop_last=st.booleans(), changes=worlds)
+def test_without_fixed_shards_each_rank_has_its_part_of_the_same_steps(options, drop_last, changes):
+    options = {**options, "shards": None, "drop_last": drop_last}
+    if drop_last and options["length"] < options["batch_size"]:
+        return
+    fixed = ElasticSampler(**{**options, "shards": 1})
+    sampler, seen, turn = ElasticSampler(**options), [], 0
+    while sampler.epoch == 0:
+        size = changes[turn % len(changes)]
+        turn += 1
+        plans = [next(sampler.steps(rank, size)) for rank in range(size)]
+        shards = [shard for plan in plans for shard in plan.shards]
+        assert [(shard.number, shard.total) for shard in shards] == [(rank, size) for rank in range(size)]
+        assert all(len(shard) for shard in shards), "all ranks compute, or the others would wait for them"
+        assert sum(shard.share for shard in shards) / size == pytest.approx(1)
+        batch = np.concatenate([plan.indices for plan in plans]).tolist()
+        (whole,) = next(fixed.steps()).shards
+        assert batch == whole.indices.tolist(), "which samples a step has does not depend on the world"
+        repeats = [shard.indices.tolist() for shard in shards if not shard.counts]
+        assert all(each == shards[0].indices.tolist() for each in repeats)
+        seen += batch
+        sampler.advance(plans[0])
+        fixed.advance(plans[0])
+    assert len(set(seen)) == len(seen) == sampler.samples_per_epoch
+
+
+def test_without_fixed_shards_a_sampler_takes_over_from_one_with_and_back():
+    mine, other = ElasticSampler(20, 6), ElasticSampler(20, 6, 3)
+    mine.advance(next(mine.steps()))
+    other.load_state_dict(mine.state_dict())
+    other.advance(next(other.steps()))
+    mine.load_state_dict(other.state_dict())
+    assert (mine.position, mine.shards, other.shards) == (12, None, 3)
+    assert (mine.largest_world, other.largest_world) == (6, 3)
+    assert "shards=None" in repr(mine)
+
+
+def test_rounds_need_fixed_shards():
+    with pytest.raises(UsageError, match=r"in_rounds=True deals out fixed shards, got shards=None"):
+        ElasticSampler(20, 6, in_rounds=True)

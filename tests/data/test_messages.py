@@ -25,6 +25,7 @@ def hand_over(message):
         return messages.receive(theirs)
 
 
+@pytest.mark.slow
 @given(parts=st.lists(arrays, max_size=5), text=st.text())
 def test_arrays_arrive_as_sent_and_can_be_written(parts, text):
     received, words = hand_over((parts, text))

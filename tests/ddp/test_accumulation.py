@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+import extent
 import numpy as np
 import pytest
 from ddp_models import IN, OUT, assert_close, assert_same_bits, batches, copies, gradients
@@ -69,7 +70,8 @@ def expected(module: nn.Module, steps: list[list[list[Uses]]], zeroed: bool, dro
     return seen
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=extent.examples(40), deadline=None)
 @given(
     steps=st.lists(STEP.filter(bool), min_size=1, max_size=3),
     zeroed=st.booleans(),

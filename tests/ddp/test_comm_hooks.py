@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from hooked import SHAPES, Given, assert_same_bits, gradients_of, means, run_hook
 
-from resilin import dist, futures, nn
+from resilin import distributed as dist
+from resilin import futures, nn
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import GradBucket

@@ -30,7 +30,7 @@ from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import buckets, timings
 from resilin.ddp.mixed_precision import _MixedPrecision
-from resilin.dist.future import Future
+from resilin.distributed.work.future import Future
 from resilin.errors import UsageError
 from resilin.testing.ranks import run_ranks
 

@@ -22,7 +22,8 @@ from ddp_models import (
 )
 
 import resilin
-from resilin import dist, nn
+from resilin import distributed as dist
+from resilin import nn
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.errors import DistBackendError, UsageError

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hooked import Given, gradients_of
 
-from resilin import dist, nn
+from resilin import distributed as dist
+from resilin import nn
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook, fp16_compress_wrapper
@@ -16,7 +17,7 @@ from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
 from resilin.ddp.comm_hooks.topk_hook import TopKState, topk_hook
-from resilin.dist import compared
+from resilin.distributed.agreement import compare
 from resilin.errors import CollectiveMismatch, UsageError
 from resilin.testing.ranks import run_ranks
 
@@ -93,13 +94,13 @@ def test_equal_options_are_compared_once_and_in_a_world_of_one_not_at_all(
     world: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared_by: list[int] = []
-    agree = compared.agree
+    agree = compare.agree
 
-    def counted(facts: compared.Facts, group: dist.ProcessGroup) -> None:
+    def counted(facts: compare.Facts, group: dist.ProcessGroup) -> None:
         compared_by.append(group.rank())
         agree(facts, group)
 
-    monkeypatch.setattr(compared, "agree", counted)
+    monkeypatch.setattr(compare, "agree", counted)
 
     def work(rank: int) -> None:
         model = DDP(Given(), bucket_cap_mb=1e-3)  # several buckets

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from hooked import Given, gradients_of
 
-from resilin import dist, elastic
+from resilin import distributed as dist
+from resilin import elastic
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.comm_hooks.default_hooks import (
     allreduce_hook,
@@ -179,7 +180,7 @@ def test_a_state_of_another_class_is_refused_when_the_hook_is_registered(name: s
         with pytest.raises(UsageTypeError, match=r"needs a "):
             wrapped(given, partial(hook))
         model = wrapped(given, lambda state, bucket: hook(state, bucket))
-        with pytest.raises(UsageError, match=rf"hook <lambda>, bucket 0: {expected}"):
+        with pytest.raises(UsageError, match=rf"(?s){expected}.*hook <lambda>, bucket 0"):
             model(gradients_of(0, rank)).backward()
 
     run_ranks(1, work).results()
@@ -205,7 +206,7 @@ def test_a_state_that_is_no_group_is_refused_when_a_hook_that_needs_one_is_regis
             wrapped("x", fp16_compress_wrapper(hook))
         for group in (None, dist.default_group()):
             step_of(wrapped(group, hook), 0, rank)
-        with pytest.raises(UsageError, match=f"hook <lambda>, bucket 0: {expected}"):
+        with pytest.raises(UsageError, match=rf"(?s){expected}.*hook <lambda>, bucket 0"):
             step_of(wrapped("x", lambda state, bucket: hook(state, bucket)), 0, rank)
 
     run_ranks(1, work).results()

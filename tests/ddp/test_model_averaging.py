@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resilin import dist, elastic, nn, optim
+from resilin import distributed as dist
+from resilin import elastic, nn, optim
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.comm_hooks.debugging_hooks import noop_hook
@@ -487,3 +488,14 @@ def test_arguments_that_have_no_meaning_are_named(make: Any, says: str) -> None:
 
 def inner() -> optim.Optimizer:
     return optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+
+
+def test_parameters_that_one_rank_cannot_average_are_refused_by_all() -> None:
+    def work(rank: int) -> None:
+        params: Any = [1] if rank == 1 else [zeros()]
+        with pytest.raises(UsageError, match="model averaging: expected parameters, got int") as caught:
+            average_parameters(params, None)
+        assert ("rank 1 refused its arguments" in str(caught.value)) == (rank == 0)
+        dist.barrier()
+
+    run_ranks(2, work).results()

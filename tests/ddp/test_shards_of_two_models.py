@@ -6,6 +6,7 @@ import hashlib
 import re
 from typing import Any
 
+import extent
 import numpy as np
 import pytest
 
@@ -93,14 +94,19 @@ def train(rank: int, world: int, shards: int, last: int, cap_mb: float, compute:
     return hashlib.sha256(b"".join(value.numpy().tobytes() for value in model.state_dict().values())).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "compute", [one_feeds_the_other, entered_the_other_way, a_backward_for_each, the_last_inside_the_first]
+    ("cut", "cap_mb", "compute"),
+    extent.pairwise(
+        [(4, 6), (5, 4), (7, 9)],  # shards, and samples of the last batch
+        [25, 1e-5],  # one bucket, many
+        [one_feeds_the_other, entered_the_other_way, a_backward_for_each, the_last_inside_the_first],
+    ),
 )
-@pytest.mark.parametrize("cap_mb", [25, 1e-5], ids=["one bucket", "many buckets"])
-@pytest.mark.parametrize(("shards", "last"), [(4, 6), (5, 4), (7, 9)])
 def test_the_bits_are_those_of_one_rank_where_last_shards_are_empty(
-    shards: int, last: int, cap_mb: float, compute: Any
+    cut: tuple[int, int], cap_mb: float, compute: Any
 ) -> None:
+    shards, last = cut
     results = set()
     for world in (1, 2, 3, 4):
         resilin.manual_seed(5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import extent
 import numpy as np
 import pytest
 from ddp_models import (
@@ -25,14 +26,15 @@ from ddp_models import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from resilin import dist, nn, optim
+from resilin import distributed as dist
+from resilin import nn, optim
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp import averaging
 from resilin.ddp.comm_hooks.default_hooks import allreduce_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
-from resilin.dist.join import Join, Joinable, JoinHook
+from resilin.distributed.api.join import Join, Joinable, JoinHook
 from resilin.errors import CollectiveMismatch, DistBackendError, DistError, UsageError, UsageTypeError
 from resilin.testing.ranks import run_ranks
 
@@ -81,7 +83,8 @@ def train_joined(
     return model
 
 
-@settings(max_examples=25, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=extent.examples(25), deadline=None)
 @given(
     counts=st.lists(st.integers(0, 4), min_size=1, max_size=4).filter(any),
     by_initial=st.booleans(),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from ddp_models import OUT, assert_same_bits, batches, gradients, loss_of, make_model, values
 
-from resilin import bfloat16, dist, nn, optim
+from resilin import bfloat16, nn, optim
+from resilin import distributed as dist
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.mixed_precision import _MixedPrecision
 from resilin.errors import UsageError

@@ -149,9 +149,9 @@ def test_its_files_go_with_the_block() -> None:
 
 @pytest.mark.multiproc
 def test_demo_survives_its_own_kill_with_equal_weights(
-    run_python: Callable[..., subprocess.CompletedProcess[str]],
+    run_python: Callable[..., subprocess.CompletedProcess[str]], turns: Callable[..., int]
 ) -> None:
-    done = run_python("-m", "examples.demo", "--epochs", "30", timeout_s=110)
+    done = run_python("-m", "examples.demo", "--epochs", str(turns(short=15, full=60)), timeout_s=200)
     assert done.returncode == 0, done.stdout + done.stderr
     for words in ("KILL: SIGKILL to rank 1", "killed by SIGKILL", "RECOVERED", "every sample once", "equal"):
         assert words in done.stdout

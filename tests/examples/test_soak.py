@@ -4,6 +4,7 @@ import json
 
 from benchmarks import harness, soak
 from benchmarks.harness import Options
+from resilin.elastic.chaos.records import Result
 
 FAULT = {"do": "kill", "to": "worker", "rank": 1, "at": "backward", "step": 3}
 
@@ -45,7 +46,8 @@ def test_the_report_counts_by_fault_and_lists_what_went_wrong_with_the_way_to_pl
 def test_a_soak_that_was_stopped_goes_on_with_what_is_missing(tmp_path, monkeypatch):
     log = tmp_path / "log"
     log.write_text(json.dumps(row(0)) + "\n" + json.dumps(row(2)) + "\n")
-    monkeypatch.setattr(soak.chaos, "undisturbed", lambda *args: "x")
+    alone = Result(pid=1, rank=0, fingerprint="x", step=1, position=0)
+    monkeypatch.setattr(soak.chaos, "undisturbed", lambda *args: alone)
     monkeypatch.setattr(soak, "play", lambda number, expected: row(number))
     assert [one["number"] for one in soak.soak(4, log, 2)] == [0, 1, 2, 3]
     assert [json.loads(line)["number"] for line in log.read_text().splitlines()] == [0, 2, 1, 3]

@@ -107,3 +107,12 @@ def test_frequencies_and_shifts():
 def test_wrong_arguments_are_refused_with_the_reason(call, error, message):
     with pytest.raises(error, match=message):
         call(resilin.ones(2, 4))
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+def test_frequencies_of_no_points_and_of_distance_zero():
+    assert resilin.fft.fftfreq(0).shape == (0,)
+    np.testing.assert_array_equal(resilin.fft.fftfreq(4, 0).numpy(), [NAN, INF, -INF, -INF])
+    np.testing.assert_allclose(resilin.fft.fftfreq(5, 0.3).numpy(), np.fft.fftfreq(5, 0.3), rtol=1e-6)

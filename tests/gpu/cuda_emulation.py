@@ -6,6 +6,7 @@ The kernels' own text is what runs: indexing, barriers, shuffles and the order o
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import shutil
 import subprocess
@@ -23,6 +24,20 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX", "c++"))
 
 
+@functools.cache  # each module of tests has a stand-in of its own, which asks for the same kernels again
+def _compiled(text: str, name: str) -> ctypes.PyDLL:
+    """The library of a source; `name` is told when it does not compile."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
+        source.write_text(text)
+        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas"]
+        command = [str(compiler()), *flags, f"-I{HEADERS}", str(source), "-o", str(library)]
+        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{name} does not compile for the host:\n{done.stderr}")
+        return ctypes.PyDLL(str(library))  # one launch at a time: it emulates one device
+
+
 class Module:
     """What `cupy.RawModule` is for the stand-in; `address` says where an array of the device lies."""
 
@@ -34,15 +49,7 @@ class Module:
             f" emulated::launch(&{name}, {{s[0], s[1], 1}}, {{s[2], s[3], 1}}, values); }}"
             for name, symbol in self._names.items()
         )
-        with tempfile.TemporaryDirectory() as folder:
-            source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
-            source.write_text(f'#include "emulate.hpp"\n{code}\n{instances}\n')
-            flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas"]
-            command = [str(compiler()), *flags, f"-I{HEADERS}", str(source), "-o", str(library)]
-            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-            if done.returncode:
-                raise RuntimeError(f"{name_expressions[0]} does not compile for the host:\n{done.stderr}")
-            self._library = ctypes.PyDLL(str(library))  # one launch at a time: it emulates one device
+        self._library = _compiled(f'#include "emulate.hpp"\n{code}\n{instances}\n', name_expressions[0])
 
     def get_function(self, name: str) -> Any:
         """The kernel `name`, called as CuPy's: (grid, block, args). KeyError for a name that was not announced."""

@@ -114,7 +114,10 @@ class ndarray:
 
     @property
     def data(self) -> Any:
-        return SimpleNamespace(ptr=self._a.__array_interface__["data"][0])
+        root = self._a
+        while getattr(root, "base", None) is not None:
+            root = root.base
+        return SimpleNamespace(ptr=self._a.__array_interface__["data"][0], mem=root)
 
     def __repr__(self) -> str:
         return f"standin.{self._a!r}"
@@ -410,6 +413,7 @@ def make_module(devices: int = 1) -> Any:
         yield
 
     runtime = SimpleNamespace(
+        runtimeGetVersion=lambda: 12090,
         getDeviceCount=lambda: devices,
         getDevice=lambda: _current.id,
         getDeviceProperties=lambda index: {

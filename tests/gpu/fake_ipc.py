@@ -75,6 +75,10 @@ class FakeIpc:
             return at
         raise CudaError("cudaErrorIllegalAddress: an illegal memory access was encountered")
 
+    def memcpy(self, into: int, source: int, size: int, kind: int, stream: Any) -> None:
+        """Copy between any two addresses, the host's among them."""
+        ctypes.memmove(*(at if at < _MAPPED_AT else self.address(at) for at in (into, source)), size)
+
     def event_handle(self, event: int) -> bytes:
         return event.to_bytes(8, "little").ljust(HANDLE_BYTES, b"e")
 
@@ -102,6 +106,7 @@ def install(module: Any, monkeypatch: Any) -> FakeIpc:
 
     monkeypatch.setattr(cupy_standin.ndarray, "__init__", over_memory)
     cuda = module.cuda
+    properties = cuda.runtime.getDeviceProperties
     cuda.Stream, cuda.Event = fake_nccl.Stream, fake_nccl.Event
     cuda.get_current_stream = lambda: fake_nccl.Stream.null
     cuda.UnownedMemory = lambda ptr, size, owner, device_id=-1: SimpleNamespace(ptr=ptr, size=size)
@@ -115,8 +120,10 @@ def install(module: Any, monkeypatch: Any) -> FakeIpc:
         ipcCloseMemHandle=fake.close_handle,
         ipcGetEventHandle=fake.event_handle,
         ipcOpenEventHandle=fake.open_event,
+        memcpyAsync=fake.memcpy,
         eventDestroy=lambda event: None,
         streamWaitEvent=lambda stream, event, flags=0: fake.waited.append((stream, event)),
+        getDeviceProperties=lambda index: {**properties(index), "uuid": b"stand-in %d" % index},
         deviceGetPCIBusId=lambda index: f"0000:{index:02x}:00.0",
         deviceGetByPCIBusId=lambda bus: int(bus[5:7], 16),
         deviceCanAccessPeer=fake.can_access,

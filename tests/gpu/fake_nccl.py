@@ -54,6 +54,9 @@ class Stream:
     def wait_event(self, event: Any) -> None:
         self.waited_for.append(event)
 
+    def synchronize(self) -> None:
+        pass
+
 
 Stream.null = Stream()  # type: ignore[attr-defined]
 

@@ -12,9 +12,10 @@ import pytest
 from standin_device import cuda
 
 import resilin
-from resilin import checkpoint, dist, nn, optim
-from resilin.dist import tree
-from resilin.dist.reduce_op import DTYPES, ReduceOp
+from resilin import checkpoint, nn, optim
+from resilin import distributed as dist
+from resilin.distributed.wire import shard_tree
+from resilin.distributed.wire.reduce_op import DTYPES, ReduceOp
 from resilin.errors import CollectiveMismatch
 from resilin.testing.rank_data import data, defined, expected, same
 
@@ -86,13 +87,13 @@ def shard_trees(rank: int) -> None:
         for count in (1, 700):
             values = [data(s, count, FLOAT) for s in range(shards)]
 
-            def total(node: tree.Subtree, values: list[Any] = values) -> Any:
+            def total(node: shard_tree.Subtree, values: list[Any] = values) -> Any:
                 children = node.children()
                 return values[node.start] if children is None else total(children[0]) + total(children[1])
 
-            plan, out = tree.plan(shards, dist.get_world_size()), cuda(np.zeros(count, FLOAT))
+            plan, out = shard_tree.plan(shards, dist.get_world_size()), cuda(np.zeros(count, FLOAT))
             dist.tree_all_reduce({node: cuda(total(node)) for node in plan.subtrees(rank)}, out, plan)
-            same(out.get(), total(tree.Subtree(0, shards)))
+            same(out.get(), total(shard_tree.Subtree(0, shards)))
 
 
 def mismatches(rank: int) -> None:
@@ -103,7 +104,10 @@ def mismatches(rank: int) -> None:
         (lambda: dist.all_reduce(cuda(np.ones(3)), ReduceOp.MAX if odd else ReduceOp.SUM), ("SUM", "MAX")),
         (lambda: dist.broadcast(cuda(np.ones(3)), src=odd), ("root 0", "root 1")),
         (lambda: dist.all_reduce(cuda(np.ones(3)) if odd else np.ones(3)), ("rank 1", "on cuda", "rank 0")),
-        (lambda: dist.all_to_all([cuda(np.ones(2 + odd))] * size, [cuda(np.ones(2))] * size), ("sends 16 bytes", "24")),
+        (
+            lambda: dist.all_to_all([cuda(np.ones(2 + odd))] * size, [cuda(np.ones(2))] * size),
+            ("sends 16 bytes", "24"),
+        ),
     ):
         with pytest.raises(CollectiveMismatch) as caught:
             call()

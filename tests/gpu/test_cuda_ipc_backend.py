@@ -10,10 +10,10 @@ import pytest
 import standin_device
 from standin_device import cuda
 
-from resilin import dist
+from resilin import distributed as dist
 from resilin.core import device as devices
-from resilin.dist.backends import cuda_ipc
-from resilin.dist.backends.cuda_ipc import Arena, Maps, unreachable
+from resilin.distributed.backends.gpu import cuda_ipc
+from resilin.distributed.backends.gpu.cuda_ipc import Arena, Maps, unreachable
 from resilin.errors import CollectiveTimeout, DistBackendError, GroupAborted, PeerLost
 from resilin.testing.check_group import GroupConformance
 from resilin.testing.faults import FaultPlan
@@ -39,6 +39,7 @@ def run(ipc):
     return of
 
 
+@pytest.mark.slow
 def test_reductions_give_the_documented_result_for_every_op_and_dtype(run):
     run(3, group_cases.reductions).results()
 
@@ -53,6 +54,7 @@ def test_the_shard_tree_gives_the_bits_of_one_process(run, size):
     run(size, group_cases.shard_trees).results()
 
 
+@pytest.mark.slow
 def test_ranks_that_average_gradients_train_as_one_process_does(run, tmp_path):
     run(2, group_cases.trains, folder=str(tmp_path)).results()
 
@@ -98,7 +100,7 @@ def test_a_handle_that_cannot_be_opened_is_an_error_on_the_rank_and_told_to_the_
     outcome = run(2, rank_main)
     assert type(outcome.errors[1]) is DistBackendError
     assert "cuda_ipc, mapping rank 0's memory: cudaErrorInvalidResourceHandle" in str(outcome.errors[1])
-    assert type(outcome.errors[0]) is GroupAborted
+    assert isinstance(outcome.errors[0], GroupAborted)
     assert "cudaErrorInvalidResourceHandle" in str(outcome.errors[0])
 
 
@@ -154,7 +156,7 @@ def test_ranks_without_access_to_one_another_all_go_through_the_host_and_say_why
         dist.all_reduce(x)
         return x.get().tolist(), dist.default_group().stats()["transport"]
 
-    with caplog.at_level("WARNING", "resilin.dist.cuda_ipc"):
+    with caplog.at_level("WARNING", "resilin.distributed.cuda_ipc"):
         assert run(2, rank_main).results() == [([1.0] * 3, "shm, cuda:shm, staged")] * 2
     assert "tensors go through the host" in caplog.text
     assert ipc.opened == 0

@@ -122,6 +122,7 @@ def nvrtc():
         pytest.skip(str(error))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", check.ARCHITECTURES)
 @pytest.mark.parametrize("name", sources.KERNELS)
 def test_every_kernel_compiles_without_a_gpu(nvrtc, name, architecture):
@@ -143,6 +144,7 @@ def test_a_kernel_that_does_not_compile_shows_the_compilers_words_and_the_line(n
     assert '"nothing" is undefined' in said
 
 
+@pytest.mark.slow
 def test_the_check_prints_each_kernel_with_its_registers(nvrtc, capsys):
     assert check.main([]) == 0
     lines = capsys.readouterr().out.splitlines()

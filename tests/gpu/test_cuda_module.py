@@ -44,6 +44,12 @@ def test_a_tensor_goes_to_the_device_and_back(cuda):
         there.numpy()
 
 
+def test_the_version_is_that_of_cuda(cuda):
+    number = cuda.cupy.cuda.runtime.runtimeGetVersion()
+    assert resilin.version.cuda == f"{number // 1000}.{number % 1000 // 10}"
+    assert (number // 1000, resilin.version.cuda.count(".")) in {(12, 1), (13, 1)}
+
+
 def test_gradients_cross_devices(cuda):
     x = resilin.ones(3, requires_grad=True)
     (x.cuda() * 2).sum().backward()

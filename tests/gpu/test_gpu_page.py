@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import resilin.nn.functional  # noqa: F401 - declares what is on the host, as the next does
-from resilin.core.api import through_host
+from resilin.core.api.conversion import through_host
 from resilin.core.backends.cupy_names import SPECIAL
 from resilin.core.ops.registry import OPS
 from resilin.core.public import names  # noqa: F401

@@ -8,7 +8,7 @@ import group_cases
 import pytest
 
 import resilin
-from resilin.dist import loader
+from resilin.distributed.wire import loader
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import start_ranks
 

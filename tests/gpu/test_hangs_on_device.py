@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cupy_standin
+import extent
 import fake_ipc
 import fake_nccl
 import pytest
 import standin_device
 from standin_device import cuda
 
-from resilin.elastic.hangs.pace import FLOOR_S, Pace
+from resilin.elastic.hangs.step_time import FLOOR_S, StepTime
 from resilin.testing import hangs
 from resilin.testing.faults import FaultPlan
 from resilin.testing.hangs import COLLECTIVES, HUNG, LIMIT_S, Named
@@ -76,7 +77,8 @@ def test_a_rank_that_hangs_inside_a_collective_before_it_tells_the_others_is_nam
     assert is_named(found, name), found
 
 
+@pytest.mark.parametrize("backend", extent.short(BACKENDS, of=["nccl"]), indirect=True)
 def test_at_the_limit_that_real_jobs_have_it_takes_less_than_eight_seconds(tmp_path: Path, backend: str) -> None:
-    found = hangs.hang(tmp_path, SIZE, COLLECTIVES["tree_all_reduce"], make=cuda, backend=backend, pace=Pace())
+    found = hangs.hang(tmp_path, SIZE, COLLECTIVES["tree_all_reduce"], make=cuda, backend=backend, pace=StepTime())
     assert is_named(found, "tree_all_reduce"), found
     assert FLOOR_S <= found.silent_s < 8.0

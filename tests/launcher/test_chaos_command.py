@@ -14,9 +14,11 @@ import pytest
 from resilin.elastic import ledger
 from resilin.elastic.chaos import judge
 from resilin.elastic.chaos.schedule import Schedule
-from resilin.launcher import chaos_processes, chaos_report, exit_codes, main
-from resilin.launcher.chaos_processes import Process
-from resilin.launcher.chaos_run import Job, run_job
+from resilin.launcher import exit_codes, main
+from resilin.launcher.chaos import processes, report
+from resilin.launcher.chaos.processes import Process
+from resilin.launcher.chaos.run import ChaosJob, run_job
+from resilin.testing.job_secret import SECRET
 
 JOB = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "5", "-m", "resilin.testing.chaos_job", "{folder}")
 
@@ -89,9 +91,9 @@ def test_a_torn_line_of_the_ledger_is_told_and_the_others_are_judged(tmp_path):
     (tmp_path / "lines").write_bytes(line[:20] + line)
     words = ("--standalone", "--no-python", "sh", "-c", f'cp {tmp_path}/lines "$RESILIN_LEDGER"')
     (tmp_path / "run").mkdir()
-    found = judge.judge(run_job(Job(command=words), Schedule(faults=()), tmp_path / "run", 30.0), None)
+    found = judge.judge(run_job(ChaosJob(command=words), Schedule(faults=()), tmp_path / "run", 30.0), None)
     assert (found.ok, found.counted) == (True, True)
-    (told,) = [text for text in chaos_report.lines(found) if "ledger" in text]
+    (told,) = [text for text in report.lines(found) if "ledger" in text]
     assert re.fullmatch(r"  ledger: \S+/ledger, line 1: expected an object with epoch.* \(left out\)", told)
 
 
@@ -101,7 +103,7 @@ def test_nodes_that_did_not_end_well_say_why(tmp_path):
         schedule=Schedule(faults=()), codes=(2, None), said=(said, ""), agents=((1,), (2,)), fired=(), results=(),
         counted=None, seconds=1.0,
     )  # fmt: skip
-    told = chaos_report.lines(judge.judge(run, "0" * 64))
+    told = report.lines(judge.judge(run, "0" * 64))
     assert told[1:] == [
         "  not brought to its end: exit codes (2, None)",
         "  node 0: elastic-run: error: no such flag",
@@ -110,7 +112,7 @@ def test_nodes_that_did_not_end_well_say_why(tmp_path):
 
 @pytest.mark.multiproc
 def test_of_two_nodes_one_is_killed_named_by_the_other_and_started_again(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("RESILIN_SECRET", "word")
+    monkeypatch.setenv("RESILIN_SECRET", SECRET)
     path = tmp_path / "one.toml"
     path.write_text('[[faults]]\ndo = "kill"\nto = "agent"\nnode = 1\nrank = 0\nat = "collective"\nstep = 6\n')
     place = ("--rdzv-backend", "file", "--rdzv-endpoint", "{folder}/meeting", "--rdzv-conf", "lease_ttl=1")
@@ -173,11 +175,11 @@ def test_nobody_is_attached_to_when_there_is_no_such_job(tmp_path, capsys):
 
 def test_a_process_that_is_not_below_the_agent_is_never_touched():
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as stranger:
-        with chaos_processes.held(Process(pid=stranger.pid, rank=0, agent=1 << 22)) as descriptor:
+        with processes.held(Process(pid=stranger.pid, rank=0, agent=1 << 22)) as descriptor:
             assert descriptor is None
-        with chaos_processes.held(Process(pid=stranger.pid, rank=0, agent=os.getpid())) as descriptor:
+        with processes.held(Process(pid=stranger.pid, rank=0, agent=os.getpid())) as descriptor:
             assert descriptor is not None
         stranger.stdin.close()
         stranger.wait(timeout=60)
-    with chaos_processes.held(Process(pid=stranger.pid, rank=0, agent=os.getpid())) as descriptor:
+    with processes.held(Process(pid=stranger.pid, rank=0, agent=os.getpid())) as descriptor:
         assert descriptor is None, "it has ended"

@@ -12,9 +12,10 @@ import resilin
 from resilin import checkpoint, nn, optim
 from resilin._base.clock import SYSTEM
 from resilin.checkpoint import load_safetensors, save_safetensors
-from resilin.checkpoint.opening import open_storage
+from resilin.checkpoint.open_storage import open_storage
 from resilin.checkpoint.tools import states
-from resilin.launcher import checkpoint_ls, exit_codes, main
+from resilin.launcher import exit_codes, main
+from resilin.launcher.checkpoint import ls
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "torch_files"
 
@@ -129,7 +130,7 @@ def test_ls_of_nothing_is_wrong_usage(tmp_path, ask):
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (999_999, "1 MB"), (1_234_567, "1.23 MB"), (5e15, "5e+03 TB")],
 )
 def test_sizes_for_people(nbytes, text):
-    assert checkpoint_ls.size(nbytes) == text
+    assert ls.size(nbytes) == text
 
 
 # -- verify

@@ -7,6 +7,7 @@ import pytest
 
 from resilin.errors import UsageError
 from resilin.launcher import arguments, dry_run, plan
+from resilin.testing.job_secret import SECRET
 from resilin.testing.patience import PATIENCE_S
 
 
@@ -87,7 +88,7 @@ def test_a_wrong_value_names_the_file_and_the_key(config, capsys):
 
 
 def test_a_dry_run_tells_each_workers_command_and_environment_and_no_secret(script, tmp_path, monkeypatch):
-    monkeypatch.setenv("RESILIN_SECRET", "hunter2")
+    monkeypatch.setenv("RESILIN_SECRET", SECRET)
     flags = ["--nnodes", "2:4", "--nproc-per-node", "2", "--node-rank", "1", "--rdzv-endpoint", "localhost:4711"]
     args = arguments.parse([*flags, "--dry-run", "--log-dir", str(tmp_path / "logs"), script, "--lr", "a b"])
     lines = list(dry_run.lines(plan.make(args)))
@@ -98,7 +99,7 @@ def test_a_dry_run_tells_each_workers_command_and_environment_and_no_secret(scri
     assert [line for line in lines if line.startswith("  RANK=")] == ["  RANK=2", "  RANK=3"]
     assert "  WORLD_SIZE=4" in lines
     assert "  RESILIN_SECRET=(hidden)" in lines
-    assert "hunter2" not in "".join(lines)
+    assert SECRET not in "".join(lines)
 
 
 def test_a_dry_run_starts_nothing_and_ends_with_0(tmp_path):

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import own_words
 import pytest
 
 from resilin.testing.etcd import EtcdCluster
@@ -33,9 +34,11 @@ def launch(etcd, tmp_path):
         command = [sys.executable, "-m", "resilin.launcher.elastic_run", "--nnodes", "1", "--rdzv-backend", "etcd"]
         command += ["--rdzv-endpoint", etcd, "--rdzv-conf", f"{conf},read_timeout=5", program]
         clean = {name: value for name, value in os.environ.items() if name != "RESILIN_ETCD_PASSWORD"}
-        return subprocess.run(
+        done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, env={**clean, **env}, check=False
         )
+        done.stderr = own_words.of(done.stderr)
+        return done
 
     return start
 

@@ -6,6 +6,7 @@ import pytest
 
 from resilin.errors import SecretRequired, UsageError
 from resilin.launcher import addresses, arguments, elastic_run, plan
+from resilin.testing.job_secret import OTHER_SECRET, SECRET
 from resilin.testing.patience import PATIENCE_S
 
 # flag -> default, for every flag of torchrun that has a meaning here; frozen, because scripts rely on it
@@ -48,6 +49,8 @@ OURS = {
     "quiet": False,
     "verbose": False,
     "config": None,
+    "health_port": 0,
+    "termination_message": None,
     "max_step_failures": 3,
     "ranks_filter": "",
     "log_ranks": "local",
@@ -365,7 +368,7 @@ def test_nodes_that_meet_in_a_folder_are_reached_beyond_loopback_if_they_have_a_
     argv = ["--rdzv-backend", "file", "--rdzv-endpoint", tmp_path, script]
     monkeypatch.setattr(addresses, "outward", lambda: "192.0.2.7")
     monkeypatch.setattr(addresses, "is_own", lambda host: True)
-    monkeypatch.setenv("RESILIN_SECRET", "word")
+    monkeypatch.setenv("RESILIN_SECRET", SECRET)
     assert made("--nnodes", "2", *argv).address == "192.0.2.7"
     assert made("--nnodes", "2", "--local-addr", "192.0.2.8", *argv).address == "192.0.2.8"
     assert made("--nnodes", "1", *argv).address == "127.0.0.1"
@@ -375,9 +378,9 @@ def test_nodes_that_meet_in_a_folder_are_reached_beyond_loopback_if_they_have_a_
 
 def test_without_a_default_route_the_hosts_name_counts_and_without_that_the_user_is_asked(monkeypatch):
     monkeypatch.setattr(addresses, "_ELSEWHERE", ())
-    monkeypatch.setattr(addresses, "_addresses", lambda host: ["127.0.1.1", "192.0.2.9"])
+    monkeypatch.setattr(addresses, "addresses_of", lambda host: ["127.0.1.1", "192.0.2.9"])
     assert addresses.outward() == "192.0.2.9"
-    monkeypatch.setattr(addresses, "_addresses", lambda host: ["127.0.1.1"])
+    monkeypatch.setattr(addresses, "addresses_of", lambda host: ["127.0.1.1"])
     with pytest.raises(UsageError, match="--local-addr"):
         addresses.outward()
 
@@ -395,10 +398,10 @@ def test_nothing_listens_beyond_loopback_without_a_secret(script, monkeypatch, t
     monkeypatch.delenv("RESILIN_SECRET", raising=False)
     with pytest.raises(SecretRequired, match="secret"):
         made(*argv)
-    (tmp_path / "secret").write_text("word\n")
-    assert made("--secret-file", tmp_path / "secret", *argv).job.secret == "word"
-    monkeypatch.setenv("RESILIN_SECRET", "other")
-    assert made(*argv).job.secret == "other"
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
+    assert made("--secret-file", tmp_path / "secret", *argv).job.secret == SECRET
+    monkeypatch.setenv("RESILIN_SECRET", OTHER_SECRET)
+    assert made(*argv).job.secret == OTHER_SECRET
 
 
 def test_nproc_counts_cpus(script, monkeypatch):
@@ -419,9 +422,9 @@ def test_a_secret_that_is_no_text_is_refused_and_an_open_one_warned_about(script
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="expected text in UTF-8"):
         made("--secret-file", path, script)
-    path.write_text("word")
+    path.write_text(SECRET)
     path.chmod(0o640)
-    assert made("--secret-file", path, script).job.secret == "word"
+    assert made("--secret-file", path, script).job.secret == SECRET
     assert [record.getMessage() for record in caplog.records] == ["others may read this secret; chmod 600 it"]
     path.chmod(0o600)
     made("--secret-file", path, script)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 
+import own_words
 import pytest
 
 from resilin.testing import ports
@@ -45,9 +46,11 @@ os.write(1, json.dumps(found).encode() + b"\\n")  # one write: lines of several 
 
 def run(*args, timeout_s=PATIENCE_S, **env):
     command = [sys.executable, "-m", "resilin.launcher.elastic_run", *map(str, args)]
-    return subprocess.run(
+    done = subprocess.run(
         command, capture_output=True, text=True, timeout=timeout_s, env={**os.environ, **env}, check=False
     )
+    done.stderr = own_words.of(done.stderr)
+    return done
 
 
 @pytest.fixture
@@ -247,10 +250,10 @@ def test_bad_input_is_one_clear_line_with_its_own_exit_code(name, tmp_path):
 def test_an_error_nobody_expected_is_one_line_and_exit_code_6(script):
     code = """
 import sys
-from resilin.launcher import elastic_run, hosting
+from resilin.launcher import elastic_run, store_bootstrap
 def broken(*args):
     raise KeyError("lost\\nhere")
-hosting.open_store = broken
+store_bootstrap.open_store = broken
 sys.exit(elastic_run.main(sys.argv[1:]))
 """
     command = [sys.executable, "-c", code, str(script("pass"))]

@@ -4,7 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
+import own_words
 import pytest
 
 from resilin.testing.patience import PATIENCE_S
@@ -111,7 +113,16 @@ raise ValueError("the cause")
 def test_a_report_that_cannot_be_kept_is_told_all_the_same(script, tmp_path):
     run = start("--redirects", 3, "--log-dir", tmp_path / "logs", script(LOSES_ITS_LOGS))
     _, err = run.communicate(timeout=PATIENCE_S)
-    first, *rest = err.splitlines()
+    first, *rest = own_words.of(err).splitlines()
     assert first.startswith("elastic-run: job failed: rank 0 ")
     assert [line for line in rest if line.startswith("  this report is not kept: ")]
     assert run.returncode == 1
+
+
+def test_a_reader_that_pauses_at_the_end_of_the_job_gets_all_of_it(script):
+    program = script("import os; os.write(1, b''.join(b'%06d\\n' % n for n in range(40_000)))")
+    run = start("--tee", 1, program)
+    time.sleep(3.0)  # it has ended long before; a pipe takes 64 KiB
+    out, err = run.communicate(timeout=PATIENCE_S)
+    assert run.returncode == 0, err
+    assert out.splitlines() == [f"[default0]:{n:06d}" for n in range(40_000)]

@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import extent
 import pytest
 
+from resilin.testing.job_secret import SECRET
 from resilin.testing.patience import PATIENCE_S
 
 SCRIPT = """
@@ -28,17 +30,17 @@ os.write(1, f"{state.total:g} of {os.environ['MASTER_ADDR']} at {os.environ['RES
 """
 
 
-def start(host, folder, *flags):
+def start(host, folder, *flags, secret=SECRET):
     command = [*host.enter, sys.executable, "-m", "resilin.launcher.elastic_run", "--nnodes", "2"]
     if "--rdzv-endpoint" not in flags:
         flags = ("--rdzv-backend", "file", "--rdzv-endpoint", folder / "meeting", *flags)
     command += [*flags, folder / "train.py"]
-    env = {**os.environ, "RESILIN_SECRET": "word"}
+    env = {**os.environ, "RESILIN_SECRET": secret}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
 @pytest.mark.multiproc
-@pytest.mark.parametrize("found_by", ["default route", "--local-addr"])
+@pytest.mark.parametrize("found_by", extent.short(["default route", "--local-addr"], of=["--local-addr"]))
 def test_nodes_that_share_a_folder_reach_one_another(hosts, tmp_path, found_by):
     (tmp_path / "train.py").write_text(SCRIPT)
     for host in hosts if found_by == "default route" else ():
@@ -146,10 +148,32 @@ def test_a_host_whose_own_name_stands_for_loopback_serves_where_the_others_look(
 
 
 @pytest.mark.multiproc
+def test_a_host_whose_own_name_stands_for_loopback_says_at_once_that_a_secret_is_missing(hosts, names, tmp_path):
+    """It waited 30 s for another store, and blamed a taken port."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    head = hosts[0]
+    names(head, "127.0.0.1 localhost\n127.0.1.1 head\n")
+    flags = ("--rdzv-endpoint", "head:29416", "--rdzv-conf", "read_timeout=600")
+    run = start(head, tmp_path, *flags, secret="")
+    try:
+        _, err = run.communicate(timeout=PATIENCE_S)
+    finally:
+        run.kill()
+    assert run.returncode == 5
+    assert "on this machine head stands for 127.0.1.1 (see /etc/hosts), which no other machine reaches" in err
+    alone = [*head.enter, sys.executable, "-m", "resilin.launcher.elastic_run", "--rdzv-endpoint", "head:29416"]
+    env = {**os.environ, "RESILIN_SECRET": ""}
+    done = subprocess.run(
+        [*alone, tmp_path / "train.py"], capture_output=True, text=True, timeout=PATIENCE_S, env=env, check=False
+    )
+    assert done.stdout == "1 of 127.0.0.1 at 127.0.0.1\n", done.stderr
+
+
+@pytest.mark.multiproc
 def test_a_chosen_host_serves_the_store_and_takes_no_part(hosts, meet):
     """A store of its own on the first host, which both nodes find; neither of them serves it."""
     command = [sys.executable, "-m", "resilin.launcher.main", "store", "serve", "--host", hosts[0].address]
-    env = {**os.environ, "RESILIN_SECRET": "word"}
+    env = {**os.environ, "RESILIN_SECRET": SECRET}
     server = subprocess.Popen(
         [*hosts[0].enter, *command, "--port", "29415"], stdout=subprocess.PIPE, text=True, env=env
     )
@@ -174,7 +198,7 @@ def test_the_nodes_of_a_slurm_job_meet_without_any_flag(hosts, names, tmp_path):
     runs = []
     for rank, host in enumerate(hosts):
         step = {"SLURM_JOB_ID": "31", "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "node[01-02]"}
-        step |= {"SLURM_NODEID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "RESILIN_SECRET": "word"}
+        step |= {"SLURM_NODEID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "RESILIN_SECRET": SECRET}
         command = [*host.enter, sys.executable, "-m", "resilin.launcher.elastic_run", tmp_path / "train.py"]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         runs.append(subprocess.Popen(command, text=True, env={**os.environ, **step}, **pipes))

@@ -80,6 +80,21 @@ def test_a_function_of_the_main_module_is_found_in_the_workers(tmp_path):
     assert done.stdout == "{0: 42, 1: 42}\n", done.stderr
 
 
+def test_a_program_runs_a_command_line_by_pytorchs_function(tmp_path):
+    (tmp_path / "main.py").write_text(
+        "from resilin.distributed.run import main\n"
+        "main(['--standalone', '--nproc-per-node', '2', '--no-python', '/bin/sh', '-c', 'echo $RANK'])\n"
+        "print('went on', flush=True)\n"
+        "main(['--standalone', '--no-python', '/bin/sh', '-c', 'exit 3'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, tmp_path / "main.py"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert sorted(done.stdout.splitlines()) == ["0", "1", "went on"], done.stderr
+    assert done.returncode == 1
+    assert "exited with code 3" in done.stderr
+
+
 def test_record_puts_what_is_raised_into_the_report_also_when_somebody_catches_it(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(

@@ -302,3 +302,22 @@ def test_float32_stays_float32_and_batches_may_be_empty():
 def test_wrong_arguments_are_refused_with_the_reason(call, message):
     with pytest.raises(RuntimeError, match=message):
         call()
+
+
+@pytest.mark.parametrize("ord", [2, 1, float("inf"), "nuc", "fro"])
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 0, 3)])
+def test_the_norm_of_a_matrix_without_elements_is_zero(shape, ord):
+    found = resilin.linalg.matrix_norm(resilin.zeros(shape), ord)
+    assert found.tolist() == resilin.zeros(shape[:-2]).tolist()
+
+
+def test_the_order_of_a_norm_of_vectors_is_a_number():
+    with pytest.raises(TypeError, match="ord must be a number, got 'fro'"):
+        resilin.linalg.vector_norm(resilin.ones(2), "fro")
+
+
+def test_lu_factor_refuses_a_singular_matrix_and_lu_factor_ex_reports_it():
+    zero = resilin.zeros(2, 2)
+    with pytest.raises(resilin.linalg.LinAlgError, match="pivot 1"):
+        resilin.linalg.lu_factor(zero)
+    assert resilin.linalg.lu_factor_ex(zero).info.item() == 1

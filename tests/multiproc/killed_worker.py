@@ -9,7 +9,7 @@ FOLDER/digest-<rank>. The word "plain" turns fixed shards off, "zero" divides th
 with "freeze" the kills are SIGSTOP, and a collective waits for 2 s; "after:N" delays kills until N workers are up. With
 "preempt:one" or "preempt:all" a kill is SIGTERM to this worker's agent, or to those of all workers
 ("preempt:one:twice": two), but for the site "loss", which is "forward". Sites that begin with "at-" are moments of
-`resilin._base.moments`, with "in-" phases of `resilin.dist.phases`.
+`resilin._base.fault_points`, with "in-" phases of `resilin.distributed.wire.call_phases`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ import numpy as np
 
 import resilin
 from resilin import elastic, nn, optim
-from resilin._base import moments
+from resilin._base import fault_points
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.dist import phases
+from resilin.distributed.wire import call_phases
 from resilin.elastic.worker.session import rank_at_work
 from resilin.nn import functional as F
 from resilin.zero.optimizer import ZeroRedundancyOptimizer
@@ -126,10 +126,10 @@ def main() -> None:
     state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
     (FOLDER / f"agent-{AGENT}").touch()
     (FOLDER / f"up-{os.getpid()}").touch()
-    moments.listen(lambda name: maybe_die(f"at-{name}", state.step))
-    with phases.listening(lambda phase, what, group: maybe_die(f"in-{phase}", state.step)):
+    fault_points.listen(lambda name: maybe_die(f"at-{name}", state.step))
+    with call_phases.listening(lambda phase, what, group: maybe_die(f"in-{phase}", state.step)):
         train(state)
-    moments.listen(None)
+    fault_points.listen(None)
     digest = hashlib.sha256(repr((sampler.state_dict(), scheduler.state_dict())).encode())
     # as under PyTorch, buffers of plain mode are rank 0's before each forward and each rank's own after it
     values = dict(model.named_parameters()) if PLAIN else model.state_dict()

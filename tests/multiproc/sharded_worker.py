@@ -21,11 +21,12 @@ import killed_worker as base
 import numpy as np
 
 import resilin
-from resilin import dist, elastic, nn, optim, zero
-from resilin._base import moments
+from resilin import distributed as dist
+from resilin import elastic, nn, optim, zero
+from resilin._base import fault_points
 from resilin.data import StepPlan
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.dist import phases
+from resilin.distributed.wire import call_phases
 
 FOLDER, STEPS = base.FOLDER, base.STEPS
 STAGE = next(int(word[6:]) for word in sys.argv if word.startswith("stage="))
@@ -128,10 +129,10 @@ def main() -> None:
     sampler = elastic.ElasticSampler(base.SAMPLES, BATCH, base.SHARDS, seed=2, in_rounds=in_rounds)
     state = elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=sampler)
     (FOLDER / f"up-{os.getpid()}").touch()
-    moments.listen(lambda name: base.maybe_die(f"at-{name}", state.step))
-    with phases.listening(lambda phase, what, group: base.maybe_die(f"in-{phase}", state.step)):
+    fault_points.listen(lambda name: base.maybe_die(f"at-{name}", state.step))
+    with call_phases.listening(lambda phase, what, group: base.maybe_die(f"in-{phase}", state.step)):
         train(state)
-    moments.listen(None)
+    fault_points.listen(None)
     digest = hashlib.sha256(repr((sampler.state_dict(), scheduler.state_dict())).encode())
     for tree in (whole["model"], *whole["optimizer"].values()):
         for name, value in sorted(tree.items()):  # type: ignore[attr-defined]

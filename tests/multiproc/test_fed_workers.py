@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import extent
 import jobs
 import pytest
 
@@ -39,7 +40,7 @@ def check(folder: Path, outcome: subprocess.CompletedProcess[str]) -> None:
     assert (verdict.steps, dict(verdict.epochs)) == (STEPS, dict.fromkeys(range(EPOCHS), SAMPLES))
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.parametrize("workers", extent.short([2, 4], of=[4]))
 def test_without_a_fault_the_bits_are_those_of_one_worker(tmp_path: Path, workers: int) -> None:
     check(tmp_path, launch(tmp_path, workers))
 

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import extent
 import jobs
 import pytest
 from test_killed_workers import SAMPLES, STEPS, digests, histories
@@ -19,6 +20,7 @@ from test_killed_workers import SAMPLES, STEPS, digests, histories
 from resilin._base import env
 from resilin.elastic import ledger
 from resilin.testing.hosts import Host
+from resilin.testing.job_secret import SECRET
 
 pytestmark = pytest.mark.multiproc
 WORKER = Path(__file__).with_name("sharded_worker.py")
@@ -44,14 +46,17 @@ def check(folder: Path, said: str, *words: str) -> None:
 
 @pytest.mark.parametrize(
     ("stage", "kill"),
-    [
-        (3, "in-moved:1:5"),  # the gathering of a unit has done its part
-        (3, "at-backward:1:7"),  # units come again, gradients go
-        (3, "at-optimizer:1:8"),  # pieces are about to be written
-        (3, "at-buddy:0:9"),  # they are written, and about to go to the buddy
-        (3, "at-gather:0:10"),  # the buddy has them, not all ranks know
-        (2, "at-gather:1:10"),
-    ],
+    extent.short(
+        [
+            (3, "in-moved:1:5"),  # the gathering of a unit has done its part
+            (3, "at-backward:1:7"),  # units come again, gradients go
+            (3, "at-optimizer:1:8"),  # pieces are about to be written
+            (3, "at-buddy:0:9"),  # they are written, and about to go to the buddy
+            (3, "at-gather:0:10"),  # the buddy has them, not all ranks know
+            (2, "at-gather:1:10"),
+        ],
+        of=[(3, "at-backward:1:7"), (2, "at-gather:1:10")],
+    ),
 )
 def test_a_killed_worker_is_replaced_wherever_it_was_and_the_survivor_keeps_its_process(
     tmp_path: Path, stage: int, kill: str
@@ -74,14 +79,17 @@ def test_several_kills_one_in_the_recovery_and_one_that_leaves(tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("stage", "kill"),
-    [
-        (3, "forward:1:2"),  # in the first shard of a step
-        (3, "between:0:4"),  # some shards are summed
-        (3, "at-backward:1:5"),
-        (2, "in-moved:2:3"),
-        (3, "at-gather:2:8"),
-        (2, "between:1:6"),  # in the epoch's last step, of which some shards repeat others
-    ],
+    extent.short(
+        [
+            (3, "forward:1:2"),  # in the first shard of a step
+            (3, "between:0:4"),  # some shards are summed
+            (3, "at-backward:1:5"),
+            (2, "in-moved:2:3"),
+            (3, "at-gather:2:8"),
+            (2, "between:1:6"),  # in the epoch's last step, of which some shards repeat others
+        ],
+        of=[(2, "between:1:6")],  # stage 3 dies at several places in one job, below
+    ),
 )
 def test_in_fixed_shards_the_bits_are_those_of_ddp_on_one_worker(tmp_path: Path, stage: int, kill: str) -> None:
     """Four shards on three workers, later on two or three: nothing is rounded to make sums exact."""
@@ -101,7 +109,7 @@ def test_in_fixed_shards_workers_may_die_leave_and_come_at_any_step(tmp_path: Pa
     assert "left (SIGTERM)" in outcome.stderr
 
 
-@pytest.mark.parametrize("words", [["buddies"], ["alone"]])
+@pytest.mark.parametrize("words", extent.short([["buddies"], ["alone"]], of=[["alone"]]))
 def test_workers_that_leave_together_hand_over_what_nobody_else_has(tmp_path: Path, words: list[str]) -> None:
     """Ranks 1 and 3 of four are each other's buddies, or nobody has any."""
     outcome = launch(tmp_path, 4, 3, *words, "after:4", "term:1:7", "term:3:7", restarts=0)
@@ -121,7 +129,7 @@ def test_the_loss_of_a_whole_node_costs_no_step_because_buddies_are_on_the_other
     command += ["--rdzv-backend=file", f"--rdzv-endpoint={tmp_path / 'meeting'}", "--rdzv-conf=last_call_timeout=20"]
     command += [str(WORKER), str(tmp_path), str(STEPS), "stage=3", "node=7", "after:4"]
     lost = 8  # the step that is done when the node dies, and not committed yet
-    settings = env.snapshot({"RESILIN_LEDGER": str(tmp_path / "ledger"), "RESILIN_SECRET": "word"})
+    settings = env.snapshot({"RESILIN_LEDGER": str(tmp_path / "ledger"), "RESILIN_SECRET": SECRET})
     logs = [tmp_path / f"log{number}" for number in range(2)]
     runs = []
     for host, log in zip(hosts, logs, strict=True):

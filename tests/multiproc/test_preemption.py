@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import extent
 import pytest
 from test_killed_workers import SAMPLES, STEPS, WORKER, digests, histories, undisturbed
 
@@ -95,7 +96,7 @@ def running(folder: Path, *words: str, **options: float) -> Iterator[Nodes]:
             process.wait()
 
 
-@pytest.mark.parametrize("where", ONE)
+@pytest.mark.parametrize("where", extent.short(ONE, of=("at-state:0:0", "in-agreed:1:7")))
 def test_a_node_that_is_asked_to_go_costs_no_work_at_any_moment(tmp_path: Path, where: str) -> None:
     with running(tmp_path, "preempt:one", "after:2", where) as nodes:
         codes = nodes.wait()
@@ -107,7 +108,7 @@ def test_a_node_that_is_asked_to_go_costs_no_work_at_any_moment(tmp_path: Path, 
         assert max(len(steps) for steps in nodes.commits().values()) == STEPS, "the one that stays repeats no step"
 
 
-@pytest.mark.parametrize("where", ALL)
+@pytest.mark.parametrize("where", extent.short(ALL, of=("start:1:0", "applied:0:8")))
 def test_when_all_nodes_are_asked_to_go_every_step_that_was_begun_counts_once(tmp_path: Path, where: str) -> None:
     with running(tmp_path, "preempt:all", "after:2", where) as nodes:
         codes = nodes.wait()
@@ -135,11 +136,11 @@ def test_a_node_that_is_asked_to_go_while_its_worker_starts_goes(tmp_path: Path)
         nodes.check_result()
 
 
-@pytest.mark.parametrize("where", ["loss:0:6", "loss:1:6"])
+@pytest.mark.parametrize("where", extent.short(["loss:0:6", "loss:1:6"], of=["loss:0:6"]))
 def test_a_node_that_is_asked_to_go_while_another_one_recovers_costs_no_work(tmp_path: Path, where: str) -> None:
     with running(tmp_path, "preempt:one", "after:2", where, "start:0:6") as nodes:  # the survivor has rank 0 then
         codes = nodes.wait()
-        assert codes == [0, TERMED], nodes.said
+        assert codes in ([0, TERMED], [0, 0]), nodes.said  # it stays until it has handed its state over
         nodes.check_result()
 
 

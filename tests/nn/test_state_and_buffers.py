@@ -9,6 +9,7 @@ import pytest
 import resilin
 from resilin import nn
 from resilin.errors import UsageError
+from resilin.nn.modules import utils
 
 
 class Versioned(nn.Module):
@@ -162,8 +163,6 @@ def test_init_passes_arguments_on_where_a_class_asks_for_it():
 
 
 def test_what_is_not_there_is_refused_with_what_to_do():
-    with pytest.raises(NotImplementedError, match="no compiler"):
-        nn.Linear(1, 1).compile()
     with pytest.raises(NotImplementedError, match="register_full_backward_hook"):
         nn.Linear(1, 1).register_backward_hook(print)
 
@@ -181,13 +180,11 @@ def test_skipping_start_values_leaves_the_generator_where_it_was():
         nn.utils.skip_init(resilin.ones)
 
 
-def test_data_parallel_calls_its_module_and_leaves_several_devices_to_processes():
+def test_data_parallel_calls_its_module():
     net = nn.Linear(2, 1)
     wrapped = nn.DataParallel(net)
     assert resilin.equal(wrapped(resilin.ones(2)), net(resilin.ones(2)))
     assert list(wrapped.state_dict()) == ["module.weight", "module.bias"]
-    with pytest.raises(NotImplementedError, match="DistributedDataParallel"):
-        nn.DataParallel(net, device_ids=[0, 1])
 
 
 def test_modules_counts_shared_ones_once_or_as_often_as_they_occur():
@@ -204,3 +201,32 @@ def test_an_embedding_takes_a_ready_table():
     assert not embedding.weight.requires_grad
     with pytest.raises(UsageError, match=r"shape \(3, 2\), got \(2, 2\)"):
         nn.Embedding(3, 2, _weight=resilin.ones(2, 2))
+
+
+def test_data_parallel_as_a_function_calls_the_module():
+    net = nn.Bilinear(2, 3, 1)
+    x, y = resilin.ones(4, 2), resilin.ones(4, 3)
+    assert resilin.equal(nn.parallel.data_parallel(net, (x, y)), net(x, y))
+    assert resilin.equal(nn.parallel.data_parallel(net, x, module_kwargs={"input2": y}), net(x, y))
+
+
+def test_a_wrappers_state_becomes_that_of_the_module():
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    wrapped = nn.DataParallel(net).state_dict()
+    utils.consume_prefix_in_state_dict_if_present(wrapped, "module.")
+    assert list(wrapped) == list(net.state_dict())
+    assert wrapped._metadata == net.state_dict()._metadata
+    utils.consume_prefix_in_state_dict_if_present(wrapped, "module.")
+    assert list(wrapped) == list(net.state_dict())
+    plain = {"module.a": 1, "b": 2, "modules.c": 3}
+    utils.consume_prefix_in_state_dict_if_present(plain, "module.")
+    assert plain == {"a": 1, "b": 2, "modules.c": 3}
+
+
+def test_helpers_of_layers_repeat_single_values():
+    assert utils._pair(3) == (3, 3)
+    assert utils._triple((1, 2, 3)) == (1, 2, 3)
+    assert utils._single([4]) == (4,)
+    assert utils._quadruple("same") == ("s", "a", "m", "e")  # as in PyTorch
+    assert utils._pair.__name__ == "_pair"
+    assert utils._reverse_repeat_tuple((1, 2), 2) == (2, 2, 1, 1)

@@ -5,7 +5,7 @@ import pytest
 
 import resilin
 from resilin import nn
-from resilin.dist import phases
+from resilin.distributed.wire import call_phases
 from resilin.testing.ranks import run_ranks
 
 PARTS = ([0, 1, 2], [3], [4, 5])  # of the batch, one per rank
@@ -78,7 +78,7 @@ def test_statistics_of_all_ranks_are_one_collective_each_way():
 
     def count(rank):
         layer, called = nn.SyncBatchNorm(2, dtype=resilin.float64), []
-        with phases.listening(lambda phase, what, group: called.append(what) if phase == "start" else None):
+        with call_phases.listening(lambda phase, what, group: called.append(what) if phase == "start" else None):
             out = layer(resilin.tensor(x[rank::2]).requires_grad_())
             forward = len(called)
             out.backward(resilin.tensor(g[rank::2]))

@@ -26,6 +26,14 @@ def run(case, dtype=None):
         yield optimizer, params, after
 
 
+def test_every_optimizer_has_a_file_of_its_own_under_pytorchs_name():
+    private = {"Adafactor": "_adafactor", "Muon": "_muon", "SparseAdam": "sparse_adam"}
+    kinds = [one for one in vars(optim).values() if isinstance(one, type) and issubclass(one, optim.Optimizer)]
+    assert len(kinds) == 17
+    for kind in kinds:
+        assert kind.__module__ == f"resilin.optim.{private.get(kind.__name__, kind.__name__.lower())}"
+
+
 def test_every_step_equals_pytorchs(optimizers_case):
     for _, params, after in run(optimizers_case):
         for param, expected in zip(params, after, strict=True):

@@ -59,6 +59,7 @@ def check(program):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_threads_may_be_the_first_to_use_resilin_all_at_once():
     for _ in range(3):
         check(THREADS)

@@ -4,12 +4,13 @@ import subprocess
 import sys
 
 import pytest
-from resilin.utils.data import DataLoader, Dataset, TensorDataset
 
 import resilin
 import resilin.backends.cudnn as cudnn
+from resilin.utils.data import DataLoader, Dataset, TensorDataset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [

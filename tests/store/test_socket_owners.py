@@ -1,11 +1,13 @@
 """The kernel's two ways to say whose a socket is agree."""
 
+import contextlib
 import os
 import socket
 
 import pytest
 
 from resilin._base import socket_owners
+from resilin._base.clock import SYSTEM
 from resilin.testing import ports
 
 WAYS = [  # where is listened, and where is connected to
@@ -20,8 +22,8 @@ WAYS = [  # where is listened, and where is connected to
 @pytest.fixture(params=["asked", "read"])
 def way(request, monkeypatch):
     if request.param == "read":
-        monkeypatch.setattr(socket_owners, "_answers", lambda: False)
-    elif not socket_owners._answers():
+        monkeypatch.setattr(socket_owners, "answers", lambda: False)
+    elif not socket_owners.answers():
         pytest.skip("the kernel answers no questions for one socket here")
 
 
@@ -65,3 +67,31 @@ def test_a_process_that_is_another_users_is_named(way):
         accepted, _ = server.accept()
         with client, accepted:
             assert socket_owners.owner_of(accepted.getpeername(), accepted.getsockname()) == 65534
+
+
+def test_ends_of_this_process_are_found_by_where_they_lead():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert socket_owners.own_ends(server.getsockname()) == []
+        with socket.create_connection(server.getsockname()) as client, socket.create_connection(server.getsockname()):
+            found = socket_owners.own_ends(server.getsockname())
+            assert client.getsockname() in found
+            assert len(found) == 2
+
+
+def test_what_a_process_does_not_take_its_kernel_acknowledges_all_the_same():
+    if not socket_owners.answers():
+        pytest.skip("the kernel answers no questions for one socket here")
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as client,
+        server.accept()[0],
+    ):
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while client.send(bytes(1 << 16)):
+                continue
+        begun = SYSTEM.monotonic()
+        while SYSTEM.monotonic() < begun + 1.0:  # of probes, one each 0.2 s at first
+            assert socket_owners.unanswered(client.getsockname(), client.getpeername()) < 3
+            SYSTEM.sleep(0.02)
+    assert socket_owners.unanswered(("127.0.0.1", 1), ("127.0.0.1", 2)) is None

@@ -8,6 +8,7 @@ from resilin import store
 from resilin.store.server import StoreServer
 from resilin.testing.check_store import StoreConformance
 from resilin.testing.etcd import EtcdCluster, find_system_etcd
+from resilin.testing.job_secret import SECRET
 
 
 class TestMemory(StoreConformance):
@@ -26,8 +27,8 @@ class TestFile(StoreConformance):
 class TestEmbedded(StoreConformance):
     @pytest.fixture
     def make_store(self):
-        with store.MemoryStore() as state, StoreServer(state, secret="s3cret") as server:
-            yield lambda: store.connect(server.url, secret="s3cret")
+        with store.MemoryStore() as state, StoreServer(state, secret=SECRET) as server:
+            yield lambda: store.connect(server.url, secret=SECRET)
 
 
 @pytest.fixture(scope="module")

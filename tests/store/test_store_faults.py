@@ -16,6 +16,7 @@ from resilin.store.client import ClientStore
 from resilin.store.memory import MemoryStore
 from resilin.store.server import StoreServer
 from resilin.testing.etcd import EtcdCluster
+from resilin.testing.job_secret import OTHER_SECRET, SECRET
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.recorder import Recorder
 
@@ -220,28 +221,28 @@ def test_three_members_of_etcd_do_without_their_leader(harm):
 
 
 def test_a_wrong_secret_is_refused_on_both_sides(state):
-    with StoreServer(state, secret="right") as server:
+    with StoreServer(state, secret=SECRET) as server:
         with pytest.raises(StoreRefused, match="secret"):
-            store.connect(server.url, secret="wrong")
+            store.connect(server.url, secret=OTHER_SECRET)
         with pytest.raises(StoreRefused, match="secret"):
             store.connect(server.url)
-        store.connect(server.url, secret="right").close()
+        store.connect(server.url, secret=SECRET).close()
 
 
 def test_a_client_with_a_secret_does_not_trust_a_server_without_one(state):
     with StoreServer(state) as server, pytest.raises(StoreRefused, match="no secret"):
-        store.connect(server.url, secret="mine")
+        store.connect(server.url, secret=SECRET)
 
 
 def test_a_server_that_comes_back_with_another_secret_ends_the_watches(state):
     seen = Recorder()
-    server = StoreServer(state, secret="one")
-    with ClientStore([f"127.0.0.1:{server.port}"], secret="one") as client:
+    server = StoreServer(state, secret=SECRET)
+    with ClientStore([f"127.0.0.1:{server.port}"], secret=SECRET) as client:
         client.watch("k", seen.on_events, on_error=seen.on_error)
         client.put("k", b"")
         seen.wait(1)
         server.close()
-        with StoreServer(state, port=server.port, secret="two"):
+        with StoreServer(state, port=server.port, secret=OTHER_SECRET):
             assert isinstance(seen.wait_error(), StoreRefused)
 
 
@@ -278,9 +279,12 @@ def test_tls_verifies_the_server_and_carries_calls_watches_and_leases():
     ("url", "complaint"),
     [
         ("redis://h:1", "expected one of memory://"),
-        ("etcd://host", "expected host:port, got 'host'"),
-        ("etcd://host:port", "expected host:port"),
-        ("embedded://h:1,h2", "got 'h2'"),
+        ("etcd://host:port", "expected HOST:PORT .*, got 'host:port'"),
+        ("embedded://h:1,h2:", "got 'h2:'"),
+        ("etcd://h:1,::1:2379", "in brackets, [::1]:2379 or [::1:2379]"),
+        ("embedded://[::1", "expected HOST:PORT or [IPV6]:PORT .*, got '[::1'"),
+        ("etcd://bob:hun[ter2@h]:1", "store URL 'etcd://bob:***@h]:1'"),
+        ("etcd://bob:hunter2@h:x", "store URL 'etcd://bob:***@h:x'"),
         ("etcd://h:1?tls=yes", "'tls' is not known"),
         ("etcd://h:1/key", "'/key' is not known"),
         ("etcd://h:1?ca=/nowhere.pem", "cannot read /nowhere.pem"),
@@ -289,5 +293,7 @@ def test_tls_verifies_the_server_and_carries_calls_watches_and_leases():
     ],
 )
 def test_a_url_that_cannot_be_read_says_why(url, complaint):
-    with pytest.raises(UsageError, match=complaint.replace("?", r"\?")):
+    with pytest.raises(UsageError) as caught:
         store.connect(url, timeout_s=0.2)
+    assert all(words in str(caught.value) for words in complaint.split(" .*"))
+    assert "hunter2" not in str(caught.value)

@@ -13,9 +13,9 @@ from resilin import store
 from resilin._base.clock import Deadline
 from resilin.store import MemoryStore, front_proxy
 from resilin.store.server import StoreServer
+from resilin.testing.job_secret import SECRET
 from resilin.testing.patience import PATIENCE_S
 
-SECRET = "0123456789abcdef"
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 WORDS = {"nothing": b"", "half a preface": front_proxy.PREFACE[:14], "a preface": front_proxy.PREFACE + SETTINGS}
 
@@ -122,6 +122,19 @@ def test_strangers_that_send_much_are_cut_off(state, strangers, monkeypatch):
             sock.sendall(frame * 1000)
 
 
+def test_of_many_that_send_much_together_the_greediest_goes(state, strangers, monkeypatch):
+    monkeypatch.setattr(front_proxy, "MAX_STRANGE_BYTES_OF_ALL", 1 << 16)
+    settings = bytes(3) + bytes([4, 0, 0, 0, 0, 0])
+    frame = (1 << 14).to_bytes(3, "big") + bytes([0xEE, 0, 0, 0, 0, 0]) + bytes(1 << 14)
+    with StoreServer(state, secret=SECRET) as server:
+        greedy, modest = strangers(server, 2, front_proxy.PREFACE + settings + frame)
+        greedy.sendall(frame)
+        until(lambda: server._front._strange_bytes > 3 << 14)
+        modest.sendall(frame)
+        until(lambda: left(greedy))
+        assert not left(modest)
+
+
 def test_large_answers_pass_a_reader_that_is_slow(state, strangers):
     with StoreServer(state) as server, store.connect(server.url) as client:
         for number in range(8):
@@ -144,12 +157,12 @@ from resilin import store
 from resilin.store import MemoryStore
 from resilin.store.server import StoreServer
 resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))
-with MemoryStore() as state, StoreServer(state, secret="s") as server:
-    member = store.connect(server.url, secret="s")
+with MemoryStore() as state, StoreServer(state, secret="a secret for tests alone") as server:
+    member = store.connect(server.url, secret="a secret for tests alone")
     held = [open(os.devnull) for _ in range(int(sys.argv[1]))]  # what else the process has open
     print(server.port, flush=True)
     sys.stdin.readline()
-    late = store.connect(server.url, secret="s", timeout_s=20.0)
+    late = store.connect(server.url, secret="a secret for tests alone", timeout_s=20.0)
     late.put("a", b"1")
     member.put("b", b"1")
     pipes = [os.pipe() for _ in range(8)]  # for replacements of eight workers
@@ -174,6 +187,7 @@ def test_descriptors_are_left_however_many_strangers_there_are(held):
         sock.close()
 
 
+@pytest.mark.slow
 def test_large_values_pass_whole_where_the_reader_is_slow(state):
     """More than the buffers of sockets hold, for a server that many call at once, and back."""
     values = [os.urandom(64) * (48 << 10) for _ in range(4)]  # 3 MiB

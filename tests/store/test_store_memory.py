@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
+import extent
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -185,7 +186,7 @@ def rows(state: StoreState, revision: int = 0) -> list[tuple]:
     return [(to_bytes(kv.key), kv.value, kv.create_revision, kv.mod_revision, kv.version) for kv in kvs]
 
 
-@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=extent.examples(150), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.lists(_WRITES, max_size=30))
 def test_the_state_machine_equals_a_naive_model_at_every_revision(writes):
     state, model = StoreState(), Model()
@@ -199,7 +200,7 @@ def test_the_state_machine_equals_a_naive_model_at_every_revision(writes):
         assert rows(state, revision) == model.rows(revision)
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=extent.examples(100), deadline=None, derandomize=True)
 @given(st.lists(_WRITES.filter(lambda write: write[0] != "compact"), max_size=20), st.integers(2, 20))
 def test_events_from_any_revision_rebuild_the_state(writes, start):
     state = StoreState()

@@ -13,6 +13,7 @@ from resilin import store
 from resilin.errors import UsageError
 from resilin.store.memory import MemoryStore
 from resilin.store.server import StoreServer
+from resilin.testing.job_secret import SECRET
 from resilin.testing.patience import PATIENCE_S
 
 PROGRAM = (
@@ -74,9 +75,9 @@ def test_several_signals_at_once_are_one_end(serve):
 
 
 def test_the_secret_comes_from_a_file(serve, tmp_path):
-    (tmp_path / "secret").write_text("from a file\n")
+    (tmp_path / "secret").write_text(f"{SECRET}\n")
     _, url = serve("--secret-file", str(tmp_path / "secret"))
-    with store.connect(url, secret="from a file") as client:
+    with store.connect(url, secret=SECRET) as client:
         assert client.put("a", b"") == 2
 
 
@@ -97,7 +98,7 @@ def test_an_unreadable_or_empty_secret_file_is_one_clear_error(tmp_path):
 )
 def test_the_advice_follows_why_it_cannot_listen(host, says):
     with MemoryStore() as state, pytest.raises(UsageError, match=f"cannot listen on {host}:4: .*{says}"):
-        StoreServer(state, host, 4, "word")
+        StoreServer(state, host, 4, SECRET)
 
 
 def test_the_advice_for_a_port_in_use_is_about_the_port():

@@ -15,17 +15,15 @@ import pytest
 from resilin import store
 from resilin.errors import LeaseLost, SecretRequired, UsageError
 from resilin.store import server as store_server
-from resilin.store import token
 from resilin.store.memory import MemoryStore
 from resilin.store.messages import cls, new, path
 from resilin.store.pool import DaemonPool
 from resilin.store.server import StoreServer
 from resilin.testing import ports
 from resilin.testing.etcd import find_etcdctl
+from resilin.testing.job_secret import SECRET
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.recorder import Recorder
-
-SECRET = "s3cret"
 
 
 @pytest.fixture
@@ -115,7 +113,7 @@ def test_etcdctl_finds_the_server_healthy(server, etcdctl):
 
 
 def test_etcdctl_with_a_wrong_password_is_refused(etcdctl):
-    for user in ("resilin:nope", "root:s3cret"):
+    for user in ("resilin:nope", f"root:{SECRET}"):
         with pytest.raises(AssertionError, match="invalid user ID or password"):
             etcdctl("get", "a", user=user)
 
@@ -124,11 +122,13 @@ def test_etcdctl_with_a_wrong_password_is_refused(etcdctl):
 
 
 def call(server, method, raw, metadata=()):
-    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+    # a connection of its own: one that grpc shares between channels adds up what strangers may send
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}", options) as channel:
         return channel.unary_unary(path(method))(raw, metadata=metadata, timeout=PATIENCE_S)
 
 
-@pytest.mark.parametrize("presented", ["", "x", "a.b.c", token.make_token("other", "0" * 32, "1" * 32)])
+@pytest.mark.parametrize("presented", ["", "x", "a.b.c", "0" * 32, f"{'0' * 32}.1"])
 def test_a_stranger_learns_nothing_not_even_whether_his_request_was_sound(server, presented):
     for raw in (b"", b"\xff\xff\xff"):
         for method in ("Range", "Put", "Txn", "LeaseGrant", "Status"):
@@ -152,26 +152,12 @@ def test_garbage_is_answered_and_the_server_lives_on(state):
             with pytest.raises(grpc.RpcError) as refused:
                 call(server, method, b"\xff\xff\xff")
             assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        for _ in range(
-            20
-        ):  # more than sockets hold at once: where bytes are lost on the way, one of them ends otherwise
+        # more than sockets hold at once: where bytes are lost on the way, one of them ends otherwise
+        for _ in range(20):
             with pytest.raises(grpc.RpcError) as refused:
                 call(server, "Range", bytes(5 << 20))
-            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED, server._front._why
         assert call(server, "Status", b"")
-
-
-def test_the_secret_never_travels_and_a_token_is_its_own_proof():
-    nonce = token.new_nonce()
-    answer = token.challenge_answer(SECRET, nonce)
-    mine = token.token_from_answer(SECRET, nonce, answer)
-    assert token.is_valid(SECRET, mine)
-    assert SECRET not in answer + mine
-    assert token.token_from_answer("other", nonce, answer) is None
-    assert not token.is_valid("other", mine)
-    assert not token.is_valid(SECRET, mine[:-1] + ("0" if mine[-1] != "0" else "1"))
-    assert not token.is_valid(SECRET, f"{nonce}.{answer}")  # the server's proof is no client's proof
-    assert token.challenge_answer(SECRET, "short") is None
 
 
 # -- addresses

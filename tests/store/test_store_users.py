@@ -1,9 +1,9 @@
 """Whose processes a store without a secret serves, and whose store a process without one joins."""
 
-import os
 import subprocess
 import sys
 
+import other_user
 import pytest
 
 from resilin import store
@@ -12,10 +12,11 @@ from resilin.errors import StoreRefused
 from resilin.store import MemoryStore
 from resilin.store.client import ClientStore
 from resilin.store.server import StoreServer
+from resilin.testing.job_secret import SECRET
 from resilin.testing.patience import PATIENCE_S
 
-NOBODY = 65534
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+NOBODY = other_user.UID
+needs_root = other_user.needs_root
 
 BECOME_NOBODY = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
 
@@ -127,7 +128,7 @@ def test_a_server_whose_user_the_kernel_does_not_name_is_not_joined(state, monke
 def test_with_a_secret_users_do_not_matter(state, monkeypatch):
     monkeypatch.setattr(socket_owners, "owner_of", lambda end, other: NOBODY)
     monkeypatch.setattr(socket_owners, "listening_users", lambda host, port: {NOBODY})
-    with StoreServer(state, secret="s") as server, store.connect(server.url, secret="s") as client:
+    with StoreServer(state, secret=SECRET) as server, store.connect(server.url, secret=SECRET) as client:
         client.put("a", b"1")
 
 

@@ -8,12 +8,13 @@ import pytest
 from divided import bits, give_gradients, parameters
 
 import resilin
-from resilin import dist, nn, optim
+from resilin import distributed as dist
+from resilin import nn, optim
 from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel
 from resilin.ddp.comm_hooks import ddp_zero_hook, default_hooks
-from resilin.dist import compared
-from resilin.dist.join import Join
+from resilin.distributed.agreement import compare
+from resilin.distributed.api.join import Join
 from resilin.errors import CollectiveMismatch
 from resilin.testing.ranks import run_ranks
 from resilin.zero import ZeroRedundancyOptimizer
@@ -25,13 +26,13 @@ WHY = "each rank updates its range with its own, so all must set the same"
 def exchanged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """An entry each time that a rank has sent its facts."""
     found: list[int] = []
-    everybodys = compared._everybodys
+    everybodys = compare._everybodys
 
     def counted(*args: Any) -> Any:
         found.append(1)
         return everybodys(*args)
 
-    monkeypatch.setattr(compared, "_everybodys", counted)
+    monkeypatch.setattr(compare, "_everybodys", counted)
     return found
 
 

@@ -10,8 +10,9 @@ import pytest
 from divided import parameters
 
 import resilin
-from resilin import dist, nn, optim
-from resilin.dist import compared
+from resilin import distributed as dist
+from resilin import nn, optim
+from resilin.distributed.agreement import compare
 from resilin.errors import CollectiveMismatch
 from resilin.testing.ranks import run_ranks
 from resilin.zero import ZeroRedundancyOptimizer, shard
@@ -182,7 +183,7 @@ def test_gradients_that_ranks_would_clip_differently_are_left_and_the_argument_n
 
 def test_equal_options_need_no_collective_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     exchanged: list[int] = []
-    monkeypatch.setattr(compared, "_everybodys", lambda *_: exchanged.append(1))
+    monkeypatch.setattr(compare, "_everybodys", lambda *_: exchanged.append(1))
 
     def work(rank: int) -> int:
         params = parameters(((64, 32),))

@@ -1,12 +1,14 @@
 """Partition: ranges and pieces, compared with their definition on any sizes."""
 
+import extent
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from resilin.errors import UsageError
+from resilin.resharding.state_slices import Piece
 from resilin.zero import partition
-from resilin.zero.partition import BLOCK, Piece
+from resilin.zero.partition import BLOCK
 
 totals = st.integers(0, 5000)
 worlds = st.integers(1, 17)
@@ -28,6 +30,7 @@ def test_no_rank_holds_a_block_more_than_its_part(total, world_size, block):
     assert all(len(within) % block == 0 for within in cut if within.stop < total)
 
 
+@pytest.mark.slow
 @given(totals, worlds, blocks)
 def test_ranges_start_at_multiples_of_the_share(total, world_size, block):
     each = partition.share(total, world_size, block)
@@ -46,7 +49,7 @@ def test_pieces_are_the_elements_of_the_range(numels, start, length):
     assert all(piece.numel > 0 for piece in found)
 
 
-@settings(max_examples=60)
+@settings(max_examples=extent.examples(60))
 @given(sizes, worlds, st.booleans())
 def test_every_element_and_every_parameter_has_one_owner(numels, world_size, whole):
     shares = partition.by_tensors(numels, world_size) if whole else partition.by_ranges(numels, world_size)

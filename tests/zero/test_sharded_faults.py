@@ -6,11 +6,12 @@ import copy
 import signal
 from pathlib import Path
 
+import extent
 import numpy as np
 import pytest
 from sharded_nets import Language, adamw, arrays, differences, train
 
-from resilin import dist
+from resilin import distributed as dist
 from resilin._base.clock import SYSTEM
 from resilin.errors import DistError, PeerLost
 from resilin.testing.faults import FaultPlan
@@ -21,12 +22,14 @@ from resilin.zero import OptimizerState, ShardedModule, shard
 CALLS = [("all_gather", 3), ("all_gather", 9), ("reduce_scatter", 0), ("reduce_scatter", 2)]
 
 
-@pytest.mark.parametrize(("at", "call"), CALLS)
-@pytest.mark.parametrize("phase", ["start", "agreed", "end"])
-@pytest.mark.parametrize("transport", ["shm", "unix"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("place", "phase", "transport"), extent.pairwise(CALLS, ["start", "agreed", "end"], ["shm", "unix"])
+)
 def test_survivors_lose_the_peer_hold_nothing_half_done_and_train_on_in_a_new_group(
-    at: str, call: int, phase: str, transport: str
+    place: tuple[str, int], phase: str, transport: str
 ) -> None:
+    at, call = place
     net, survivors = Language(2), {}
 
     def before(rank: int) -> None:
@@ -150,7 +153,8 @@ except PeerLost as error:
 
 @pytest.mark.multiproc
 @pytest.mark.parametrize(
-    ("stage", "at", "call"), [(3, "all_gather", 5), (3, "reduce_scatter", 4), (2, "reduce_scatter", 1)]
+    ("stage", "at", "call"),
+    extent.short([(3, "all_gather", 5), (3, "reduce_scatter", 4), (2, "reduce_scatter", 1)], of=[(3, "all_gather", 5)]),
 )
 def test_a_killed_process_is_named_by_the_others_at_once(stage: int, at: str, call: int, tmp_path: Path) -> None:
     source = _WORKER.format(stage=stage, at=at, call=call)

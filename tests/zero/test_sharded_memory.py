@@ -6,6 +6,7 @@ import json
 import math
 from pathlib import Path
 
+import extent
 import pytest
 
 from resilin.testing.ranks import start_ranks
@@ -41,8 +42,9 @@ group.close()
 
 
 @pytest.mark.multiproc
-@pytest.mark.parametrize("shards", [None, 8])
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(
+    ("stage", "shards"), extent.short([(2, None), (2, 8), (3, None), (3, 8)], of=[(2, 8), (3, None)])
+)
 def test_the_most_ever_in_use_is_what_the_stage_promises(stage: int, shards: int | None, tmp_path: Path) -> None:
     world = 3
     ranks = start_ranks(world, _WORKER.format(stage=stage, shards=shards), str(tmp_path))

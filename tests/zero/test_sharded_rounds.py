@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
+import extent
 import numpy as np
 import pytest
 from sharded_nets import State, arrays, differences
@@ -143,9 +144,11 @@ def check(
     assert not differences([undivided(make, cut, *loop, **given)] * world, got)
 
 
-@pytest.mark.parametrize("cut", [EVEN, ODD, RAGGED], ids=["V=8", "V=6, ragged", "V=7, some empty"])
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(
+    ("cut", "world", "stage"),
+    extent.pairwise([EVEN, ODD, RAGGED], [1, 2, 3, 4], [2, 3]),
+    ids=str,
+)
 def test_training_has_the_bits_of_ddp_in_fixed_shards_in_every_world(cut: Cut, world: int, stage: int) -> None:
     check(Net, world, stage, cut)
 
@@ -238,8 +241,9 @@ def clipping(model: Any, optimizer: optim.Optimizer, sampler: ElasticSampler, ra
     return norms
 
 
-@pytest.mark.parametrize("cut", [EVEN, ODD], ids=["V=8", "V=6"])
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize(
+    ("stage", "cut"), extent.short([(2, EVEN), (2, ODD), (3, EVEN), (3, ODD)], of=[(2, ODD), (3, EVEN)]), ids=str
+)
 def test_gradients_are_clipped_by_a_norm_that_does_not_depend_on_the_world(stage: int, cut: Cut) -> None:
     one = trained(Net, 1, stage, cut, clipping)
     for world in (2, 3, 4):

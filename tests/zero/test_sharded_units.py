@@ -14,10 +14,10 @@ import resilin
 from resilin import nn
 from resilin.errors import UsageError, UsageTypeError
 from resilin.zero import partition
-from resilin.zero.sharded.fetching import Order
-from resilin.zero.sharded.slabs import Slabs
+from resilin.zero.sharded.buffer_pool import BufferPool
 from resilin.zero.sharded.unit import Unit, shares
-from resilin.zero.sharded.units import Members, buckets, choose
+from resilin.zero.sharded.unshard import Order
+from resilin.zero.sharded.wrap_policy import Members, buckets, choose
 
 
 def names(members: list[Members]) -> dict[str, list[str]]:
@@ -116,7 +116,7 @@ def test_the_order_is_learned_and_learned_anew_where_it_changes() -> None:
 
 
 def test_a_slab_is_lent_again_unless_somebody_looks_into_it() -> None:
-    slabs = Slabs(resilin.zeros(1).device)
+    slabs = BufferPool(resilin.zeros(1).device)
     first = slabs.take(64, queued=False)
     address = first.memory.ctypes.data
     slabs.give(first)

@@ -11,8 +11,9 @@ import pytest
 from divided import bits, parameters, train
 
 import resilin
-from resilin import dist, nn, optim
-from resilin.dist import compared
+from resilin import distributed as dist
+from resilin import nn, optim
+from resilin.distributed.agreement import compare
 from resilin.errors import CollectiveMismatch
 from resilin.testing.ranks import run_ranks
 from resilin.zero import OptimizerState, ZeroRedundancyOptimizer, shard
@@ -96,7 +97,7 @@ def test_a_state_that_is_loaded_on_one_rank_alone_is_named() -> None:
 
 def test_states_that_are_loaded_alike_are_compared_once_and_at_no_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     exchanged: list[int] = []
-    monkeypatch.setattr(compared, "_everybodys", lambda *_: exchanged.append(1))
+    monkeypatch.setattr(compare, "_everybodys", lambda *_: exchanged.append(1))
 
     def work(rank: int) -> tuple[list[int], list[bytes]]:
         params, counts = parameters(SHAPES), []

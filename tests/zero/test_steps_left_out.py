@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+import extent
 import numpy as np
 import pytest
 
 import resilin
-from resilin import dist, nn, optim
+from resilin import distributed as dist
+from resilin import nn, optim
 from resilin.amp import GradScaler
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.dist.join import Join
+from resilin.distributed.api.join import Join
 from resilin.errors import CollectiveMismatch, GroupAborted
 from resilin.nn.utils import clip_grad_norm_
 from resilin.testing.ranks import run_ranks
@@ -63,9 +65,14 @@ def train(
     return found, scaler.get_scale(), schedule.get_last_lr()[0]
 
 
-@pytest.mark.parametrize("kind", [optim.AdamW, optim.Adafactor])  # in flat ranges, and in whole tensors
-@pytest.mark.parametrize("clip", [False, True])
-@pytest.mark.parametrize("batches", [(2, 5), (2, 5, 5), (2, 3, 5), (5, 2, 5), (0, 5), (0, 1, 5)])
+@pytest.mark.parametrize(
+    ("batches", "clip", "kind"),
+    extent.pairwise(
+        [(2, 5), (2, 5, 5), (2, 3, 5), (5, 2, 5), (0, 5), (0, 1, 5)],
+        [False, True],
+        [optim.AdamW, optim.Adafactor],  # in flat ranges, and in whole tensors
+    ),
+)
 def test_a_step_left_out_after_the_data_of_some_ranks_ended_leaves_the_undivided_bits(
     batches: tuple[int, ...], clip: bool, kind: Kind
 ) -> None:

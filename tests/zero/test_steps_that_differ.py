@@ -9,7 +9,7 @@ import pytest
 
 import resilin
 from resilin import nn, optim
-from resilin.dist import compared
+from resilin.distributed.agreement import compare
 from resilin.errors import CollectiveMismatch
 from resilin.testing.ranks import run_ranks
 from resilin.zero import OptimizerState, shard
@@ -186,13 +186,13 @@ def test_what_no_rank_uses_and_pieces_without_elements_may_be_left_out_of_a_step
     stage: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exchanged: list[int] = []
-    found = compared._everybodys
+    found = compare._everybodys
 
     def everybodys(*args: Any) -> Any:
         exchanged.append(1)
         return found(*args)
 
-    monkeypatch.setattr(compared, "_everybodys", everybodys)
+    monkeypatch.setattr(compare, "_everybodys", everybodys)
 
     def work(rank: int) -> None:
         half = Half()

@@ -14,7 +14,7 @@ from resilin import nn, optim
 from resilin.core.tensor import Tensor
 from resilin.optim import lr_scheduler
 from resilin.testing.ranks import run_ranks
-from resilin.zero import ZeroRedundancyOptimizer, gathering, kinds
+from resilin.zero import ZeroRedundancyOptimizer, all_gather, supported_optimizers
 
 
 @pytest.mark.parametrize("as_view", [False, True])
@@ -45,8 +45,8 @@ def test_ranges_are_gathered_over_every_transport(transport: str) -> None:
 
 
 def test_a_stage_smaller_than_a_range_gathers_it_in_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "STAGE_BYTES", 3 * 4 * 20)
-    monkeypatch.setattr(gathering.Staged.__init__, "__defaults__", (3 * 4 * 20,))
+    monkeypatch.setattr(all_gather, "STAGE_BYTES", 3 * 4 * 20)
+    monkeypatch.setattr(all_gather.Staged.__init__, "__defaults__", (3 * 4 * 20,))
 
     def work(rank: int) -> tuple[list[bytes], int]:
         params, optimizer = divided("AdamW")
@@ -269,7 +269,7 @@ class Signed(optim.Optimizer):
 
 @pytest.mark.parametrize(("cls", "cut"), [(Rooted, False), (Signed, True)])
 def test_classes_of_ones_own_are_divided_as_they_allow(cls: Any, cut: bool) -> None:
-    assert kinds.is_elementwise(cls) is cut
+    assert supported_optimizers.is_elementwise(cls) is cut
     alone = parameters(SHAPES[:3])
     undivided = cls(alone, lr=0.1)
     train(alone, undivided)
@@ -290,7 +290,7 @@ def test_every_optimizer_is_cut_kept_whole_or_refused() -> None:
     listed = {cls.__name__ for cls, _ in ALL.values()}
     assert classes == listed | {"LBFGS"}
     assert {cls.__name__ for cls, _ in CUT.values()} == {
-        name for name in classes if kinds.is_elementwise(getattr(optim, name))
+        name for name in classes if supported_optimizers.is_elementwise(getattr(optim, name))
     }
 
 

@@ -11,7 +11,7 @@ import resilin
 from resilin import nn, optim
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
-from resilin.dist.join import Join
+from resilin.distributed.api.join import Join
 from resilin.errors import DistError, UsageError
 from resilin.nn.utils import clip_grad_norm_
 from resilin.testing.ranks import run_ranks

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from resilin.testing.patience import PATIENCE_S
 
 COMPUTES_ON = """
@@ -23,6 +25,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.slow
 def test_daemon_threads_that_compute_as_the_process_ends_leave_its_exit_code_alone():
     for _ in range(3):  # without the care taken 11 of 12 ended by SIGABRT
         ended = subprocess.run(

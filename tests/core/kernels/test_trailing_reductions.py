@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin.core.backends import quick
+from resilin.core.backends import small_array
 from resilin.core.kernels import joining, loader, reduce_rows
 from resilin.core.machine import threads
 
@@ -140,7 +140,7 @@ def test_a_stretched_view_is_numpys(x: Any, shape: tuple[int, ...]) -> None:
     assert (fast.shape, fast.strides, fast.flags.writeable) == (slow.shape, slow.strides, False)
     assert np.shares_memory(fast, x) or not fast.size
     np.testing.assert_array_equal(fast, slow)
-    np.testing.assert_array_equal(quick.reference_broadcast_to(x, shape), slow)
+    np.testing.assert_array_equal(small_array.reference_broadcast_to(x, shape), slow)
 
 
 @pytest.mark.parametrize("shape", [(2,), (3, 2), (-1, 3), (3.0,), [3], 3, (10**30,)])

@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import resilin as rs
-from resilin import dist, elastic
+from resilin import distributed as dist
+from resilin import elastic
 
 WORK_S, TIMES = 0.1, 5  # far from the limit of 1.5, which is blurred where all wait for a processor
 FOLDER = Path(sys.argv[1])

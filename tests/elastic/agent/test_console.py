@@ -1,10 +1,16 @@
 """The terminal may pause or go away: the agent never waits for it."""
 
+import contextlib
+import io
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
+import time
 
 import pytest
 from launches import INPLACE, until
@@ -50,9 +56,52 @@ def test_a_reader_that_pauses_delays_nobody_and_gets_everything_that_fits(pipe):
     assert bytes(received) == line * 2000
 
 
-def test_what_does_not_fit_is_dropped_and_counted(pipe):
+def numbered(count):
+    return [f"line {number} {'x' * (number % 300)}\n".encode() for number in range(count)]
+
+
+def test_a_reader_that_pauses_for_long_misses_nothing(pipe):
     reader, writer = pipe
     sink = Sink("stdout", writer, limit_bytes=1000)
+    lines = numbered(20_000)  # three megabytes
+    for line in lines[:-1]:
+        sink.write(line)
+    received = bytearray()
+    until(lambda: received.extend(drain(reader)) or len(received) == sum(map(len, lines[:-1])))
+    sink.write(lines[-1])  # nothing waits any more: by memory again
+    until(lambda: received.extend(drain(reader)) or received.endswith(lines[-1]))
+    sink.close()
+    assert bytes(received) == b"".join(lines)
+
+
+def test_a_slow_reader_is_waited_for_at_the_end_while_it_reads(pipe):
+    reader, writer = pipe
+    sink = Sink("stdout", writer, limit_bytes=1000)
+    lines, received, over = numbered(5_000), bytearray(), threading.Event()
+
+    def read_slowly():
+        while not over.wait(0.02):
+            with contextlib.suppress(BlockingIOError):
+                received.extend(os.read(reader, 16 << 10))
+
+    for line in lines:
+        sink.write(line)
+    slowly = threading.Thread(target=read_slowly)
+    slowly.start()
+    begin = time.monotonic()
+    sink.close(timeout_s=0.3)
+    assert time.monotonic() - begin > 0.3, "it took longer than a reader that takes nothing would get"
+    over.set()
+    slowly.join()
+    assert bytes(received + drain(reader)) == b"".join(lines)
+
+
+@pytest.mark.parametrize("spill_bytes", [0, Sink])
+def test_what_fits_nowhere_is_dropped_and_counted(pipe, spill_bytes, monkeypatch):
+    if spill_bytes is Sink:  # there is room, but no disk
+        monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: io.FileIO("/dev/full", "r+"))
+    reader, writer = pipe
+    sink = Sink("stdout", writer, limit_bytes=1000, spill_bytes=int(spill_bytes == Sink) << 20)
     filler = b"y" * 99 + b"\n"
     os.set_blocking(writer, False)
     assert os.write(writer, b"y" * (1 << 20)) < 1 << 20, "the pipe is full"
@@ -65,11 +114,30 @@ def test_what_does_not_fit_is_dropped_and_counted(pipe):
     assert len(lines) == 11
 
 
+def test_the_first_line_is_written_also_where_no_descriptor_is_left(pipe):
+    reader, writer = pipe
+    sink = Sink("stderr", writer)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2, before[1]))  # as many as are polled at once
+    try:
+        sink.write(b"no descriptor is left\n")
+        received = bytearray()
+        until(lambda: received.extend(drain(reader)) or received)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    sink.close()
+    assert bytes(received) == b"no descriptor is left\n"
+
+
 def test_a_close_gives_up_on_a_reader_that_never_reads(pipe):
     _, writer = pipe
-    sink = Sink("stdout", writer)
+    notes = []
+    sink = Sink("stdout", writer, on_trouble=lambda name, why: notes.append((name, why)))
     sink.write(b"z\n" * 100_000)
     sink.close(timeout_s=0.05)
+    ((name, why),) = notes
+    assert name == "stdout"
+    assert re.fullmatch("nobody read it at the end: [1-9][0-9]* bytes were not shown", why)
     assert not [t for t in threading.enumerate() if t.name == "resilin-console-stdout"]
 
 
@@ -131,11 +199,18 @@ def test_a_paused_reader_of_teed_output_does_not_stop_the_agent(script, tmp_path
     try:
         with subprocess.Popen(list(map(str, command)), stdout=writer, stderr=subprocess.PIPE) as process:
             os.close(writer)
-            _, err = process.communicate(timeout=PATIENCE_S)
+            assert process.stderr is not None
+            err = b""
+            while b"exited with code 3" not in err:
+                err += process.stderr.readline()
+            taken = os.read(reader, 1 << 20)  # else it would be waited for
+            while more := os.read(reader, 1 << 20):
+                taken += more
+            _, rest = process.communicate(timeout=PATIENCE_S)
     finally:
         os.close(reader)
-    assert process.returncode == 1
-    assert b"exited with code 3" in err
+    assert process.returncode == 1, err + rest
+    assert taken.count(b"x") == 300_000
     (log,) = tmp_path.glob("logs/*/attempt_0/0/stdout.log")
     assert log.stat().st_size == 300_001, "a file never misses a part"
 

@@ -14,9 +14,14 @@ NUMBER = st.integers(0, 1 << 40)
 MEMBER = st.builds(control.Member, rank=NUMBER, node=TEXT, slot=NUMBER, incarnation=NUMBER, host=TEXT)
 MESSAGES = st.one_of(
     st.builds(control.Hello, pid=NUMBER, endpoint=TEXT, limit=NUMBER),
+    st.builds(control.Entering, generation=NUMBER),
+    st.builds(control.Interrupted, generation=NUMBER, reason=TEXT),
     st.builds(control.Progress, generation=NUMBER, step=NUMBER, at=TEXT),
     st.builds(control.Committed, generation=NUMBER, step=NUMBER, wall=st.floats(0, 1e10)),
     st.builds(control.Stuck, generation=NUMBER, ranks=st.lists(NUMBER, max_size=3).map(tuple), reason=TEXT),
+    st.builds(control.Waiting, generation=NUMBER),
+    st.builds(control.Leaving, reason=TEXT),
+    st.builds(control.Stay),
     st.builds(control.Left, reason=TEXT),
     st.builds(control.Failed, report=st.dictionaries(TEXT, TEXT, max_size=4)),
     st.builds(control.Done, generation=NUMBER),
@@ -54,8 +59,8 @@ def test_messages_survive_the_wire_however_it_is_cut(messages, size):
 def test_every_message_is_tried():
     kinds = {strategy_kind for strategy_kind in control.MESSAGES}
     assert kinds == {
-        "hello", "progress", "committed", "pause", "stuck", "left", "failed", "done",
-        "world", "standby", "abort", "pending", "leave", "finish",
+        "hello", "entering", "progress", "committed", "pause", "interrupted", "stuck", "waiting", "leaving", "left",
+        "failed", "done", "world", "standby", "abort", "pending", "leave", "stay", "finish",
     }  # fmt: skip
 
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from membership_script import Script
 
-from resilin.elastic.deciding import facts, worlds
 from resilin.elastic.failure import Failure
+from resilin.elastic.membership import queries, world_spec
 
 
 def told(rank, kind, message=""):
@@ -38,12 +38,12 @@ GLOO = told(0, "RuntimeError", "[pair.cc:553] Connection closed by peer [127.0.0
 @pytest.mark.parametrize("missing", [LOST, GLOO], ids=["resilin", "gloo"])
 def test_it_is_the_first_failure_with_its_pid_and_what_it_left_behind(missing):
     view = job("n1", failed=[missing]).view
-    first = Failure.from_json(worlds.first_failure(view))
+    first = Failure.from_json(world_spec.first_failure(view))
     assert (first.rank, first.host, first.pid, first.code) == (1, "n1", 42, 0)
     assert first.sentence.startswith(
         f"rank 1 (host n1, pid 42) exited with code 0 while others waited for it ({missing['type']} of rank 0: "
     )
-    assert worlds.unexplained(view), "rank 2 runs, and may have had a reason of its own"
+    assert world_spec.unexplained(view), "rank 2 runs, and may have had a reason of its own"
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_it_is_the_first_failure_with_its_pid_and_what_it_left_behind(missing):
     ids=["another reason", "one of them has another reason", "nobody has ended", "two have ended"],
 )
 def test_it_is_so_only_where_all_failures_are_of_a_peer_that_was_missed(ended, failed, first):
-    assert worlds.first_failure(job(*ended, failed=failed).view)["rank"] == first
+    assert world_spec.first_failure(job(*ended, failed=failed).view)["rank"] == first
 
 
 def test_a_lost_node_may_have_been_it_as_well():
     script = job("n1", failed=[LOST])
     script._lost("n2")
-    assert worlds.first_failure(script.view)["rank"] == 0
-    assert len(facts.failures(script.view)) == 1
+    assert world_spec.first_failure(script.view)["rank"] == 0
+    assert len(queries.failures(script.view)) == 1

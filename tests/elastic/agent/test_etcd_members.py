@@ -3,6 +3,7 @@
 import signal
 import sys
 
+import extent
 import pytest
 from launches import INPLACE
 
@@ -22,7 +23,7 @@ def committed(steps):
     return int(path.read_text()) if path.exists() else 0
 
 
-@pytest.mark.parametrize("leads", [True, False])
+@pytest.mark.parametrize("leads", extent.short([True, False], of=[True]))
 def test_a_member_killed_during_rendezvous_training_and_recovery_changes_nothing(launch, steps, cluster, leads):
     def kill():
         leader = cluster.leader()
@@ -55,6 +56,7 @@ def test_a_member_killed_during_rendezvous_training_and_recovery_changes_nothing
     assert "is gone" not in first.err + second.err
 
 
+@pytest.mark.deep
 def test_without_two_of_three_members_training_goes_on_and_changes_wait(launch, steps, cluster):
     (steps / "hold").touch()
     meeting = ("--rdzv-backend", "etcd", "--rdzv-endpoint", ",".join(cluster.endpoints), "--rdzv-id", "job")

@@ -11,7 +11,7 @@ from membership_script import Script
 from resilin.elastic import failure
 from resilin.elastic.agent.config import Outcome
 from resilin.elastic.agent.reports import Reporter
-from resilin.elastic.agent.telling import Teller
+from resilin.elastic.agent.worker_notifier import WorkerNotifier
 from resilin.elastic.failure import Failure
 from resilin.elastic.records import Generation, GenerationMember
 
@@ -253,7 +253,7 @@ def test_a_node_that_was_asked_to_leave_is_not_told_as_one_that_is_gone(asked, h
     for line in ("job 2", "join a", "join b", "hello all", *(("leave b",) if asked else ())):
         script.do(line)
     stream = io.StringIO()
-    teller = Teller("a", [], Reporter(stream, clock=Ticks()))
+    teller = WorkerNotifier("a", [], Reporter(stream, clock=Ticks()))
     teller.deaths(script.view, "")
     script.do("lost b")
     teller.deaths(script.view, "")

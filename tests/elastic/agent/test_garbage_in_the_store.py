@@ -145,7 +145,7 @@ def test_the_last_roster_stands_and_the_leader_writes_another_one():
         await until(lambda: len(a.view.nodes) == len(b.view.nodes) == 2)
         for value in ROSTERS:
             written = store.put(KEYS.roster, value)
-            await until(lambda: b._followed.revision(KEYS.roster) >= written)  # noqa: B023 - awaited here
+            await until(lambda: b._watch_cache.revision(KEYS.roster) >= written)  # noqa: B023 - awaited here
             assert len(b.view.nodes) == len(a.view.nodes) == 2
             await until(lambda: store.get(KEYS.roster).value not in ROSTERS)
 
@@ -160,14 +160,14 @@ def test_the_leader_puts_back_what_stood_in_a_key(key):
         good = {KEYS.generation: generation(3), KEYS.wanted: Wanted(max_nodes=5)}.get(key)
         if good is not None:
             store.put(key, records.to_bytes(good))
-            await until(lambda: b._followed.revision(key) > 0 and a._followed.revision(key) > 0)
+            await until(lambda: b._watch_cache.revision(key) > 0 and a._watch_cache.revision(key) > 0)
         for value in ANY:
             store.put(key, value)
             await until(lambda: (entry := store.get(key)) is None or entry.value not in ANY)
             found = store.get(key)
             assert (found and found.value) == (good and records.to_bytes(good))
             assert b.view.closed is a.view.closed is None
-        assert b._followed.last(key) == (good and records.to_bytes(good))
+        assert b._watch_cache.last(key) == (good and records.to_bytes(good))
 
     play(scenario)
 
@@ -227,6 +227,7 @@ def standing():
         yield state, ("job", "--endpoint", server.url)
 
 
+@pytest.mark.slow
 def test_every_command_names_the_key_that_holds_garbage(standing, capsys):
     state, place = standing
     keys = [kv.key for kv in state.range("/resilin/")[0]]

@@ -3,6 +3,7 @@
 import re
 import resource
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ pytestmark = pytest.mark.multiproc
 
 def limit_to(pid, most):
     """Let a process have no descriptor beyond those that it has, or `most`; returns what it might have before."""
-    used = max(int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()) + 1
+    used = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    free = next(number for number in count() if number not in used)  # those above that are in use stay so
     before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used if most is None else most, before[1]))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free if most is None else most, before[1]))
     return before[0]
 
 

@@ -7,19 +7,20 @@ import contextlib
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 
+import extent
 import pytest
-from launches import INPLACE, until
+from launches import INPLACE, resilin, until
 
 from resilin.elastic.chaos import judge
 from resilin.elastic.chaos.schedule import Fault, Schedule
-from resilin.launcher import chaos, chaos_report
-from resilin.launcher.chaos_run import Job, run_job
+from resilin.launcher import chaos
+from resilin.launcher.chaos import report
+from resilin.launcher.chaos.run import ChaosJob, run_job
 from resilin.testing.etcd import EtcdCluster
-from resilin.testing.patience import PATIENCE_S
+from resilin.testing.job_secret import SECRET
 
 pytestmark = [pytest.mark.multiproc, pytest.mark.timeout(400)]
 OUTAGE_S = float(os.environ.get("OUTAGE_S", "0"))
@@ -51,7 +52,7 @@ def lose_a_worker(steps, rank):
     assert committed(steps) <= stopped_at + 1, "the world cannot have changed"
 
 
-@pytest.mark.parametrize("how", ["frozen", "killed"])
+@pytest.mark.parametrize("how", extent.short(["frozen", "killed"], of=["killed"]))
 def test_an_outage_of_all_members_of_etcd_delays_changes_and_nothing_else(launch, steps, how):
     (steps / "hold").touch()
     with EtcdCluster(members=3) as cluster:
@@ -79,7 +80,7 @@ def test_an_outage_of_all_members_of_etcd_delays_changes_and_nothing_else(launch
         assert [one.wait() for one in (first, second, third)] == [0, 0, 0]
     assert lasted >= OUTAGE_S
     (back,) = re.findall(r"the store answers again, after (\d+) s", first.err)
-    assert int(back) <= lasted
+    assert int(back) <= lasted + 2  # counted from when the call was made that failed: a little before
     assert (first.err + second.err).count("worker died: ") == 1
 
 
@@ -91,8 +92,7 @@ def test_a_frozen_host_of_the_embedded_store_delays_changes_of_the_others_and_no
     host.until(lambda: "world 1" in host.out)
     first, second = (launch(*flags, *PROGRAM, steps, 10, 0.01) for _ in range(2))
     first.until(lambda: "/3 step" in first.out)
-    drain = [sys.executable, "-m", "resilin.launcher.main", "drain", "frozen", served_by(host)]
-    subprocess.run(drain, check=True, capture_output=True, timeout=PATIENCE_S)
+    assert resilin("drain", "frozen", served_by(host)).returncode == 0
     for one in (first, second):
         one.until(lambda one=one: "/2 step" in one.out)
     ranks = {int(found[-1]): one for one in (first, second) if (found := re.findall(r"rank (\d)/2", one.out))}
@@ -110,8 +110,7 @@ def test_a_frozen_host_of_the_embedded_store_delays_changes_of_the_others_and_no
 
 def served_by(host):
     """The name of the node whose agent `host` is, which holds its process."""
-    command = [sys.executable, "-m", "resilin.launcher.main", "status", "frozen"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    told = resilin("status", "frozen")
     names = re.findall(rf"^node (\S+-{host.process.pid}-\S+) ", told.stdout, re.M)
     assert len(names) == 1, f"status ended with {told.returncode}:\n{told.stdout}\n{told.stderr}"
     return names[0]
@@ -135,14 +134,14 @@ def test_a_node_whose_clock_is_a_day_ahead_is_lost_and_found_like_any_other(tmp_
     ahead.mkdir()
     (ahead / "sitecustomize.py").write_text(SHIFTED)
     flags = ("--nproc-per-node", "1", "--max-restarts", "5")
-    expected = chaos.undisturbed(flags, JOB, 60.0)
+    expected = chaos.undisturbed(flags, JOB, 60.0).fingerprint
     place = ("--rdzv-backend", "file", "--rdzv-endpoint", "{folder}/meeting", "--rdzv-conf", "lease_ttl=1")
     log = ("--event-log", "{folder}/events")
-    job = Job(
+    job = ChaosJob(
         command=("--nnodes", "1:2", *flags, *place, *log, *JOB),
         nodes=2,
         enter=((), ("env", f"PYTHONPATH={ahead}")),
-        variables=(("RESILIN_SECRET", "word"),),
+        variables=(("RESILIN_SECRET", SECRET),),
     )
     faults = (
         Fault(do="kill", rank=1, at="backward", step=6),
@@ -152,7 +151,7 @@ def test_a_node_whose_clock_is_a_day_ahead_is_lost_and_found_like_any_other(tmp_
     folder.mkdir()
     run = run_job(job, Schedule(faults=faults), folder, 60.0)
     found = judge.judge(run, expected)
-    story = "\n".join((*chaos_report.lines(found), *run.said))
+    story = "\n".join((*report.lines(found), *run.said))
     assert found.ok, story
     assert found.attributed, story
     assert len(run.fired) == 2, story

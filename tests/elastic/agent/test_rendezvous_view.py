@@ -8,8 +8,9 @@ import pytest
 
 from resilin.elastic import records
 from resilin.elastic.records import Closed, Generation, GenerationMember, Live, Node, Slot, Wanted
-from resilin.elastic.rendezvous.rendezvous import Options, Rendezvous
-from resilin.errors import RendezvousError, StoreAmbiguous, StoreError, StoreRefused
+from resilin.elastic.rendezvous.options import RendezvousOptions as Options
+from resilin.elastic.rendezvous.rendezvous import Rendezvous
+from resilin.errors import Compacted, RendezvousError, StoreAmbiguous, StoreError, StoreRefused, StoreTimeout
 from resilin.store import MemoryStore
 from resilin.testing.patience import PATIENCE_S
 
@@ -315,6 +316,60 @@ def test_a_leader_that_is_elected_again_before_it_has_heard_of_its_end_leads():
     asyncio.run(scenario())
 
 
+class Unheard(MemoryStore):
+    """Does not answer once, where a prefix in `silent` is to be watched. `on_error`: of the watches that there are."""
+
+    def __init__(self, *silent):
+        super().__init__()
+        self.silent = set(silent)
+        self.on_error = {}
+
+    def watch(self, prefix, on_events, start_revision=None, on_error=None):
+        if prefix in self.silent:
+            self.silent.remove(prefix)
+            raise StoreTimeout("no answer")
+        self.on_error[prefix] = on_error
+        return super().watch(prefix, on_events, start_revision, on_error)
+
+
+def test_a_watch_that_cannot_be_begun_again_at_once_is_begun_when_the_store_answers():
+    async def scenario():
+        changed = asyncio.Event()
+        with Unheard() as store:
+            one = Rendezvous(store, Options(job="job", node_id="a"), changed.set)
+            await one.join(node("a"))
+            store.silent = {KEYS.world}
+            store.on_error[KEYS.world](Compacted("what it has not heard is gone", 1))
+            while store.silent or one.outage is not None:
+                changed.clear()
+                await asyncio.wait_for(changed.wait(), PATIENCE_S)
+            store.put(KEYS.generation, records.to_bytes(generation(1)))
+            while one.view.generation is None:
+                changed.clear()
+                await asyncio.wait_for(changed.wait(), PATIENCE_S)
+            await one.leave()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_hears_of_the_others_though_the_store_did_not_answer_when_it_began_to_follow_them():
+    async def scenario():
+        changed = asyncio.Event()
+        with Unheard(KEYS.nodes) as store:
+            one = Rendezvous(store, Options(job="job", node_id="a"), changed.set)
+            await one.join(node("a"))
+            while store.silent or one.view.leader() != "a":
+                changed.clear()
+                await asyncio.wait_for(changed.wait(), PATIENCE_S)
+            store.put(f"{KEYS.nodes}b", records.to_bytes(node("b")), store.lease(60))
+            while one.view.node("b") is None:
+                changed.clear()
+                await asyncio.wait_for(changed.wait(), PATIENCE_S)
+            await one.leave()
+
+    asyncio.run(scenario())
+
+
 def test_an_answer_that_was_read_before_a_deletion_and_comes_after_it_brings_nothing_back():
     async def scenario(store, open_, until):
         one = await open_("a")
@@ -396,11 +451,11 @@ def test_a_store_that_refuses_a_call_is_no_outage():
     class Full(MemoryStore):
         refused = 0
 
-        def put(self, key, value, lease=None):
-            if len(value) > 500:
+        def txn(self, compare, then, orelse=()):
+            if any(len(op.value) > 500 for op in then):
                 self.refused += 1
                 raise StoreError("Put: trying to send a message larger than max (RESOURCE_EXHAUSTED)")
-            return super().put(key, value, lease)
+            return super().txn(compare, then, orelse)
 
     async def scenario():
         changed = asyncio.Event()
@@ -441,10 +496,10 @@ def test_what_people_asked_for_makes_the_view_and_who_watches_is_known():
 
 def test_a_store_that_takes_no_steps_is_no_reason_to_give_up():
     class Confined(MemoryStore):
-        def put(self, key, value, lease=None):
-            if key.startswith(records.live_prefix("job")):
+        def txn(self, compare, then, orelse=()):
+            if any(op.key.startswith(records.live_prefix("job")) and op.kind == "put" for op in then):
                 raise StoreRefused("permission denied")
-            return super().put(key, value, lease)
+            return super().txn(compare, then, orelse)
 
     async def scenario():
         with Confined() as store:

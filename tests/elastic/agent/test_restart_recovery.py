@@ -214,7 +214,8 @@ time.sleep(float(sys.argv[1]))
 def test_sigkill_of_the_launcher_leaves_no_process_behind(launch, script, tmp_path):
     run = launch("--standalone", "--nproc-per-node", 2, script(LEAVES_CHILDREN), 1000, MARK=f"mark-{tmp_path}")
     run.until(lambda: run.out.count("up") == 2)
-    assert len(processes_with(f"mark-{tmp_path}")) >= 8  # launcher, spawner, two workers, four children
+    # launcher, spawner, two workers, four children; the kernel shows an environment a moment after the start
+    until(lambda: len(processes_with(f"mark-{tmp_path}")) >= 8)
     run.signal(signal.SIGKILL)
     until(lambda: not processes_with(f"mark-{tmp_path}"))
 

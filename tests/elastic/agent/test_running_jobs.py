@@ -9,20 +9,25 @@ import subprocess
 import sys
 from pathlib import Path
 
+import extent
 import pytest
-from launches import INPLACE, until
+from launches import COMMAND_S, INPLACE, resilin, until
 
 from resilin.elastic import records
 from resilin.launcher import local
 from resilin.testing.etcd import EtcdCluster
+from resilin.testing.job_secret import SECRET
 from resilin.testing.patience import PATIENCE_S
 
 pytestmark = pytest.mark.multiproc
 
 
-def resilin(*args):
-    command = [sys.executable, "-m", "resilin.launcher.main", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+BACKENDS = ("embedded", "etcd", "file")
+
+
+def short_in(backend):
+    """All backends, of which a short run has one; the stores themselves pass one suite (tests/store)."""
+    return pytest.mark.parametrize("meeting", extent.short(BACKENDS, of=[backend]), indirect=True)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +36,7 @@ def etcd():
         yield cluster.endpoints[0].removeprefix("http://")
 
 
-@pytest.fixture(params=["embedded", "etcd", "file"])
+@pytest.fixture
 def meeting(request, tmp_path, free_port):
     """Flags that make agents meet, and the job's name and store for `resilin`."""
     place = {
@@ -102,7 +107,7 @@ from resilin.launcher.elastic_run import main
 class Impatient(socket.socket):
     def bind(self, path):
         super().bind(path)
-        if str(path).endswith(".sock"):
+        if "resilin" in str(path):
             os.kill(os.getpid(), signal.SIGTERM)
 
 local.socket.socket = Impatient
@@ -115,7 +120,7 @@ def test_an_agent_that_is_asked_to_go_as_it_begins_to_listen_leaves_no_socket(sc
     process = subprocess.Popen([sys.executable, str(program)], stderr=subprocess.PIPE, text=True)
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGTERM, said
-    assert not [path for folder in local.folders() for path in folder.glob(f"{process.pid}-*.sock")]
+    assert not [path for folder in local.folders() for path in folder.glob(f"*{process.pid}-*")]
 
 
 def agent_of(job):
@@ -152,6 +157,7 @@ def test_a_socket_serves_the_keys_of_its_job_alone(launch, script, tmp_path):
         client.close()
 
 
+@short_in("file")
 def test_a_drained_node_gives_up_its_workers_without_loss_and_takes_part_again_when_asked(launch, steps, meeting):
     flags, job = meeting
     (steps / "hold").touch()
@@ -177,6 +183,7 @@ def test_a_drained_node_gives_up_its_workers_without_loss_and_takes_part_again_w
         assert "is gone" not in one.err
 
 
+@short_in("etcd")
 def test_a_job_is_scaled_down_and_up_again(launch, steps, meeting):
     flags, job = meeting
     (steps / "hold").touch()
@@ -205,8 +212,8 @@ def test_a_plain_program_restarts_without_the_drained_host(launch, script, tmp_p
         "time.sleep(1000 if size == '2' else 0)\n"
     )
     flags = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", tmp_path.name)
-    first = launch(*flags, program, RESILIN_SECRET="word")
-    second = launch(*flags, program, RESILIN_SECRET="word")
+    first = launch(*flags, program, RESILIN_SECRET=SECRET)
+    second = launch(*flags, program, RESILIN_SECRET=SECRET)
     until(lambda: "1 of 2" in first.out + second.out)
     newest = list(running((tmp_path.name,)))[-1]
     drained.touch()
@@ -215,25 +222,23 @@ def test_a_plain_program_restarts_without_the_drained_host(launch, script, tmp_p
     assert sorted((first.out + second.out).splitlines()) == ["0 of 1", "0 of 2", "1 of 2"]
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_what_cannot_be_asked_is_one_error_and_changes_nothing(launch, script, tmp_path, free_port):
+    mistakes = [
         (("scale", "{}", "many"), "expected a number of nodes or MIN:MAX"),
         (("scale", "{}", "3:2"), "1 <= MIN <= MAX"),
         (("drain", "{}", "nobody"), "'nobody' is no node of job"),
         (("drain", "{}", "nobody", "--undo"), "'nobody' is not drained"),
         (("status", "", "--endpoint", "localhost:1"), "expected the job's name, too"),
-    ],
-)
-def test_what_cannot_be_asked_is_one_error_and_changes_nothing(launch, script, tmp_path, free_port, words, says):
+    ]
     flags = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", tmp_path.name)
     one = launch(*flags, script("import time; time.sleep(1000)"))
-    one.until(lambda: running((tmp_path.name,)))
-    told = resilin(*(word.format(tmp_path.name) for word in words))
-    assert (told.returncode, len(told.stderr.splitlines())) == (2, 1), told.stderr
-    assert says in told.stderr
-    body = json.loads(resilin("status", tmp_path.name, "--json").stdout)
-    assert body["wanted"] == {"min_nodes": 0, "max_nodes": 0, "drained": []}
+    one.until(lambda: running((tmp_path.name,)), every_s=COMMAND_S)
+    for words, says in mistakes:
+        told = resilin(*(word.format(tmp_path.name) for word in words))
+        assert (told.returncode, len(told.stderr.splitlines())) == (2, 1), (words, told.stderr)
+        assert says in told.stderr, words
+        body = json.loads(resilin("status", tmp_path.name, "--json").stdout)
+        assert body["wanted"] == {"min_nodes": 0, "max_nodes": 0, "drained": []}, words
 
 
 def test_a_drained_node_keeps_no_process(launch, script, tmp_path, free_port):
@@ -250,9 +255,9 @@ def test_a_drained_node_keeps_no_process(launch, script, tmp_path, free_port):
         "train(state)\n"
     )
     flags = ("--nnodes", "1:2", "--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", tmp_path.name)
-    runs = [launch(*flags, "--max-restarts", 2, program, RESILIN_SECRET="word") for _ in range(2)]
+    runs = [launch(*flags, "--max-restarts", 2, program, RESILIN_SECRET=SECRET) for _ in range(2)]
     two = lambda: resilin("status", tmp_path.name).stdout.count(", ready, pid ") == 2  # noqa: E731
-    runs[0].until(two)
+    runs[0].until(two, every_s=COMMAND_S)
     newest = list(running((tmp_path.name,)))[-1]
     (agent,) = [run for run in runs if f"-{run.process.pid}-" in newest]
     agent.until(lambda: len(children(spawner(agent.process.pid))) == 2)  # a worker, and a spare

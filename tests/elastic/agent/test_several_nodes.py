@@ -4,6 +4,7 @@ import re
 import signal
 import sys
 
+import extent
 import pytest
 from launches import INPLACE
 
@@ -20,6 +21,14 @@ if os.environ["WORLD_SIZE"] != sys.argv[1]:
 """
 
 
+BACKENDS = ("embedded", "etcd", "file")
+
+
+def short_in(backend):
+    """All backends, of which a short run has one; the stores themselves pass one suite (tests/store)."""
+    return pytest.mark.parametrize("meeting", extent.short(BACKENDS, of=[backend]), indirect=True)
+
+
 @pytest.fixture(scope="module")
 def etcd():
     """A real etcd; its absence is an error."""
@@ -27,7 +36,7 @@ def etcd():
         yield cluster.endpoints[0]
 
 
-@pytest.fixture(params=["embedded", "etcd", "file"])
+@pytest.fixture
 def meeting(request, tmp_path, free_port):
     """Flags that make agents meet."""
     endpoint = {
@@ -54,6 +63,7 @@ def two_in_turn(launch, steps, meeting):
     return first, second
 
 
+@short_in("etcd")
 def test_two_nodes_form_one_world(launch, script, meeting):
     program = script(PLACE)
     runs = [launch("--nnodes", 2, "--nproc-per-node", 2, *meeting, program, 4) for _ in range(2)]
@@ -62,6 +72,7 @@ def test_two_nodes_form_one_world(launch, script, meeting):
     assert places == ["0 4 0 1", "1 4 0 1", "2 4 1 1", "3 4 1 1"]
 
 
+@short_in("file")
 def test_a_plain_program_is_restarted_in_the_larger_world_when_a_node_joins(launch, script, meeting):
     program = script(PLACE)
     first = launch("--nnodes", "1:2", *meeting, program, 2)
@@ -72,6 +83,7 @@ def test_a_plain_program_is_restarted_in_the_larger_world_when_a_node_joins(laun
     assert second.out.splitlines() == ["1 2 1 2"]
 
 
+@short_in("embedded")
 def test_survivors_go_on_in_place_when_a_node_joins_and_is_lost(launch, steps, meeting):
     first, second = two_in_turn(launch, steps, meeting)
     second.signal(signal.SIGKILL)
@@ -97,6 +109,7 @@ def test_a_survivor_whose_agent_hears_late_of_a_death_and_of_the_replacement_wai
     assert (first.err + second.err).count("worker died: ") == 1
 
 
+@short_in("etcd")
 def test_a_node_that_leaves_gracefully_costs_no_step(launch, steps, meeting):
     first, second = two_in_turn(launch, steps, meeting)
     second.signal(signal.SIGTERM)
@@ -120,21 +133,26 @@ def test_the_last_node_ends_well_when_the_one_that_served_the_store_has_left(lau
     assert "it ends here, though the store could not be told" in second.err
 
 
-def test_a_host_that_begins_anew_with_an_empty_store_is_not_the_one_before(launch, steps, free_port, tmp_path):
+def test_a_host_that_begins_anew_with_an_empty_store_takes_part_in_what_the_survivor_goes_on_with(
+    launch, steps, free_port
+):
     meeting = ("--rdzv-endpoint", f"localhost:{free_port}", "--rdzv-id", "anew", "--rdzv-conf", "lease_ttl=2")
     first, second = two_in_turn(launch, steps, meeting)
     first.signal(signal.SIGKILL)
     first.process.wait()
-    fresh = tmp_path / "fresh"  # its first generation has the number of an old one
-    fresh.mkdir()
-    anew = launch("--nnodes", "1:2", *meeting, *inplace(fresh, 10000))
-    assert second.wait() == 4, second.err
-    assert re.search(r"generation 2 was the last one here, and the store has (none|\d+)", second.err)
-    assert "the store has lost its data" in second.err
-    before = committed(fresh)
-    anew.until(lambda: committed(fresh) > before + 5)
+    anew = launch("--nnodes", "1:2", *meeting, *inplace(steps, 10))
+    for one in (second, anew):
+        one.until(lambda one=one: re.search(r"world \d{3,4} rank \d/2", one.out))
+    (steps / "hold").unlink()
+    assert [second.wait(), anew.wait()] == [0, 0], second.err
+    assert "had lost the records of this job: they are put back, and it goes on" in second.err
+    assert re.search(r"generation \d{3,4}: 1 worker \(was 2\), rank 1 goes on as rank 0", second.err), (
+        "the same process"
+    )
+    assert "worker died" not in second.err
 
 
+@short_in("file")
 def test_nodes_that_were_started_with_other_limits_say_so(launch, script, meeting):
     program = script(PLACE)
     runs = [launch("--nnodes", 2, "--max-restarts", count, *meeting, program, 2) for count in (0, 3)]
@@ -156,11 +174,7 @@ def test_who_serves_the_store_says_that_it_gave_up_before_it_waits_for_the_other
     assert [host.wait(), other.wait()] == [4, 128 + signal.SIGTERM]
 
 
-def committed(steps):
-    path = steps / "committed"
-    return int(path.read_text()) if path.exists() else 0
-
-
+@short_in("embedded")
 def test_workers_of_all_nodes_restart_when_one_fails(launch, script, meeting):
     program = script(
         "import os, sys, time\n"
@@ -174,6 +188,7 @@ def test_workers_of_all_nodes_restart_when_one_fails(launch, script, meeting):
     assert lines - {"0 0"} == {"0 1", "1 0", "1 1"}, "rank 0 may be stopped before it says its first word"
 
 
+@short_in("etcd")
 def test_every_node_reports_the_rank_that_failed_for_good(launch, script, meeting):
     program = script("import os, sys, time\nsys.exit(7) if os.environ['RANK'] == '1' else time.sleep(1000)\n")
     runs = [launch("--nnodes", 2, *meeting, program) for _ in range(2)]
@@ -183,12 +198,14 @@ def test_every_node_reports_the_rank_that_failed_for_good(launch, script, meetin
         assert "exited with code 7" in run.err
 
 
+@short_in("file")
 def test_a_name_can_be_used_again(launch, script, meeting):
     program = script("pass")
     assert launch("--nnodes", 1, *meeting, program).wait() == 0
     assert launch("--nnodes", 1, *meeting, program).wait() == 0
 
 
+@short_in("embedded")
 def test_an_exception_with_a_huge_message_ends_every_node_with_its_report(launch, script, meeting):
     program = script(
         "import json, os, sys, time\n"

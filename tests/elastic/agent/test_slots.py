@@ -4,13 +4,14 @@ import asyncio
 import errno
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
 from resilin.elastic import control
-from resilin.elastic.agent import placing, slots
-from resilin.elastic.agent.choice import Choice
+from resilin.elastic.agent import assignment, slots
 from resilin.elastic.agent.slots import LocalSlot, Owner
+from resilin.elastic.agent.stream_selection import StreamSelection
 from resilin.elastic.agent.streams import Plan
 from resilin.elastic.records import Generation, GenerationMember
 from resilin.elastic.spawn.program import Program
@@ -93,7 +94,7 @@ def test_who_is_killed_before_it_takes_up_its_new_rank_has_the_one_that_people_k
     async def story(slot, process):
         process.say(control.Progress(generation=1, step=7))
         for new in (moved(2, rank=1), moved(3, rank=0)):
-            placing.place(new, [slot], new.members)
+            assignment.place(new, [slot], new.members)
         assert slot.known_as == (2, 1)
         await process.end(-signal.SIGKILL)
 
@@ -103,11 +104,55 @@ def test_who_is_killed_before_it_takes_up_its_new_rank_has_the_one_that_people_k
     assert (failure.rank, failure.generation, failure.became) == (2, 1, 0)
 
 
+def test_its_record_says_which_parts_of_divided_state_it_has_since_it_took_up_its_world(play):
+    async def story(slot, process):
+        process.say(control.Progress(generation=1, step=7))
+        assert (slot.record.has_state, slot.record.parts, slot.record.parts_in) == (True, (), 0), "it has everything"
+        process.say(control.Progress(generation=2, step=7, parts=(0, 2), parts_of=4))
+        process.say(control.Progress(generation=2, step=8))
+        assert (slot.record.parts, slot.record.parts_in, slot.record.parts_of) == ((0, 2), 2, 4)
+        process.say(control.Progress(generation=3, step=8, parts=(0,), parts_of=1))
+        assert (slot.record.parts, slot.record.parts_in, slot.record.parts_of) == ((0,), 3, 1)
+        await process.end(-signal.SIGKILL)
+
+    play(story)
+
+
+def test_its_record_says_of_which_world_its_state_is_when_it_was_left_out_of_later_ones(play):
+    async def story(slot, process):
+        elsewhere = Generation(
+            number=2, kind="inplace", members=(GenerationMember("b", 0, 1, 0),), nodes=("b",), master_addr="",
+            master_port=1, restarts_used=0, reason="",
+        )  # fmt: skip
+        assignment.place(elsewhere, (slot,), ())
+        assert slot.record.left_out_after == 0, "it has no state"
+        process.say(control.Progress(generation=1, step=7))
+        assert slot.record.left_out_after == 1
+        process.say(control.Progress(generation=2, step=9))
+        assert slot.record.left_out_after == 0
+        assignment.place(replace(elsewhere, number=4), (slot,), ())
+        process.say(control.Progress(generation=3, step=9))
+        assert slot.record.left_out_after == 3, "it took up its world late, when the newest was agreed on"
+        await process.end(-signal.SIGKILL)
+
+    play(story)
+
+
+def test_who_asks_to_leave_once_more_is_answered_once_more(play):
+    async def story(slot, process):
+        slot.stays = True
+        process.say(control.Leaving(reason="SIGTERM"))
+        assert not slot.stays
+        await process.end(-signal.SIGKILL)
+
+    play(story)
+
+
 def test_who_is_killed_after_it_took_up_its_new_rank_has_that_one(play):
     async def story(slot, process):
         process.say(control.Progress(generation=1, step=7))
         for new in (moved(2, rank=1), moved(3, rank=0)):
-            placing.place(new, [slot], new.members)
+            assignment.place(new, [slot], new.members)
         process.say(control.Progress(generation=2, step=7))  # said before it heard of the third
         assert slot.known_as == (1, 2)
         process.say(control.Progress(generation=3, step=8))
@@ -119,7 +164,7 @@ def test_who_is_killed_after_it_took_up_its_new_rank_has_that_one(play):
 
 def test_who_dies_before_its_first_step_has_the_rank_it_was_given_last(play):
     async def story(slot, process):
-        placing.place(moved(2, rank=0), [slot], moved(2, rank=0).members)
+        assignment.place(moved(2, rank=0), [slot], moved(2, rank=0).members)
         await process.end(1)
 
     failure = play(story).failure
@@ -129,7 +174,7 @@ def test_who_dies_before_its_first_step_has_the_rank_it_was_given_last(play):
 def test_lines_have_the_rank_that_people_know_before_them(play):
     async def story(slot, process):
         process.say(control.Progress(generation=1, step=7))
-        placing.place(moved(2, rank=1), [slot], moved(2, rank=1).members)
+        assignment.place(moved(2, rank=1), [slot], moved(2, rank=1).members)
         shown.append(slot.who())
         process.say(control.Progress(generation=2, step=7))
         shown.append(slot.who())
@@ -165,7 +210,7 @@ def test_a_worker_for_which_no_descriptor_is_left_starts_when_there_is_one(tmp_p
             host="box",
             role="default",
             program=Program(command=("x",), argv=("x",)),
-            plan=ScarceToo(base=tmp_path, keep=False, redirects=Choice(default=3)),
+            plan=ScarceToo(base=tmp_path, keep=False, redirects=StreamSelection(default=3)),
             supervisor=starts,
             inherited={},
             on_message=lambda slot, message: None,

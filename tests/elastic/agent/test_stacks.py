@@ -62,7 +62,12 @@ def written(*files):
 
 
 OURS = "/x/resilin"
-CALL = (f"{OURS}/dist/backends/shm.py", f"{OURS}/dist/api.py", f"{OURS}/dist/calls.py", "/home/train.py")
+CALL = (
+    f"{OURS}/distributed/backends/shm/collectives.py",
+    f"{OURS}/distributed/api/collectives.py",
+    f"{OURS}/distributed/group/collective_queue.py",
+    "/home/train.py",
+)
 
 
 @pytest.mark.parametrize(
@@ -70,10 +75,13 @@ CALL = (f"{OURS}/dist/backends/shm.py", f"{OURS}/dist/api.py", f"{OURS}/dist/cal
     [
         (CALL, False),
         ((f"{OURS}/_base/clock.py", *CALL), False),
-        (("/usr/lib/python3.11/threading.py", f"{OURS}/dist/work.py", *CALL), False),
+        (("/usr/lib/python3.11/threading.py", f"{OURS}/distributed/work/work.py", *CALL), False),
         (("/home/train.py", *CALL), True),
-        (("/usr/lib/python3.11/threading.py", "/home/hooks.py", f"{OURS}/dist/phases.py", *CALL), True),
-        (("/home/hooks.py", f"{OURS}/dist/messages.py", "/home/train.py"), True),
+        (
+            ("/usr/lib/python3.11/threading.py", "/home/hooks.py", f"{OURS}/distributed/wire/call_phases.py", *CALL),
+            True,
+        ),
+        (("/home/hooks.py", f"{OURS}/distributed/group/p2p_transport.py", "/home/train.py"), True),
         (("/home/train.py",), False),
         ((f"{OURS}/nn/modules/linear.py", "/home/train.py"), False),
         ((), False),

@@ -13,16 +13,16 @@ from membership_script import Script
 
 from resilin.elastic.agent.agent import Agent
 from resilin.elastic.agent.config import AgentConfig
+from resilin.elastic.agent.process_supervisor import Supervisor
 from resilin.elastic.agent.reports import Reporter
 from resilin.elastic.agent.streams import Plan
-from resilin.elastic.agent.supervise import Supervisor
-from resilin.elastic.agent.waiting import Waiting
-from resilin.elastic.deciding import facts, membership
-from resilin.elastic.deciding.view import Config, Situation
-from resilin.elastic.rendezvous.errands import Outage
+from resilin.elastic.agent.wait_limits import WaitLimits
+from resilin.elastic.membership import decision, queries
+from resilin.elastic.membership.view import Config, Situation
+from resilin.elastic.rendezvous.retry_queue import Outage
 from resilin.elastic.spawn import environment
 from resilin.elastic.spawn.program import Program
-from resilin.elastic.spawn.spawning import SpawnerProcess
+from resilin.elastic.spawn.spawner_client import SpawnerProcess
 from resilin.errors import StoreTimeout
 from resilin.store import MemoryStore
 from resilin.testing.patience import PATIENCE_S
@@ -49,27 +49,19 @@ class Leaky(MemoryStore):
         if self.away:
             raise StoreTimeout("the store did not answer (planned)")
 
-    def get(self, key):
+    def txn(self, *args):
         self._check()
-        return super().get(key)
-
-    def put(self, *args):
-        self._check()
-        return super().put(*args)
+        return super().txn(*args)
 
     def lease(self, *args):
         self._check()
         return super().lease(*args)
 
-    def range(self, *args):
-        self._check()
-        return super().range(*args)
-
 
 def agent(folder, program, store, process, stream, **changes):
     command = (sys.executable, str(program), str(folder))
     known = {
-        "job": environment.Job(name="job"),
+        "job": environment.JobEnvironment(name="job"),
         "membership": Config(min_nodes=1, max_nodes=1, max_restarts=0),
         "program": Program(command=command, argv=command[1:]),
         "plan": Plan(base=folder, keep=False),
@@ -180,7 +172,7 @@ def test_an_outage_is_two_lines_of_the_launchers_own(tmp_path, script, caplog):
 
 def waiting(told, **changes):
     known = {"join_timeout_s": 7.0, "outage_timeout_s": 60.0, "min_nodes": 2, "meeting": "here:1"}
-    return Waiting(told.append, **known | changes)
+    return WaitLimits(told.append, **known | changes)
 
 
 def test_who_gives_up_a_store_that_one_node_served_says_why_and_what_to_do():
@@ -224,6 +216,17 @@ def test_an_outage_is_borne_for_ever_by_a_plain_program_and_for_a_while_where_a_
     assert (end, outcome.code) == (312.0, 3)
 
 
+def test_a_world_that_workers_have_lost_is_a_change_that_is_needed_though_no_record_says_so():
+    one, away = waiting([]), Outage(since=10.0, error="planned")
+    steady = Situation(action="steady", reason="all members are well")
+    lost = "rank 1 lost its world (rank 0 died)"
+    assert one.patience(steady, None, 9.5, 10.1, lost) is None
+    end, outcome = one.patience(steady, away, 9.5, 15.0, lost)
+    assert (end, outcome.code) == (70.1, 3), "from when it was lost, not from when the store was found to be away"
+    assert outcome.reason.startswith(f"gave up after 60 s: the store does not answer, and {lost}")
+    assert one.patience(steady, away, 9.5, 20.0)[0] == 310.0, "a later world is well"
+
+
 def test_too_few_nodes_are_waited_for_from_when_they_were_missed_first():
     one = waiting([])
     wait = Situation(action="wait", reason="1 of at least 2 nodes are there")
@@ -238,12 +241,12 @@ def test_a_replacement_that_a_silent_store_keeps_out_does_not_stand_by():
     script = Script()
     for line in ("job 1:1 restarts 3 shards 2", "join a slots 3", "hello all"):
         script.do(line)
-    (spare,) = facts.standing_by(script.view)
+    (spare,) = queries.standing_by(script.view)
     assert spare.slot == 2
     script._die("a/1", "external")  # nobody decides anything
     script._replace("a/1")
     script._hello("a/1")
-    assert facts.standing_by(script.view) == (), "there is a place for both, which only the store could say"
+    assert queries.standing_by(script.view) == (), "there is a place for both, which only the store could say"
 
 
 @pytest.mark.parametrize(
@@ -264,10 +267,10 @@ def test_a_job_ends_without_the_store_only_where_nobody_else_has_a_part_in_it(st
     for line in ("job 1:2", *story):
         script.do(line)
     view, config = script.seen()
-    assert facts.ends_alone(view, who) is alone
+    assert queries.ends_alone(view, who) is alone
     told: list[str] = []
     one, away = waiting(told), Outage(since=10.0, error="planned")
-    situation = membership.assess(view, config, script.now)
+    situation = decision.assess(view, config, script.now)
     assert one.alone(view, situation, None, who, 100.0) == (None, None), "the store is there: it says when"
     if not alone:
         assert one.alone(view, situation, away, who, 100.0) == (None, None)
@@ -284,5 +287,5 @@ def test_nobody_ends_alone_while_a_worker_is_not_done():
     for line in ("job 1:1", "join a slots 2", "hello all", "done a/0"):
         script.do(line)
     view, config = script.seen()
-    situation = membership.assess(view, config, script.now)
+    situation = decision.assess(view, config, script.now)
     assert waiting([]).alone(view, situation, Outage(since=0.0, error="x"), "a", 99.0) == (None, None)

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from resilin._base.flight_record import Call, State
+from resilin._base.flight_record import Call, CallState
 from resilin.elastic.agent import stragglers
 from resilin.elastic.agent.stragglers import LOOKS, Looked, Stragglers, from_json, slow, slow_prefix, tempo
-from resilin.elastic.hangs import looking
+from resilin.elastic.hangs import process_probe
 from resilin.errors import RendezvousError
 from resilin.testing.clock import FakeClock
 
@@ -20,7 +20,7 @@ def calls(work_s, slowest_s, count=50, group="world", key=1):
         begin = number * (slowest_s + 0.001)
         made.append(
             Call(
-                state=State.DONE, group=group, key=key, generation=1, rank=0, size=4, sequence=number,
+                state=CallState.DONE, group=group, key=key, generation=1, rank=0, size=4, sequence=number,
                 what="all_reduce", dtype="", shape=(), op="", root=-1, line="", made=begin + work_s,
                 started=begin + work_s, ended=begin + slowest_s + 0.001,
             )
@@ -102,7 +102,7 @@ def looks(tmp_path, monkeypatch):
     """`looks(count)`: two agents look so often; rank 1, of agent b, is slow. What was said, and the store's keys."""
     monkeypatch.setattr(stragglers, "tempo", lambda made, host, pid: replace(made[0], host=host, pid=pid))
     times = marks(0.1, 0.3)
-    monkeypatch.setattr(looking, "calls", lambda folder, pid: looking.Calls((times[pid],)))
+    monkeypatch.setattr(process_probe, "calls", lambda folder, pid: process_probe.Calls((times[pid],)))
     store, said, clock = Aside(), [], FakeClock()
     agents = [
         Stragglers("job", node, node, store, lambda text, node=node: said.append((node, text)), clock)

@@ -1,11 +1,11 @@
 """What another user of the machine can do to a running job by its store: nothing; and what a crowd of strangers can."""
 
-import os
 import re
 import resource
 import subprocess
 import sys
 
+import other_user
 import pytest
 from launches import INPLACE
 
@@ -13,13 +13,13 @@ from resilin.testing.patience import PATIENCE_S
 
 pytestmark = pytest.mark.multiproc
 
-NOBODY = 65534
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+NOBODY = other_user.UID
+needs_root = other_user.needs_root
 
 # the commands of another user: each is told what is the matter, and changes nothing
 COMMANDS = f"""
 import codecs, os, sys
-from resilin.launcher import arguments, exit_codes, hosting, main, plan, programs
+from resilin.launcher import arguments, exit_codes, main, plan, programs, store_bootstrap
 from resilin import store
 from resilin.store.server import StoreServer
 with store.MemoryStore() as state, StoreServer(state) as server:
@@ -34,7 +34,8 @@ for command in (["status"], ["top", "--once"], ["scale", "1"], ["drain", "box"])
 flags = ["--nnodes=1:2", "--rdzv-backend=embedded", "--rdzv-endpoint", place, "--rdzv-id", job, "--no-python", "true"]
 args = arguments.parse(flags)
 what = plan.make(args, programs.of(args))
-print("join", exit_codes.guarded("elastic-run", lambda: hosting.open_store(what.meeting, what.job.secret)), flush=True)
+join = lambda: store_bootstrap.open_store(what.meeting, what.job.secret)
+print("join", exit_codes.guarded("elastic-run", join), flush=True)
 """
 
 # many connections: idle ones, ones that stop amid the first words, ones that say them and no more

@@ -6,10 +6,10 @@ from resilin.elastic.chaos import judge
 from resilin.elastic.chaos.judge import Run
 from resilin.elastic.chaos.records import Fired, Result
 from resilin.elastic.chaos.schedule import Fault, Schedule
-from resilin.elastic.ledger import Verdict
-from resilin.launcher import chaos_report
+from resilin.elastic.ledger import LedgerVerdict
+from resilin.launcher.chaos import report
 
-GOOD = Verdict(1, {0: 4}, 0, ())
+GOOD = LedgerVerdict(1, {0: 4}, 0, ())
 
 
 def fired(number, pid, rank=1, node=0):
@@ -82,7 +82,7 @@ def test_a_hang_that_only_the_groups_timeout_has_ended_is_not_named_and_counted_
     assert verdicts(told) == [(True, False)]
     found = judge.judge(told, "a")
     assert not found.attributed
-    assert chaos_report.lines(found)[1].startswith(f"  {hang}: NOT NAMED, only its group's timeout has ended it: elas")
+    assert report.lines(found)[1].startswith(f"  {hang}: NOT NAMED, only its group's timeout has ended it: elas")
     row = judge.tally([judge.as_json(found)])[f"{do} worker"]
     assert (row.reports, row.rank_named, row.cause_named, row.timed_out) == (1, 1, 0, 1)
 
@@ -117,7 +117,7 @@ def test_a_run_is_good_when_it_ended_with_the_expected_bits_and_a_whole_ledger()
     assert not judge.judge(run(DIED, **good, ends=("a", "b")), None).ok
     assert not judge.judge(run(DIED, **good, codes=(1,)), "a").ok
     assert not judge.judge(run(DIED, **good, codes=(None,)), "a").ok
-    broken = Verdict(1, {0: 4}, 0, ("lost",))
+    broken = LedgerVerdict(1, {0: 4}, 0, ("lost",))
     assert not judge.judge(run(DIED, **good, counted=broken), "a").ok
 
 

@@ -39,6 +39,46 @@ def test_what_needs_a_change_of_the_world_gets_one():
             assert faults[0].step <= last.step
 
 
+def test_some_are_asked_to_leave_at_the_moment_at_which_another_one_is_killed():
+    drawn = [schedule.draw(seed, SETUP).faults for seed in range(300)]
+    both = [faults for faults in drawn if faults[0].do == "term" and len(faults) == 2]
+    same = [faults for faults in both if faults[1].do == "kill" and faults[1].at == faults[0].at]
+    assert len(same) >= 10
+    for asked, killed in same:
+        assert (asked.step, asked.nth) == (killed.step, killed.nth) or asked.rank == killed.rank
+
+
+def test_some_cuts_are_long_enough_to_be_noticed_before_they_end():
+    setup = Setup(workers=2, nodes=2, steps=60, link=True)
+    lasting = [fault.for_s for seed in range(300) for fault in schedule.draw(seed, setup, [("cut", "link")]).faults]
+    assert min(lasting) < 2 < 15 < max(lasting) <= 30
+
+
+def test_faults_are_drawn_for_moments_that_the_program_has_and_at_steps_at_which_they_come():
+    """It saves at steps 5 and 10 of 60, in two pieces, has no backward, and writes no ledger."""
+    moments = {"commit": (57, 58, 59, 60), "collective": (60,) * 4, "saving": (5, 5, 10, 10), "backward": (1,)}
+    setup = Setup(workers=2, nodes=2, steps=60, moments=moments)
+    drawn = [fault for seed in range(400) for fault in schedule.draw(seed, setup).faults]
+    assert {fault.at for fault in drawn} == {"commit", "collective", "saving", "state", "rendezvous"}
+    assert max(fault.step for fault in drawn) == 40
+    for fault in drawn:
+        assert fault.step >= (1 if fault.at == "collective" else 2)
+        if fault.at == "saving":
+            assert sum(step >= fault.step for step in moments["saving"]) > fault.nth
+    assert {fault.at for fault in drawn if fault.do == "disk-full"} == {"saving"}
+
+
+def test_what_a_program_has_no_moment_for_is_not_among_the_ways():
+    setup = Setup(workers=2, steps=60, moments={"commit": (59, 60)})
+    assert ("disk-full", "worker") not in setup.ways()
+    assert ("disk-full", "worker") in SETUP.ways()
+    assert {fault.at for seed in range(99) for fault in schedule.draw(seed, setup).faults} == {
+        "commit",
+        "state",
+        "rendezvous",
+    }
+
+
 @pytest.mark.parametrize("name", ["one.json", "one.toml"])
 def test_a_schedule_that_was_written_is_read_back(tmp_path, name):
     path = tmp_path / name

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from resilin.elastic.deciding import poison
-from resilin.elastic.deciding.view import Config
+from resilin.elastic.membership import repeated_failures
+from resilin.elastic.membership.view import Config
 from resilin.testing.simulation.invariants import Invariants
 from resilin.testing.simulation.network import Network
 from resilin.testing.simulation.nodes import Setting, SimNode
@@ -97,8 +97,10 @@ def test_data_that_strike_one_rank_at_a_time_end_the_job_when_they_have_struck_t
 
 
 def test_blaming_the_step_where_a_node_is_broken_is_caught(play, monkeypatch):
-    blame = poison.Judgement(verdict="step 3 has failed 3 times in a row")
-    honest = poison.judge
-    monkeypatch.setattr(poison, "judge", lambda *args: blame if honest(*args).suspect else poison.Judgement())
+    blame = repeated_failures.Judgement(verdict="step 3 has failed 3 times in a row")
+    honest = repeated_failures.judge
+    monkeypatch.setattr(
+        repeated_failures, "judge", lambda *args: blame if honest(*args).suspect else repeated_failures.Judgement()
+    )
     with pytest.raises(Broken, match="step 3 is blamed, which failed on n1 alone, while there are n"):
         play(3, lambda node, _: node == "n1")

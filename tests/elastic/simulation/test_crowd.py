@@ -35,6 +35,7 @@ def large(in_place):
     return costs(200, in_place)
 
 
+@pytest.mark.slow
 def test_messages_of_a_change_grow_no_faster_than_the_number_of_nodes(small, large, in_place):
     slack = 1.05 if in_place else 1.6  # how many rosters tell of all that ends and starts is a matter of chance
     for few, many in zip(small, large, strict=True):

@@ -4,7 +4,8 @@ play(make, train, size=4, changes=[Change(step=2, site="forward", lost=(1,), siz
 
 `make(seed)` gives a fresh `State`, with other initial values for every seed: who joins must receive everything.
 `train(state, at)` trains; it calls `at(site)` where a change may strike, last of all `at("committed")`. The sites
-"moment 0", "moment 1", ... are what `_base.moments` and `dist.phases` announce on a rank, from the change's step on.
+"moment 0", "moment 1", ... are what `fault_points` and `call_phases` announce on a rank, from the change's step on;
+"action 0", "action 1", ... those of a pipeline alone.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import resilin
-from resilin import dist
-from resilin._base import moments
-from resilin.dist import phases
+from resilin import distributed as dist
+from resilin._base import fault_points
+from resilin.distributed.wire import call_phases
 from resilin.elastic.worker import digests, session, sync, trees
 from resilin.elastic.worker.loop import RECOVERABLE
 from resilin.elastic.worker.session import World
@@ -41,9 +42,11 @@ class Change:
     lost: tuple[int, ...]
     """Ranks that die there (modulo the world's size); none: the world changes for all ranks at that commit."""
     size: int
-    """Workers of the next generation; survivors come first."""
+    """Workers of the next generation; survivors come first, or keep their `seats`."""
     restart: bool = False
     """Everybody ends, and a new job goes on from what rank 0 saved last; it saves at the site "committed"."""
+    seats: bool = False
+    """Whether survivors keep their ranks where the size allows it, as agents have it; others fill the gaps."""
 
 
 class Died(Exception):
@@ -56,8 +59,9 @@ class _OwnWorld(threading.local):
 
 
 def digest(state: State) -> str:
-    """Of parameters, buffers, optimizer, scheduler, sampler, plain values, the random state and the step."""
-    saved = {name: value for name, value in state.state_dict().items() if name != "generation"}
+    """Of parameters, buffers, optimizer, scheduler, sampler, plain values, the random state and the step: what does not
+    depend on how state is divided."""
+    saved = {name: value for name, value in state.state_dict().items() if name not in ("generation", "extra")}
     tree, tensors = trees.split(saved)
     return digests.digest([tree, [tensor._array for tensor in tensors]]).hex()
 
@@ -96,8 +100,9 @@ def play(make: Callable[[int], State], train: Train, size: int, changes: Sequenc
                 else:
                     state._roll_back()
                 own.announced = _announcer(change, state, at)
-                with phases.listening(own.announced):
+                with call_phases.listening(own.announced):
                     sync.make_equal(state, dist.default_group(), rank, size)
+                    state._begins()
                     train(state, at)
                 own.announced = None
                 return digest(state)
@@ -112,18 +117,31 @@ def play(make: Callable[[int], State], train: Train, size: int, changes: Sequenc
                 members = [None] * change.size
                 continue
             dead = {rank for rank, error in outcome.errors.items() if isinstance(error, Died)}
-            survivors = [state for rank, state in enumerate(members) if rank not in dead][: change.size]
-            members = [*survivors, *[None] * (change.size - len(survivors))]
+            members = _next_members(members, dead, change)
     raise AssertionError("the last generation has no end")
+
+
+def _next_members(members: Sequence[State | None], dead: set[int], change: Change) -> list[State | None]:
+    survivors = [(rank, state) for rank, state in enumerate(members) if rank not in dead][: change.size]
+    seats: dict[int, State | None] = {}
+    if change.seats:
+        seats = {rank: state for rank, state in survivors if rank < change.size}
+    free = [rank for rank in range(change.size) if rank not in seats]
+    seats.update(zip(free, [state for rank, state in survivors if rank not in seats], strict=False))
+    return [seats.get(rank) for rank in range(change.size)]
 
 
 def _announcer(change: Change | None, state: State, at: At) -> Callable[..., None]:
     """Numbers what is announced on one rank, once the change's step has come."""
     numbers = itertools.count()
 
-    def announced(*_: object) -> None:
-        if change is not None and change.site.startswith("moment ") and state.step >= change.step:
+    def announced(*what: object) -> None:
+        if change is None or state.step < change.step:
+            return
+        if change.site.startswith("moment "):
             at(f"moment {next(numbers)}")
+        elif change.site.startswith("action ") and what == ("pipeline",):
+            at(f"action {next(numbers)}")
 
     return announced
 
@@ -143,9 +161,9 @@ def _own_worlds() -> Iterator[_OwnWorld]:
     """Let `session.world()` tell each thread its own rank."""
     own, real = _OwnWorld(), session.world
     session.world = lambda: own.world or real()  # type: ignore[assignment]
-    moments.listen(lambda name: own.announced(name) if own.announced is not None else None)
+    fault_points.listen(lambda name: own.announced(name) if own.announced is not None else None)
     try:
         yield own
     finally:
-        moments.listen(None)
+        fault_points.listen(None)
         session.world = real  # type: ignore[assignment]

@@ -8,17 +8,21 @@ import weakref
 from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from resilin import dist, elastic, nn, optim
+from resilin import distributed as dist
+from resilin import elastic, nn, optim
 from resilin.core.tensor import Tensor
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.elastic import control
 from resilin.elastic.worker import session
 from resilin.errors import CollectiveTimeout, UsageError, WorldChanged
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +73,7 @@ def test_an_exception_of_the_user_comes_out_as_it_is_and_leaves_nothing_behind()
 class TwoWorlds(session.Solo):
     """A world of one that changes once."""
 
-    def next_world(self, after: int) -> control.World:
+    def next_world(self, after: int, returned: bool = False) -> control.World:
         return replace(super().next_world(0), number=after + 1)
 
 
@@ -96,6 +100,32 @@ def test_an_interrupted_call_leaves_no_memory_behind_and_state_goes_back(monkeyp
         assert train(elastic.State(model=nn.Linear(2, 1), best=1.0)) == [7.0, 2.0, 1.0]
     finally:
         gc.enable()
+
+
+class TakenForLost(session.Solo):
+    """A world of one that ends when its worker is done; then the job ends without it."""
+
+    def next_world(self, after: int, returned: bool = False) -> control.World | None:
+        return super().next_world(after) if not after else None if returned else pytest.fail("it had returned")
+
+    def finished(self, step: int) -> None:
+        raise WorldChanged("generation 1 ended: its node was taken for lost", 1)
+
+
+def test_who_had_returned_when_the_job_ended_without_it_returns_its_result_with_its_state_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "Solo", TakenForLost)
+
+    @elastic.run
+    def train(state: elastic.State) -> str:
+        state.commit()
+        state.best = 8.0  # the average of an epoch, say: after the last commit
+        return "trained"
+
+    state = elastic.State(best=1.0)
+    assert (train(state), state.best) == ("trained", 8.0)
+    assert not dist.is_initialized()
 
 
 def test_ranks_that_do_not_answer_are_named_to_the_agent_and_the_step_is_redone(
@@ -140,6 +170,15 @@ def test_the_timeout_is_the_default_of_the_groups_collectives() -> None:
     for wrong in (0, -1, timedelta(0)):
         with pytest.raises(UsageError, match="timeout above 0 s"):
             elastic.run(timeout=wrong)(train)
+
+
+def test_without_a_timeout_collectives_wait_for_a_minute_as_the_docs_say() -> None:
+    @elastic.run
+    def train() -> float:
+        return dist.default_group().timeout_s
+
+    assert train() == 60.0
+    assert "for 60 s, the group's timeout under `@elastic.run`" in (ROOT / "docs/elastic.md").read_text()
 
 
 def test_a_report_of_a_huge_error_is_short_and_says_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,8 +239,23 @@ def test_elastic_functions_cannot_be_nested() -> None:
 
 def test_the_public_names_are_those_that_are_written_down() -> None:
     assert sorted(elastic.__all__) == sorted(
-        ["ElasticSampler", "State", "World", "is_elastic", "long_pause", "record", "run", "world"]
+        ["ElasticSampler", "State", "World", "is_elastic", "long_pause", "record", "run", "steps", "world"]
     )
     assert all(getattr(elastic, name) is not None for name in elastic.__all__)
     with pytest.raises(AttributeError, match="no attribute 'absent'"):
         _ = elastic.absent
+
+
+def test_the_state_may_be_said_where_the_function_takes_none() -> None:
+    state = elastic.State(model=nn.Linear(2, 1), best=1.0)
+
+    @elastic.run(state=state)
+    def train(factor: float) -> float:
+        state.best *= factor
+        state.commit()
+        return state.best
+
+    assert train(3.0) == 3.0
+    assert state._settled
+    with pytest.raises(UsageError, match=r"expected state=elastic.State\(\.\.\.\), got 3"):
+        elastic.run(state=3)(train)  # type: ignore[arg-type]

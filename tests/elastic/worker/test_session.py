@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from fake_agent import FakeAgent, world
 
-from resilin.dist.endpoint import Listener
-from resilin.dist.group import connect
+from resilin.distributed.connections.listener import Listener
+from resilin.distributed.group.process_group import connect
 from resilin.elastic import control
 from resilin.elastic.worker import session as sessions
 from resilin.elastic.worker.session import Leaving, Session, is_elastic
@@ -48,18 +48,21 @@ def session(agent: FakeAgent) -> Iterator[Session]:
 
 def heard(session: Session, agent: FakeAgent, *messages: control.Message) -> None:
     """Send `messages` and wait until the session's thread has heeded all of them."""
-    number = (session._heard.world.number if session._heard.world else 0) + 100
+    number = (session._messages.world.number if session._messages.world else 0) + 100
     for message in (*messages, world(number, ["x"])):
         agent.send(message)
     with session._changed:
-        assert session._changed.wait_for(lambda: session._heard.world and session._heard.world.number == number, WAIT_S)
-        session._heard.world = None
+        assert session._changed.wait_for(
+            lambda: session._messages.world and session._messages.world.number == number, WAIT_S
+        )
+        session._messages.world = None
 
 
 def in_generation(session: Session, agent: FakeAgent, number: int = 1) -> Group:
     agent.expect(control.Hello)
     agent.send(world(number, ["a"]))
     assert session.next_world(after=0).number == number
+    assert agent.expect(control.Entering) == control.Entering(generation=number)
     group = Group()
     session.joined(number, group)
     return group
@@ -117,6 +120,24 @@ def test_a_worker_that_stands_by_waits_for_a_world_as_long_as_it_takes(
     later.join()
 
 
+@pytest.mark.parametrize(
+    "asked", [(), (control.Leave(reason="the job has succeeded"),)], ids=["told", "asked to leave"]
+)
+def test_who_has_returned_in_a_world_that_ended_waits_for_no_other_when_all_are_done(
+    agent: FakeAgent, session: Session, asked: tuple[control.Message, ...]
+) -> None:
+    in_generation(session, agent)
+    heard(session, agent, control.Abort(generation=1, reason="taken for lost"), control.Finish(), *asked)
+    assert session.next_world(after=1, returned=True) is None
+
+
+def test_who_has_not_returned_is_not_done_when_all_others_are(agent: FakeAgent, session: Session) -> None:
+    in_generation(session, agent)
+    heard(session, agent, control.Abort(generation=1, reason="gone"), control.Finish(), control.Leave(reason="late"))
+    with pytest.raises(Leaving):
+        session.next_world(after=1)
+
+
 def test_a_worker_that_leaves_says_so(agent: FakeAgent, session: Session) -> None:
     agent.expect(control.Hello)
     session.leaves("SIGTERM")
@@ -145,7 +166,9 @@ def connecting(session: Session, number: int) -> Callable[[], BaseException | No
 
 
 @pytest.mark.parametrize("early", [False, True], ids=["while it forms", "before it forms"])
-@pytest.mark.parametrize("news", [control.Abort(generation=1, reason="lost"), world(2, ["a", "b"])])
+@pytest.mark.parametrize(
+    "news", [control.Abort(generation=1, reason="lost"), world(2, ["a", "b"]), control.Pending(number=2)]
+)
 def test_a_world_that_cannot_form_any_more_is_left_at_once(
     agent: FakeAgent, session: Session, news: control.Message, early: bool
 ) -> None:
@@ -170,7 +193,9 @@ def test_a_group_that_formed_while_a_newer_world_came_is_given_up(agent: FakeAge
     session.next_world(after=0)
     agent.send(world(2, ["a"]))
     with session._changed:
-        assert session._changed.wait_for(lambda: session._heard.world and session._heard.world.number == 2, WAIT_S)
+        assert session._changed.wait_for(
+            lambda: session._messages.world and session._messages.world.number == 2, WAIT_S
+        )
     with pytest.raises(WorldChanged, match="generation 1 ended"):
         session.joined(1, Group())
     assert session.next_world(after=1).number == 2
@@ -203,7 +228,7 @@ def test_a_worker_that_others_count_on_leaves_a_commit_later_and_gives_way_to_a_
     heard(session, agent, control.Leave(reason="node is drained"))
     assert session.asked_to_leave()
     session.committed(3, lambda: False)
-    heard(session, agent, control.Pending(number=session._heard.generation + 1))
+    heard(session, agent, control.Pending(number=session._messages.generation + 1))
     with pytest.raises(WorldChanged, match="waits at step 4"):
         session.committed(4, lambda: False)
     with pytest.raises(Leaving):
@@ -270,9 +295,13 @@ def test_outside_elastic_run_the_launchers_variables_say_who_we_are(monkeypatch:
 
 def test_a_lost_rank_is_reported_when_nobody_else_has_noticed(session: Session, agent: FakeAgent) -> None:
     in_generation(session, agent)
+    session.interrupted(1, "the connection is gone")
     session.stuck(1, {2, 1}, "the connection is gone", unless_s=0.3)
     waiting = threading.Thread(target=lambda: session.next_world(after=1))
     waiting.start()
+    lost = control.Interrupted(generation=1, reason="the connection is gone")
+    assert agent.expect(control.Interrupted) == lost, "at once: the agent may be waiting for a store that is lost, too"
+    assert agent.expect(control.Waiting) == control.Waiting(generation=1)
     told = agent.expect(control.Stuck)
     assert told == control.Stuck(generation=1, ranks=(1, 2), reason="the connection is gone")
     agent.send(world(2, ["a"]))
@@ -292,4 +321,6 @@ def test_a_lost_rank_of_a_generation_that_an_agent_has_ended_is_not_reported(
     agent.send(world(2, ["a"]))
     assert ended.wait(WAIT_S)
     session.committed(3)
-    agent.expect(control.Committed)  # and nothing before it
+    agent.expect(control.Waiting)
+    agent.expect(control.Entering)
+    agent.expect(control.Committed)  # and nothing between

@@ -9,7 +9,8 @@ import pytest
 from generations import At, Change, play
 
 import resilin
-from resilin import dist, nn, optim
+from resilin import distributed as dist
+from resilin import nn, optim
 from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel as DDP

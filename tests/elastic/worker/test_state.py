@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin import dist, nn, optim
+from resilin import distributed as dist
+from resilin import nn, optim
 from resilin.core import rng
 from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilin.dist.byte_stream import Stream
+from resilin.distributed.wire.packing import ByteStream
 from resilin.elastic.worker import transfer
 from resilin.elastic.worker.transfer import Move
 from resilin.errors import StateError, UsageError
@@ -53,7 +53,7 @@ def arrays() -> list[np.ndarray]:
 def test_a_stream_cut_anywhere_arrives_equal_also_from_strided_scalar_and_empty_arrays(cuts: list[int]) -> None:
     source = arrays()
     target = [np.zeros(array.shape, array.dtype) for array in source]
-    reader, writer = Stream(source), Stream(target)
+    reader, writer = ByteStream(source), ByteStream(target)
     assert reader.nbytes == 60 + 0 + 192 + 8
     bounds = [0, *sorted(cuts), reader.nbytes]
     for start, stop in itertools.pairwise(bounds):
@@ -66,8 +66,8 @@ def test_a_stream_cut_anywhere_arrives_equal_also_from_strided_scalar_and_empty_
 def test_a_flipped_bit_is_refused_before_anything_is_written() -> None:
     source, target = np.arange(16.0), np.zeros(16)
     move = Move(3, 1, 8, 64)
-    message = transfer.seal(Stream([source]), move)
+    message = transfer.seal(ByteStream([source]), move)
     message[5] ^= 1
     with pytest.raises(StateError, match=r"state from rank 3, bytes \[8, 64\) of 128"):
-        transfer.unseal(Stream([target]), move, message)
+        transfer.unseal(ByteStream([target]), move, message)
     assert not target.any()

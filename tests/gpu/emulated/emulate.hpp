@@ -1,6 +1,8 @@
 // Runs a CUDA kernel on the host: every thread of a block is a fiber, barriers and warp shuffles hand over to the next.
 // Blocks run one after another. A barrier that not all threads reach ends the program with a message.
 #pragma once
+#undef _FORTIFY_SOURCE  // which takes a jump to another stack for a mistake
+#include <csetjmp>
 #include <ucontext.h>
 
 #include <cmath>
@@ -28,6 +30,7 @@ struct Barrier {
 };
 struct Fiber {
     ucontext_t context;
+    jmp_buf place;  // where it goes on: a jump, unlike swapcontext, asks the kernel for nothing
     std::unique_ptr<char[]> stack;
     dim3 index;
     bool done = false;
@@ -35,9 +38,20 @@ struct Fiber {
 inline std::vector<Fiber> fibers;
 inline std::vector<Barrier> barriers;  // one for the block, then one for each warp
 inline std::vector<double> slots;      // what each thread offers to its warp, 8 bytes
-inline ucontext_t scheduler;
+inline jmp_buf scheduler;
 inline unsigned current = 0;
 inline std::function<void()> body;
+
+// In functions of their own, as what a function with a jump keeps in registers is lost.
+[[gnu::noinline]] inline void give_way() {
+    if (_setjmp(fibers[current].place) == 0) _longjmp(scheduler, 1);
+}
+[[gnu::noinline]] inline void begin(Fiber& fiber) {
+    if (_setjmp(scheduler) == 0) setcontext(&fiber.context);
+}
+[[gnu::noinline]] inline void go_on(Fiber& fiber) {
+    if (_setjmp(scheduler) == 0) _longjmp(fiber.place, 1);
+}
 
 inline void wait(Barrier& barrier) {
     const unsigned mine = barrier.generation;
@@ -46,7 +60,7 @@ inline void wait(Barrier& barrier) {
         ++barrier.generation;
         return;
     }
-    while (barrier.generation == mine) swapcontext(&fibers[current].context, &scheduler);
+    while (barrier.generation == mine) give_way();
 }
 inline void leave() {  // a thread that is done no longer counts in its barriers
     for (Barrier* barrier : {&barriers[0], &barriers[1 + current / 32]}) {
@@ -57,10 +71,21 @@ inline void leave() {  // a thread that is done no longer counts in its barriers
     }
     fibers[current].done = true;
 }
-inline void start() {
-    body();
-    leave();
-    swapcontext(&fibers[current].context, &scheduler);
+inline void start() {  // one fiber for all blocks and launches
+    for (;;) {
+        body();
+        leave();
+        give_way();
+    }
+}
+inline void make(Fiber& fiber) {
+    constexpr std::size_t STACK = 32 << 10;
+    fiber.stack.reset(new char[STACK]);
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.get();
+    fiber.context.uc_stack.ss_size = STACK;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, start, 0);
 }
 }  // namespace emulated
 
@@ -87,10 +112,9 @@ inline void run(dim3 grid, dim3 block, std::function<void()> kernel) {
     gridDim = grid;
     blockDim = block;
     body = std::move(kernel);
-    constexpr std::size_t STACK = 32 << 10;
+    if (fibers.size() < threads) fibers.resize(threads);
     for (blockIdx.y = 0; blockIdx.y < grid.y; ++blockIdx.y) {
         for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x) {
-            fibers.resize(threads);
             slots.assign(threads, 0);
             barriers.assign(1 + (threads + 31) / 32, {});
             barriers[0].members = threads;
@@ -99,19 +123,19 @@ inline void run(dim3 grid, dim3 block, std::function<void()> kernel) {
                 Fiber& fiber = fibers[i];
                 fiber.done = false;
                 fiber.index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
-                if (!fiber.stack) fiber.stack.reset(new char[STACK]);
-                getcontext(&fiber.context);
-                fiber.context.uc_stack.ss_sp = fiber.stack.get();
-                fiber.context.uc_stack.ss_size = STACK;
-                fiber.context.uc_link = nullptr;
-                makecontext(&fiber.context, start, 0);
             }
             for (unsigned left = threads, rounds = 0; left; ++rounds) {
                 left = 0;
                 for (current = 0; current < threads; ++current) {
                     if (fibers[current].done) continue;
-                    swapcontext(&scheduler, &fibers[current].context);
-                    left += !fibers[current].done;
+                    Fiber& fiber = fibers[current];
+                    if (fiber.stack) {
+                        go_on(fiber);
+                    } else {
+                        make(fiber);
+                        begin(fiber);
+                    }
+                    left += !fiber.done;
                 }
                 if (rounds > 100000) {
                     std::fprintf(stderr, "a barrier was not reached by all threads of its block or warp\n");
