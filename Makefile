@@ -1,17 +1,26 @@
-# make demo | test | check | bench | soak | native. Each sets up what it needs in .venv, once, and works offline afterwards.
+# make demo | test | test-deep | check | bench | soak | native | wheel. Each sets up what it needs in .venv, once, and works offline afterwards.
 PYTHON ?= python3
 SOAK ?= 500
+DEEP ?= all
+JOBS ?= 5
 VENV ?= .venv
 BIN := $(VENV)/bin
-NATIVE := CMakeLists.txt $(wildcard resilin/_base/native/*.hpp resilin/core/kernels/cpu/*.cpp resilin/core/kernels/cpu/*.hpp resilin/dist/native/*.cpp resilin/dist/native/*.hpp)
+NATIVE := CMakeLists.txt $(wildcard resilin/_base/native/*.hpp resilin/core/native/*/*.cpp resilin/core/native/*/*.hpp resilin/distributed/native/*.cpp resilin/distributed/native/*.hpp resilin/rpc/native/*.cpp resilin/rpc/native/*.hpp)
+# What builds the C++ stays in the environment, so that `native` and `wheel` compile only what has changed since.
+BUILD_TOOLS = scikit-build-core nanobind numpy $(foreach tool,cmake ninja,$(if $(shell command -v $(tool) 2>/dev/null),,$(tool)))
 
-.PHONY: demo test check bench soak native clean
+# Tests start hundreds of processes, which are not to compile the package anew each.
+export PYTHONDONTWRITEBYTECODE :=
+
+.PHONY: demo test test-deep check bench soak native wheel clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   train on real data, kill a worker, compare the weights with an undisturbed run"
-	@echo "make test   run the tests"
+	@echo "make test   run the tests (about nine minutes on two cores)"
+	@echo "make test-deep  run what is long by nature at full size (DEEP=3/32: one part; DEEP=commit: whose turn it is)"
 	@echo "make check  lint, types, floors, CUDA kernels compile"
+	@echo "make wheel  build a wheel for other machines in build/wheels, and try it where there is no compiler"
 	@echo "make soak   disturb 500 jobs at random and write benchmarks/results/soak.md (SOAK=N: so many; goes on where it stopped)"
 	@echo "make bench  run the benchmarks (PEER_PYTHON=/path/to/python with torch compares in the same run)"
 
@@ -29,14 +38,18 @@ $(VENV)/installed: pyproject.toml $(NATIVE) | $(BIN)/python
 
 $(VENV)/installed-dev: pyproject.toml $(NATIVE) | $(BIN)/python  # not after `installed`: that would build the C++ twice
 	@echo "installing resilin, what it needs and the tools of its tests into $(VENV) (about two minutes, once)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(BUILD_TOOLS)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[test,dev]'
 	@touch $(VENV)/installed $@
 
 demo: $(VENV)/installed
 	$(BIN)/python -m examples.demo
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=30 --slow=commit tests
+
+test-deep: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=30 --deep=$(DEEP) tests
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -48,7 +61,13 @@ check: $(VENV)/installed-dev
 native: $(BIN)/python  # rebuild the C++ extensions in place, incrementally
 	@echo "compiling the C++ extensions (seconds when little has changed)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
-	$(BIN)/python -c 'import resilin.core._native, resilin.dist._native'  # a failed build falls back silently
+	$(BIN)/python -c 'import resilin.core._native, resilin.distributed._native, resilin.rpc._native'  # a failed build falls back silently
+
+wheel: $(VENV)/installed-dev  # auditwheel refuses what lacks native code, and finds patchelf on the path
+	rm -rf build/wheels
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir build/wheels/as-built .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir build/wheels build/wheels/as-built/*.whl
+	$(BIN)/python scripts/smoke_wheel.py build/wheels/*.whl
 
 bench: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks $(if $(PEER_PYTHON),--peer-python $(PEER_PYTHON))
