@@ -38,10 +38,11 @@ zero_grad, 8 micro-batches, 1F1B, a process and a thread for each stage, a core 
 equal, by the measured times of its parts; {rounds} rounds in turn of about {seconds:g} s. "Alone": the loop over the
 same micro-batches in one process on one thread. PyTorch: torch.distributed.pipelining, gloo, cut by its own times.
 Hop: half of the way of {hop} MiB there and back, between two processes of one host on a core each, header and all.
-Alive: the most bytes that an allocator ever had in use, divided by what a micro-batch keeps in one stage, and by the
-stages of a rank. Proof: one call of `validate` on Schedule1F1B's plan. Killed: `elastic-run --standalone` with a small
-ElasticPipeline in 2 stages, one of which a third process kills with SIGKILL, {kills} times at random moments; from just
-before the `kill` call to the first action of the survivor in a later world, which has both stages then."""
+Alive: the most bytes that an allocator ever had in use, less what one micro-batch alone computes with (its peak less
+what it keeps), divided by what a micro-batch keeps in one stage, and by the stages of a rank. Proof: one call of
+`validate` on Schedule1F1B's plan. Killed: `elastic-run --standalone` with a small ElasticPipeline in 2 stages, one of
+which a third process kills with SIGKILL, {kills} times at random moments; from just before the `kill` call to the
+first action of the survivor in a later world, which has both stages then."""
 
 
 def benchmark(options: Options) -> Report:

@@ -29,7 +29,7 @@ REACH_TIMEOUT_S = 3.0
 _MIN_FILES = 1024  # each peer on the host costs a few descriptors
 # PR_SET_PDEATHSIG still ends the workers then, but a process cannot leave that to its children
 _KEPT = "no orphan stays behind, unless elastic-run and its resilin-spawner are both killed by SIGKILL"
-_EXTRAS = ("cupy", "mpi4py", "s3fs")
+_EXTRAS = ("cryptography", "cupy", "mpi4py", "s3fs")
 
 # In a process of its own: the launcher must not load numpy.
 _PROBE = """

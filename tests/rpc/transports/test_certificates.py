@@ -2,41 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import ssl
+import sys
 
 import pytest
 
-from resilin.rpc.transports.grpc import certificate, p256
-
-# RFC 6979, A.2.5: P-256 and SHA-256
-KEY = 0xC9AFA9D845BA75166B5C215767B1D6934E50C3DB36E89B127B8A622B120F6721
-PUBLIC = (
-    0x60FED4BA255A9D31C961EB74C6356D68C049B8923B61FA6CE669622E60F29FB6,
-    0x7903FE1008B8BC99A41AE9E95628BC64F2F1B20C2D7E9F5177A3C294D4462299,
-)
-SIGNED = {
-    b"sample": (
-        0xEFD48B2AACB6A8FD1140DD9CD45E81D69D2C877B56AAF991C34D0EA84EAF3716,
-        0xF7CB1C942D657C41D436C7A1B6E29F65F3E900DBB9AFF4064DC4AB2F843ACDA8,
-    ),
-    b"test": (
-        0xF1ABB023518351CD71D881567B1EA663ED3EFCF6C5132B354F28D3B0B7D38367,
-        0x019F4113742A2B14BD25926B49C649155F267E60D3814B4C0CC84250E46F0083,
-    ),
-}
-
-
-def test_keys_and_signatures_are_those_of_the_standard():
-    assert p256.public_key(KEY) == PUBLIC
-    assert {message: p256.sign(KEY, message) for message in SIGNED} == SIGNED
-
-
-def test_every_key_has_a_point_of_the_curve():
-    p, b = 2**256 - 2**224 + 2**192 + 2**96 - 1, 0x5AC635D8AA3A93E7B3EBBD55769886BC651D06B0CC53B0F63BCE3C3E27D2604B
-    for key in (1, 2, 3, 15, 16, 17, p256.ORDER - 1, p256.private_key(b"a"), p256.private_key(b"b")):
-        x, y = p256.public_key(key)
-        assert (y * y - x**3 + 3 * x - b) % p == 0
-    assert p256.public_key(1)[0] == p256.public_key(p256.ORDER - 1)[0]
+from resilin.errors import UsageError
+from resilin.rpc.transports.grpc import certificate
 
 
 def contexts(tmp_path, server_seed, client_seed, trusted_seed):
@@ -85,3 +58,16 @@ def test_an_end_with_another_seed_is_refused(tmp_path, server, client):
 def test_a_seed_makes_the_same_everywhere_and_another_one_something_else():
     assert certificate.made(b"one") == certificate.made(b"one")
     assert len({certificate.made(bytes([n]))[1] for n in range(50)}) == 50
+
+
+def test_the_bytes_are_those_of_every_version():
+    """Workers of one job may have different versions of the package."""
+    key, shown = certificate.made(b"one")
+    assert hashlib.sha256(key).hexdigest() == "abd46b0d2323b71b466d08c1ee1eb7bf716d78341874f5b513bfc61cd8ec489c"
+    assert hashlib.sha256(shown).hexdigest() == "204f0d0a7b9a355b3665e5555c3ab725e6a459843b4c980207c2c79f87436c44"
+
+
+def test_without_the_package_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cryptography.x509", None)
+    with pytest.raises(UsageError, match=r"pip install 'resilin\[tls\]', or give files \(tls=\)"):
+        certificate.made(b"one")
