@@ -60,7 +60,18 @@ def _units(torch: Any, model: Any) -> list[Any]:
         def forward(self, token_BT: Any) -> Any:
             return self.token(token_BT) + self.position(torch.arange(token_BT.shape[1]))
 
-    return [Embedding(), *model.blocks, nn.Sequential(model.norm, model.head)]
+    class Half(nn.Module):  # type: ignore[name-defined, misc]
+        """Attention of a block, or what comes after it."""
+
+        def __init__(self, block: Any, attends: bool) -> None:
+            super().__init__()
+            self.block, self.attends = block, attends
+
+        def forward(self, x_BTW: Any) -> Any:
+            return self.block.attend(x_BTW) if self.attends else self.block.compute(x_BTW)
+
+    halves = [Half(block, attends) for block in model.blocks for attends in (True, False)]
+    return [Embedding(), *halves, nn.Sequential(model.norm, model.head)]
 
 
 def _loss(torch: Any) -> Callable[[Any, Any], Any]:
@@ -168,15 +179,21 @@ def _in_stages(library: Library, args: argparse.Namespace, model: Any, x: Any, t
 
 
 def _sleepers(torch: Any) -> Any:
+    """The class of such stages; its `slept` is how long they have."""
+    def sleep() -> None:
+        begin = time.perf_counter()
+        time.sleep(SLEEP_S)
+        Sleeper.slept += time.perf_counter() - begin  # the kernel's sleeps are longer than they are asked for
+
     class SleepForwardAndInput(torch.autograd.Function):  # type: ignore[name-defined, misc]
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
-            time.sleep(SLEEP_S)
+            sleep()
             return x.clone()
 
         @staticmethod
         def backward(ctx: Any, g: Any) -> Any:
-            time.sleep(SLEEP_S)
+            sleep()
             return g
 
     class SleepWeight(torch.autograd.Function):  # type: ignore[name-defined, misc]
@@ -186,11 +203,13 @@ def _sleepers(torch: Any) -> Any:
 
         @staticmethod
         def backward(ctx: Any, g: Any) -> Any:
-            time.sleep(SLEEP_S)
+            sleep()
             return g
 
     class Sleeper(torch.nn.Module):  # type: ignore[name-defined, misc]
         """F, I and W each sleep."""
+
+        slept = 0.0
 
         def __init__(self) -> None:
             super().__init__()
@@ -217,13 +236,14 @@ def _bubble(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     samples = []
     for turn in range(4):
         library.dist.barrier()
-        begin = time.perf_counter()
+        begin, make.slept = time.perf_counter(), 0.0
         schedule.step(x, target=x, return_outputs=False)
         library.dist.barrier()
         if turn:
-            samples.append(time.perf_counter() - begin)
-    busy = args.microbatches * args.per_rank * 3 * SLEEP_S
-    return {"bubble": 1 - busy / statistics.median(samples), "samples": samples}
+            samples.append(1 - make.slept / (time.perf_counter() - begin))
+    largest = torch.tensor([statistics.median(samples)], dtype=torch.float64)
+    library.dist.all_reduce(largest, library.dist.ReduceOp.MAX)
+    return {"bubble": largest.item(), "samples": samples}
 
 
 # --- one hop ---

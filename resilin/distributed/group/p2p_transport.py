@@ -162,6 +162,7 @@ class P2PTransport:
                 work._future.settle([tensor], None)
             else:
                 work._future.settle(None, self._lost(error, to, tag))
+            work.let_go()
 
         what = self._sending(to, tag)
         refuse = partial(self._refuse, what)
@@ -255,8 +256,9 @@ class P2PTransport:
         taken: without a work, whether a message may have been taken for it, or may yet be.
         """
         if work is not None:
-            if work._on_timeout is not None and not work.is_completed():  # an interrupt
-                work._on_timeout(error)
+            withdraw = work._on_timeout  # None: it has ended
+            if withdraw is not None and not work.is_completed():  # an interrupt
+                withdraw(error)
             taken = work.is_success() or not work.is_completed()
         if taken:
             self._left_half_way(f"recv, {self._title()}" if work is None else work.what, error, entry)
@@ -291,6 +293,7 @@ class P2PTransport:
                     done()
                 work._source = sender
                 work._future.settle([array], None)
+            work.let_go()
             if post is not None:
                 post.expect(-1)
 
@@ -303,6 +306,7 @@ class P2PTransport:
                     return
             _end(entry)
             work._future.settle(None, error)
+            work.let_go()
             if post is not None:
                 post.expect(-1)
 

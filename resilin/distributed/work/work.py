@@ -55,9 +55,11 @@ class Work:
         self._awaited = awaited
         self._limit_s = limit_s
         self._future.bounded(limit_s, self._expired, refuse, line)
-        self._attend: Callable[[float | None], bool] | None = (
-            None  # waits for the future, up to a limit; None: as usual
-        )
+        self._attend: Callable[[float | None], bool] | None = None  # waits for the future, up to a limit; None: as usual
+
+    def let_go(self) -> None:
+        """Forget what only waits need and holds this work: without the cycle, tensors go when it is let go. Done."""
+        self._on_timeout = self._attend = None
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until it has finished: True, or its error is raised. `timeout`: seconds or a timedelta.
@@ -69,7 +71,8 @@ class Work:
         limit = seconds(timeout, "Work.wait: timeout") or self._limit_s
         future = self._future
         if not future.done():
-            done = future.settled_within(limit) if self._attend is None else self._attend(limit)
+            attend = self._attend  # once: another thread may end this work
+            done = future.settled_within(limit) if attend is None else attend(limit)
             if not done:
                 error = self._expired(limit)
                 if not self.is_success():  # else it came while the wait was given up
@@ -83,8 +86,9 @@ class Work:
         more = " of Work.wait; it goes on: wait for it again, or abort() the group" if own else ""
         what = f"{self.what} did not finish within {spell(limit)}{more}"
         error = CollectiveTimeout(what, self._awaited[:1], self._awaited[1:])
-        if self._on_timeout is not None:
-            self._on_timeout(error)
+        on_timeout = self._on_timeout
+        if on_timeout is not None:
+            on_timeout(error)
         return error
 
     def synchronize(self) -> None:
