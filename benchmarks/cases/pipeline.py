@@ -180,6 +180,7 @@ def _in_stages(library: Library, args: argparse.Namespace, model: Any, x: Any, t
 
 def _sleepers(torch: Any) -> Any:
     """The class of such stages; its `slept` is how long they have."""
+
     def sleep() -> None:
         begin = time.perf_counter()
         time.sleep(SLEEP_S)

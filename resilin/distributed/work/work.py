@@ -55,7 +55,7 @@ class Work:
         self._awaited = awaited
         self._limit_s = limit_s
         self._future.bounded(limit_s, self._expired, refuse, line)
-        self._attend: Callable[[float | None], bool] | None = None  # waits for the future, up to a limit; None: as usual
+        self._attend: Callable[[float | None], bool] | None = None  # waits for it up to a limit; None: as usual
 
     def let_go(self) -> None:
         """Forget what only waits need and holds this work: without the cycle, tensors go when it is let go. Done."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import weakref
 
-import numpy as np
 import pytest
 
 import resilin
@@ -17,7 +16,7 @@ SIZES = [10, 100_000]  # in an inbox, and where it lies
 TRANSPORTS = ["shm", "tcp"]
 
 
-@pytest.fixture()
+@pytest.fixture
 def no_collector():
     gc.collect()
     gc.disable()
@@ -48,10 +47,11 @@ def test_a_message_that_was_sent_and_one_that_was_received_go(size, transport):
         for awaited in (True, False):
             out, back = resilin.ones(size), resilin.empty(size)
             seen = weakref.ref(out), weakref.ref(back)
-            works = [sent(out, awaited), dist.irecv(back, 1 - rank, tag=3)] if rank else [dist.irecv(back, 1 - rank, tag=3), sent(out, awaited)]
+            into = dist.irecv(back, 1 - rank, tag=3)
+            works = [into, sent(out, awaited)]
             for each in works:
                 each.wait()
-            del out, back, works, each
+            del out, back, works, each, into
             assert [there() for there in seen] == [None, None]
 
     run_ranks(2, work, transport=transport, timeout_s=10).results()
