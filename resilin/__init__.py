@@ -76,6 +76,7 @@ _MOVED |= {
     "save": "resilin.core.serialize",
     "load": "resilin.core.serialize",
     "GradScaler": "resilin.amp",
+    "autocast": "resilin.amp",
     "OutOfMemoryError": "resilin.errors",
     "thread_safe_generator": "resilin.random",
 }

@@ -52,7 +52,16 @@ GATHERED: dict[str, dict[str, str]] = {
     "autograd.anomaly_mode": {"autograd": "detect_anomaly set_detect_anomaly"},
     "autograd.gradcheck": {"core.autograd.gradcheck": "GradcheckError gradcheck gradgradcheck"},
     "autograd.variable": {"autograd": "Variable"},
-    "cuda.amp": {"amp": "GradScaler"},
+    "cpu": {},  # a package for `amp`
+    "cpu.amp": {"amp": "GradScaler", "amp.older": "autocast=CpuAutocast"},
+    "cpu.amp.autocast_mode": {"amp.older": "autocast=CpuAutocast"},
+    "cpu.amp.grad_scaler": {"amp": "GradScaler"},
+    "cuda.amp": {
+        "amp": "GradScaler",
+        "amp.older": "amp_definitely_not_available autocast=CudaAutocast custom_bwd custom_fwd",
+    },
+    "cuda.amp.autocast_mode": {"amp.older": "autocast=CudaAutocast custom_bwd custom_fwd"},
+    "cuda.amp.common": {"amp.older": "amp_definitely_not_available"},
     "cuda.amp.grad_scaler": {"amp": "GradScaler"},
     "cuda.graphs": {"cuda": "is_current_stream_capturing"},
     "cuda.memory": {
@@ -211,11 +220,6 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
         "profiler utils.benchmark utils.flop_counter utils.module_tracker utils.throughput_benchmark",
     ),
     ("resilin has no distributed autograd yet", "distributed.autograd distributed.remote_device"),
-    (
-        "there is no autocast: model.half(), or DistributedDataParallel(mixed_precision=...)",
-        "amp.autocast amp.autocast_mode amp.custom_bwd amp.custom_fwd autocast cuda.amp.autocast "
-        "cuda.amp.autocast_mode cuda.amp.common cuda.amp.custom_bwd cuda.amp.custom_fwd",
-    ),
     ("resilin.zero.shard divides parameters, gradients and optimizer state", "distributed.tensor"),
     (
         "resilin.zero.shard divides parameters, gradients and optimizer state, resilin.zero.ShardedGradScaler "

@@ -170,7 +170,7 @@ class _Held(CustomOpDef):
 
 
 def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, *, lib: Library | None = None) -> None:
-    """Say once that under autocast the operator gets its inputs as they are."""
+    """Cast an operator's inputs where autocast is enabled: `CustomOpDef.register_autocast`."""
     _Held(_operator(op)).register_autocast(device_type, cast_inputs)
 
 

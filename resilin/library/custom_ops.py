@@ -6,12 +6,11 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
-from resilin._base import log
-from resilin._base.said_once import say_once
+from resilin.core.autocast import casting
+from resilin.core.dtype import dtype
+from resilin.errors import UsageTypeError
 from resilin.library import registry
 from resilin.library.schema import infer_schema
-
-_LOG = log.logger("library")
 
 
 class CustomOpDef:
@@ -84,8 +83,22 @@ class CustomOpDef:
         raise NotImplementedError(f"{self}.register_torch_dispatch: classes take calls over by __torch_function__")
 
     def register_autocast(self, device_type: str, cast_inputs: Any) -> None:
-        """Say once that under autocast the operator gets its inputs as they are."""
-        say_once(_LOG, "register_autocast: inputs of custom operators are not cast", op=self._qualname)
+        """Give the operator its floating point inputs (but float64) as `cast_inputs` where autocast is enabled.
+
+        Inside, autocast is off. ValueError for a device_type other than "cpu" and "cuda".
+        """
+        if not isinstance(device_type, str):
+            raise ValueError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+        if device_type not in registry.AUTOCAST:
+            raise ValueError(f"Unknown device type: {device_type}: expected cpu or cuda")
+        if not isinstance(cast_inputs, dtype):
+            raise UsageTypeError(f"register_autocast: cast_inputs must be a dtype, got {cast_inputs!r:.80}")
+
+        def cast(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = (casting.cast_all(given, device_type, cast_inputs) for given in (args, kwargs))
+            return self._op.run(args, kwargs)
+
+        self._op.kernels[registry.AUTOCAST[device_type]] = cast
 
 
 def custom_op(

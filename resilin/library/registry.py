@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from resilin.core.autocast import casting
+from resilin.core.autocast import state as autocast
 from resilin.core.autograd.grad_mode import is_grad_enabled, no_grad
 from resilin.core.public import dispatch
 from resilin.core.tensor import Tensor
@@ -14,6 +16,7 @@ from resilin.library import formula
 from resilin.library.schema import Schema, parsed
 
 ANY_DEVICE, COMPOSITE, AUTOGRAD, FAKE = "any device", "composite", "autograd", "meta"
+AUTOCAST = {"cpu": "autocast cpu", "cuda": "autocast cuda"}  # by the type of devices
 # PyTorch's dispatch keys, and its device types, by what they are here
 _KEYS = {
     "": ANY_DEVICE,
@@ -25,6 +28,9 @@ _KEYS = {
     "Autograd": AUTOGRAD,
     "AutogradCPU": AUTOGRAD,
     "AutogradCUDA": AUTOGRAD,
+    "Autocast": AUTOCAST["cuda"],
+    "AutocastCPU": AUTOCAST["cpu"],
+    "AutocastCUDA": AUTOCAST["cuda"],
     "Meta": FAKE,
     "CPU": "cpu",
     "CUDA": "cuda",
@@ -80,6 +86,11 @@ class Operator:
             raise RuntimeError(f"{self._qualname}{self._schema.text}: {error}") from None
         bound.apply_defaults()
         tensors = list(_tensors((*bound.args, *bound.kwargs.values())))
+        for kind in autocast.here.enabled:
+            casting_kernel = self.kernels.get(AUTOCAST[kind])
+            if casting_kernel is not None and any(tensor.device.type == kind for tensor in tensors):
+                with casting.without(kind):
+                    return casting_kernel(*bound.args, **bound.kwargs)
         if AUTOGRAD in self.kernels:
             return self.kernels[AUTOGRAD](*bound.args, **bound.kwargs)
         kernel, is_composite = self._kernel(tensors)

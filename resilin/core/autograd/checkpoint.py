@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from resilin.core import rng
+from resilin.core.autocast import state as autocast
 from resilin.core.autograd import engine
 from resilin.core.autograd.function import Function
 from resilin.core.autograd.grad_mode import enable_grad, mode
@@ -44,14 +45,14 @@ def around(*surroundings: Surroundings) -> Iterator[None]:
 
 
 def surroundings() -> tuple[Surroundings, ...]:
-    """Return what second runs of this thread's checkpoints happen inside of just now."""
-    return _around.now
+    """Return what second runs of this thread's checkpoints happen inside of just now; autocast is among it."""
+    return (*_around.now, autocast.carried())
 
 
 class _Checkpoint(Function):
     @staticmethod
     def forward(ctx: Any, fn: Any, keep_rng: bool, *args: Any) -> Any:
-        ctx.around = _around.now
+        ctx.around = surroundings()
         ctx.fn, ctx.state = fn, rng.default_generator().clone_state() if keep_rng else None
         ctx.places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
         ctx.args = [None if isinstance(a, Tensor) else a for a in args]
@@ -138,7 +139,7 @@ class _Frame:
         self, call: tuple[Any, tuple[Any, ...], dict[str, Any]], keep_rng: bool, again: Any, how: _How
     ) -> None:
         self.again, self.how = again, how  # the context of the second run, if there is one
-        self.around = _around.now
+        self.around = surroundings()
         self.call: Any = call  # (function, args, kwargs)
         self.versions = _versions(call)
         self.rng_state = rng.default_generator().clone_state() if keep_rng else None

@@ -27,7 +27,7 @@ def carried() -> Callable[[], Any]:
     """Return what makes a context in which another thread computes as this one does now: recorded or not, by default
     on the same device, with the same surroundings of checkpoints. Random numbers are the caller's business."""
     modes = {name: getattr(mode, name) for name in _MODES}
-    chosen, around = device.default_device(), checkpoint.surroundings()
+    chosen, around = device.default_device(), checkpoint.surroundings()  # autocast is among the latter
 
     @contextmanager
     def entered() -> Iterator[None]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.autocast import lists, state
 from resilin.core.kernels import loader
 from resilin.core.kernels.common import is_array
 from resilin.core.public import device_check, error_context
@@ -34,6 +35,7 @@ _LOCK = threading.Lock()
 _plain: tuple[type, ...] = ()  # Tensor and Parameter
 _never: frozenset[type] = frozenset()  # classes of common arguments that take over nothing and hold nothing
 _retype: Function  # core.public.subclass.retype
+_cast_and_run: Function  # core.autocast.casting.run
 _active = 0  # modes that are active in any thread; guarded by _LOCK
 
 
@@ -97,7 +99,7 @@ def is_changed() -> bool:
 def redispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `func` without offering the call; calls inside it are offered as ever."""
     if func in PUBLIC:
-        return func.__wrapped__(*args, **kwargs)
+        return run(func, args, kwargs)
     if func in _ATTRIBUTES:
         with Disable():
             return func(*args, **kwargs)
@@ -106,6 +108,13 @@ def redispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
     finally:
         _state.skip = False
+
+
+def run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the function behind a public one, on arguments cast where autocast is enabled."""
+    if state.threads and function.is_listed:
+        return _cast_and_run(function, args, kwargs)
+    return function.__wrapped__(*args, **kwargs)
 
 
 def _elements(args: Iterable[Any]) -> Iterable[Any]:
@@ -132,7 +141,7 @@ def take_over(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     found = overriding(_elements(given)) if _state.modes or not _state.disabled else ()
     if not _state.modes and not found:
         device_check.meet(function, given)
-        return function.__wrapped__(*args, **kwargs)
+        return run(function, args, kwargs)
     return offer(vars(function).get("func", function), found, args, kwargs)
 
 
@@ -235,7 +244,7 @@ def _count(change: int) -> None:
             native.function_modes(change)
 
 
-def _in_python(raw: Function, reflected: str | None, unnamed: Function | None = None) -> Any:
+def _in_python(raw: Function, reflected: str | None, unnamed: Function | None = None, listed: bool = False) -> Any:
     unnamed = unnamed or raw
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -247,6 +256,8 @@ def _in_python(raw: Function, reflected: str | None, unnamed: Function | None = 
                 return take_over(call, args, kwargs)
             if len(args) > 1 or kwargs or (args and isinstance(args[0], list | tuple)):
                 device_check.meet(call, (*args, *kwargs.values()))
+            if listed and state.threads:
+                return _cast_and_run(call, args, kwargs)
             return raw(*args, **kwargs) if kwargs else unnamed(*args)
         except Exception as error:
             if isinstance(error, TypeError) and reflected and len(args) == 2 and foreign(args[1], reflected, taken):
@@ -256,7 +267,7 @@ def _in_python(raw: Function, reflected: str | None, unnamed: Function | None = 
                 raise
             raise made from made.__cause__
 
-    call.__wrapped__ = raw  # type: ignore[attr-defined]
+    call.__wrapped__, call.is_listed = raw, listed  # type: ignore[attr-defined]
     return call
 
 
@@ -285,8 +296,9 @@ def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str
     if "<locals>" in getattr(raw, "__qualname__", ""):  # what Python's own errors call it
         raw.__qualname__ = name.rpartition(".")[2]
     unnamed, raw = raw, also_numpys(raw)  # a call without names is spared what reads them
-    made: Any = (_in_python if native is None else native.function_make)(raw, reflected, unnamed)
-    made.__module__, made.__qualname__, made.__name__ = module, name, name.rpartition(".")[2]
+    last = name.rpartition(".")[2]
+    made: Any = (_in_python if native is None else native.function_make)(raw, reflected, unnamed, last in lists.LISTED)
+    made.__module__, made.__qualname__, made.__name__ = module, name, last
     made.__doc__ = raw.__doc__
     if func is not None:
         made.func = func
@@ -339,13 +351,15 @@ def name_of(func: Any) -> str:
     return f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', repr(func))}".lstrip(".")
 
 
-def configure(tensor: type, parameter: type, retype: Function) -> None:
-    """Say which classes are plain, and what makes one an instance of a subclass. Called once, by `subclass`."""
-    global _never, _plain, _retype
-    _plain, _retype = (tensor, parameter), retype
+def configure(tensor: type, parameter: type, retype: Function, cast_and_run: Function) -> None:
+    """Say which classes are plain, what makes one an instance of a subclass, and what runs a function that autocast
+    lists. Called once, by `subclass`."""
+    global _cast_and_run, _never, _plain, _retype
+    _plain, _retype, _cast_and_run = (tensor, parameter), retype, cast_and_run
     _never = frozenset((tensor, parameter, int, float, bool, str, type(None)))
     if native is not None:
         native.function_configure(tensor, parameter, disabled, take_over)
+        native.function_cast_and_run(cast_and_run)
         native.function_explain(error_context.explain)
         native.function_foreign(foreign)
         native.function_meet(device_check.meet, tensor)

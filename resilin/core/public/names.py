@@ -286,6 +286,7 @@ from resilin.core.api.nn.margin_losses import (
 )
 from resilin.core.api.nn.neural import erf, log_softmax, relu, sigmoid, softmax
 from resilin.core.api.nn.recurrent import gru_cell, lstm_cell, rnn_relu_cell, rnn_tanh_cell
+from resilin.core.autocast import functions as _autocast
 from resilin.core.autograd.grad_mode import (
     enable_grad,
     inference_mode,
@@ -397,6 +398,7 @@ newaxis = None
 pi, e, inf, nan = 3.141592653589793, 2.718281828459045, 1e400, 1e400 - 1e400
 
 for _module in (
+    _autocast,
     _complexes,
     _copies,
     _elementwise,

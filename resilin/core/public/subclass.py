@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from resilin.core.autocast import casting
 from resilin.core.ops.shape import reshape
 from resilin.core.public import dispatch
 from resilin.core.state.versions import share_version, share_writes
@@ -130,5 +131,5 @@ def publish() -> None:
     tensor: Any = Tensor
     tensor.as_subclass, tensor._make_subclass = as_subclass, staticmethod(make_subclass)
     _publish_methods()
-    dispatch.configure(Tensor, Parameter, retype)
+    dispatch.configure(Tensor, Parameter, retype, casting.run)
     dispatch.UNCHANGED.add(vars(Tensor)["grad"].__get__)

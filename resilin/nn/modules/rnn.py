@@ -9,6 +9,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from resilin.core.api.nn import recurrent
+from resilin.core.autocast import state as autocast
 from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
 from resilin.nn import init
@@ -167,7 +168,7 @@ class RNNBase(Module):
 
     def _check_input(self, x: Tensor, packed: bool) -> None:
         name, weight = type(self).__name__, self.weight_ih_l0
-        if x.dtype != weight.dtype:
+        if x.dtype != weight.dtype and not autocast.here.enabled:
             raise ValueError(f"{name}: input is {x.dtype}, the parameters are {weight.dtype}; expected the same dtype")
         expected = (2,) if packed else (2, 3)
         if x.dim() not in expected:
@@ -201,7 +202,7 @@ class RNNBase(Module):
                     f"{type(self).__name__}: expected hidden {name} of shape {shape} for input {tuple(x.shape)}, "
                     f"got {got}"
                 )
-            if value.dtype != x.dtype:
+            if value.dtype != x.dtype and not autocast.here.enabled:
                 raise RuntimeError(f"{type(self).__name__}: hidden {name} is {value.dtype}, input is {x.dtype}")
             found.append(value.unsqueeze(1) if single else value)
         return found[0], found[1] if len(found) > 1 else None

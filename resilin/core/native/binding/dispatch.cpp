@@ -1,6 +1,6 @@
 // The public functions of resilin as callable objects: a call goes straight on to the Python function behind it unless
 // an argument's class has `__tensor_function__` or PyTorch's name of it, or a mode is active; then resilin.core.public.dispatch.take_over gets it.
-// Nothing else is decided here. The form in Python (dispatch.py, `_in_python`) does the same.
+// A function that autocast lists goes to resilin.core.autocast.casting.run while autocast is enabled in some thread. Nothing else is decided here. The form in Python (dispatch.py, `_in_python`) does the same.
 #include "kernels.hpp"
 
 #include <structmember.h>
@@ -21,6 +21,8 @@ PyObject *foreign;                             // resilin.core.public.dispatch.f
 PyObject *meet;                                // resilin.core.public.device_check.meet, asked about tensors of several devices
 Py_ssize_t device;                             // where a tensor has its device
 Py_ssize_t modes;                              // modes active in any thread; guarded by the GIL
+PyObject *cast_and_run;                        // resilin.core.autocast.casting.run, given calls of listed functions
+Py_ssize_t casts;                              // threads in which autocast is enabled; guarded by the GIL
 
 struct Function {
     PyObject_HEAD
@@ -29,6 +31,7 @@ struct Function {
     PyObject *unnamed;   // the one for calls without keywords, often the same
     PyObject *reflected; // "__radd__" of `__add__`, and so on; null of all that are no operators
     PyObject *dict, *weak;
+    bool listed; // by autocast
 };
 
 bool overrides(PyObject *value) {
@@ -79,7 +82,8 @@ bool may_meet(Function *self, PyObject *const *args, Py_ssize_t n) {
     return answer != nullptr;
 }
 
-PyObject *hand_over(Function *self, PyObject *const *args, Py_ssize_t n, PyObject *names) {
+// What `handler` makes of the call.
+PyObject *hand_over(PyObject *handler, Function *self, PyObject *const *args, Py_ssize_t n, PyObject *names) {
     PyObject *positional = PyTuple_New(n), *named = PyDict_New(), *result = nullptr;
     bool ok = positional && named;
     for (Py_ssize_t i = 0; ok && i < n; i++) PyTuple_SET_ITEM(positional, i, Py_NewRef(args[i]));
@@ -87,7 +91,7 @@ PyObject *hand_over(Function *self, PyObject *const *args, Py_ssize_t n, PyObjec
         ok = PyDict_SetItem(named, PyTuple_GET_ITEM(names, i), args[n + i]) == 0;
     if (ok) {
         PyObject *all[3] = {reinterpret_cast<PyObject *>(self), positional, named};
-        result = PyObject_Vectorcall(take_over, all, 3, nullptr);
+        result = PyObject_Vectorcall(handler, all, 3, nullptr);
     }
     Py_XDECREF(positional);
     Py_XDECREF(named);
@@ -150,9 +154,9 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     bool apart = false;
     for (Py_ssize_t i = 0; i < all && meet && !taken; i++) apart |= any_elsewhere(args[i], home);
     if (apart && !may_meet(self, args, all)) return nullptr;
-    PyObject *result =
-        taken ? hand_over(self, args, n, names)
-              : PyObject_Vectorcall(names ? self->raw : self->unnamed, args, flagged, names);
+    PyObject *handler = taken ? take_over : casts > 0 && self->listed ? cast_and_run : nullptr;
+    PyObject *result = handler ? hand_over(handler, self, args, n, names)
+                               : PyObject_Vectorcall(names ? self->raw : self->unnamed, args, flagged, names);
     if (!result && self->reflected && n == 2) result = or_reflected(self, args[1], taken);
     return result || taken || !explain ? result : explained(self, args, all);
 }
@@ -207,6 +211,7 @@ PyMemberDef members[] = {
     {"__dictoffset__", T_PYSSIZET, offsetof(Function, dict), READONLY, nullptr},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Function, weak), READONLY, nullptr},
     {"__wrapped__", T_OBJECT_EX, offsetof(Function, raw), READONLY, nullptr},
+    {"is_listed", T_BOOL, offsetof(Function, listed), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 PyGetSetDef attributes[] = {
@@ -231,7 +236,7 @@ PyTypeObject *make_type() {
     return reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&spec));
 }
 
-nb::object make_function(nb::object raw, nb::object reflected, nb::object unnamed) {
+nb::object make_function(nb::object raw, nb::object reflected, nb::object unnamed, bool listed) {
     static PyTypeObject *type = make_type();
     auto *self = type ? PyObject_GC_New(Function, type) : nullptr;
     if (!self) throw nb::python_error();
@@ -240,6 +245,7 @@ nb::object make_function(nb::object raw, nb::object reflected, nb::object unname
     self->unnamed = unnamed.release().ptr();
     self->reflected = reflected.is_none() ? nullptr : Py_NewRef(reflected.ptr());
     self->dict = self->weak = nullptr;
+    self->listed = listed;
     PyObject_GC_Track(self);
     return nb::steal(reinterpret_cast<PyObject *>(self));
 }
@@ -256,7 +262,8 @@ void configure(nb::type_object tensor, nb::type_object parameter, nb::object off
 } // namespace
 
 void bind_dispatch(nanobind::module_ &m) {
-    m.def("function_make", &make_function, nb::arg("raw"), nb::arg("reflected").none(), nb::arg("unnamed"));
+    m.def("function_make", &make_function, nb::arg("raw"), nb::arg("reflected").none(), nb::arg("unnamed"),
+          nb::arg("listed"));
     m.def("function_configure", &configure);
     m.def("function_explain", [](nb::object handler) { explain = handler.release().ptr(); });
     m.def("function_foreign", [](nb::object handler) { foreign = handler.release().ptr(); });
@@ -267,6 +274,8 @@ void bind_dispatch(nanobind::module_ &m) {
         meet = handler.release().ptr();
     });
     m.def("function_modes", [](int change) { modes += change; });
+    m.def("function_cast_and_run", [](nb::object handler) { cast_and_run = handler.release().ptr(); });
+    m.def("function_casts", [](int change) { casts += change; });
 }
 
 } // namespace resilin
