@@ -25,6 +25,7 @@ from resilin import backends as backends
 from resilin import checkpoint as checkpoint
 from resilin import compiler as compiler
 from resilin import core as core
+from resilin import cpu as cpu
 from resilin import cuda as cuda
 from resilin import data as data
 from resilin import ddp as ddp
@@ -71,6 +72,7 @@ from resilin.core.public.asserting import _check_tensor_all_with as _check_tenso
 from resilin.core.public.asserting import _check_type as _check_type
 from resilin.core.public.asserting import _check_value as _check_value
 from resilin.core.public.asserting import _check_with as _check_with
+from resilin.amp import autocast as autocast
 from resilin.compiler import compile as compile
 from resilin.core.autograd.anomaly import is_anomaly_check_nan_enabled as is_anomaly_check_nan_enabled
 from resilin.core.autograd.anomaly import is_anomaly_enabled as is_anomaly_enabled
@@ -168,6 +170,8 @@ def atanh_(input: _Tensor) -> _Tensor: ...
 def atleast_1d(*tensors: _Any) -> _Any: ...
 def atleast_2d(*tensors: _Any) -> _Any: ...
 def atleast_3d(*tensors: _Any) -> _Any: ...
+from resilin.core.autocast.functions import autocast_decrement_nesting as autocast_decrement_nesting
+from resilin.core.autocast.functions import autocast_increment_nesting as autocast_increment_nesting
 from resilin.core.api.nn.root_layers import avg_pool1d as avg_pool1d
 from resilin.core.api.mathematics.products import baddbmm as baddbmm
 from resilin.core.api.mathematics.spectral import bartlett_window as bartlett_window
@@ -217,6 +221,7 @@ from resilin.core.api.mathematics.arithmetic import clamp_max as clamp_max
 def clamp_max_(input: _Tensor, max: _Any) -> _Tensor: ...
 from resilin.core.api.mathematics.arithmetic import clamp_min as clamp_min
 def clamp_min_(input: _Tensor, min: _Any) -> _Tensor: ...
+from resilin.core.autocast.functions import clear_autocast_cache as clear_autocast_cache
 def clip(input: _Tensor, min: _Any = None, max: _Any = None) -> _Tensor: ...
 def clip_(input: _Tensor, min: _Any = None, max: _Any = None) -> _Tensor: ...
 from resilin.core.api.manipulation.shaping import clone as clone
@@ -343,6 +348,9 @@ from resilin.core.api.mathematics.elementwise import gcd as gcd
 def gcd_(input: _Tensor, other: _Tensor) -> _Tensor: ...
 def ge(input: _Tensor, other: _Any) -> _Tensor: ...
 from resilin.core.api.mathematics.linear_algebra import ger as ger
+from resilin.core.autocast.functions import get_autocast_cpu_dtype as get_autocast_cpu_dtype
+from resilin.core.autocast.functions import get_autocast_dtype as get_autocast_dtype
+from resilin.core.autocast.functions import get_autocast_gpu_dtype as get_autocast_gpu_dtype
 def get_default_device() -> _device: ...
 from resilin.core.dtype import get_default_dtype as get_default_dtype
 from resilin.core.determinism import get_deterministic_debug_mode as get_deterministic_debug_mode
@@ -394,6 +402,9 @@ from resilin.core.dtype import int32 as int32
 from resilin.core.dtype import int64 as int64
 from resilin.core.dtype import int8 as int8
 from resilin.core.api.mathematics.linear_algebra import inverse as inverse
+from resilin.core.autocast.functions import is_autocast_cache_enabled as is_autocast_cache_enabled
+from resilin.core.autocast.functions import is_autocast_cpu_enabled as is_autocast_cpu_enabled
+from resilin.core.autocast.functions import is_autocast_enabled as is_autocast_enabled
 from resilin.core.api.mathematics.arithmetic import is_complex as is_complex
 def is_conj(input: _Tensor) -> _bool: ...
 from resilin.core.determinism import is_deterministic_algorithms_warn_only_enabled as is_deterministic_algorithms_warn_only_enabled
@@ -583,6 +594,12 @@ def select_copy(input: _Tensor, dim: _int, index: _int) -> _Tensor: ...
 from resilin.core.api.manipulation.rearranging import select_scatter as select_scatter
 def selu(input: _Tensor, inplace: _bool = False) -> _Tensor: ...
 def selu_(input: _Tensor, inplace: _bool = False) -> _Tensor: ...
+from resilin.core.autocast.functions import set_autocast_cache_enabled as set_autocast_cache_enabled
+from resilin.core.autocast.functions import set_autocast_cpu_dtype as set_autocast_cpu_dtype
+from resilin.core.autocast.functions import set_autocast_cpu_enabled as set_autocast_cpu_enabled
+from resilin.core.autocast.functions import set_autocast_dtype as set_autocast_dtype
+from resilin.core.autocast.functions import set_autocast_enabled as set_autocast_enabled
+from resilin.core.autocast.functions import set_autocast_gpu_dtype as set_autocast_gpu_dtype
 from resilin.core.device import set_default_device as set_default_device
 from resilin.core.dtype import set_default_dtype as set_default_dtype
 from resilin.core.determinism import set_deterministic_debug_mode as set_deterministic_debug_mode

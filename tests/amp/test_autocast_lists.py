@@ -17,6 +17,7 @@ from resilin.core.api.nn import recurrent
 from resilin.core.autocast import lists, state
 from resilin.core.autocast.state import here
 from resilin.core.public import names
+from resilin.linalg import older
 
 LISTS: dict[str, dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "fixtures/torch_autocast.json").read_text(encoding="utf-8")
@@ -76,7 +77,7 @@ def test_a_function_gives_the_dtypes_that_pytorch_gives(expression: str) -> None
 
 def public_functions() -> list[Any]:
     """All, of the packages that publish some, and the operators of tensors."""
-    places = (names, rs.linalg, rs.linalg.older, rs.fft, rs.special, F, recurrent, rs.Tensor)
+    places = (names, rs.linalg, older, rs.fft, rs.special, F, recurrent, rs.Tensor)
     return [value for place in places for value in vars(place).values() if hasattr(value, "is_listed")]
 
 

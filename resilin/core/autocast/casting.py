@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.autocast import lists
+from resilin.core.autocast import lists, results
 from resilin.core.autocast.state import Kept, here
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.ops.shape import astype
@@ -35,7 +35,9 @@ def run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     here.enabled = enabled - {kind}  # for a moment, so `state.threads` stays
     try:
         cast = _cast_of(kind, _target(kind, policy, (*args, *kwargs.values())))
-        return call(*[mapped(cast, value) for value in args], **{k: mapped(cast, v) for k, v in kwargs.items()})
+        made = call(*[mapped(cast, value) for value in args], **{k: mapped(cast, v) for k, v in kwargs.items()})
+        after = results.AFTER.get(function.__name__)
+        return made if after is None else after(here.dtypes[kind].np, made, *args, **kwargs)
     finally:
         here.enabled = enabled
 
@@ -73,7 +75,7 @@ def cast_all(value: Any, device_type: str, dtype: Any) -> Any:
         return {cast_all(k, device_type, dtype): cast_all(v, device_type, dtype) for k, v in value.items()}
     if isinstance(value, Iterable):
         cast = (cast_all(each, device_type, dtype) for each in value)
-        return type(value)(cast) if isinstance(value, list | tuple) else cast  # type: ignore[call-arg]
+        return type(value)(cast) if isinstance(value, list | tuple) else cast
     return value
 
 

@@ -30,7 +30,7 @@ _CPU: dict[str, str] = {
     "fft ifft fft2 ifft2 fftn ifftn rfft irfft rfft2 irfft2 rfftn irfftn hfft ihfft "
     "cholesky cholesky_ex cholesky_inverse cholesky_solve inverse inv inv_ex pinverse solve lu lu_solve "
     "triangular_solve orgqr householder_product qr svd svdvals eig eigh eigvals eigvalsh cond matrix_rank "
-    "lstsq tensorinv tensorsolve",
+    "lstsq tensorinv tensorsolve pinv matrix_power matrix_exp cov corrcoef svd_lowrank pca_lowrank",
     PROMOTE: "stack cat concat concatenate hstack vstack dstack column_stack row_stack index_copy",
 }
 _CUDA: dict[str, str] = {
@@ -71,25 +71,52 @@ def _pools_alone(*args: Any, **kwargs: Any) -> bool:
     return not kwargs.get("return_indices", len(args) > 6 and args[6])
 
 
-def _sums_products(*args: Any, **kwargs: Any) -> bool:
-    """Whether an `einsum` sums along a letter of two operands, which is a matrix product."""
+def einsum_terms(*args: Any, **kwargs: Any) -> tuple[list[set[Any]], set[Any]]:
+    """The letters of each operand of an `einsum`, and those of its result."""
     equation = kwargs.get("equation", args[0] if args else "")
     if isinstance(equation, str):
         left, arrow, right = equation.replace(" ", "").replace("...", "").partition("->")
-        terms: list[Any] = left.split(",")
-        out: Any = right if arrow else None
+        terms, out = [set(term) for term in left.split(",")], set(right) if arrow else None
     else:
-        terms, out = [each for each in args if isinstance(each, list | tuple)], None
-        if len(args) % 2:
-            out = terms.pop() if terms else None
-    letters = [letter for term in terms for letter in set(term) if letter is not ...]
-    shared = {letter for letter in letters if letters.count(letter) > 1}
-    return bool(shared if out is None else shared - set(out))
+        terms = [{number for number in each if number is not ...} for each in args if isinstance(each, list | tuple)]
+        out = terms.pop() if len(args) % 2 and terms else None
+    if out is None:
+        out = {letter for term in terms for letter in term if sum(letter in each for each in terms) == 1}
+    return terms, out
+
+
+def sums_products(terms: list[set[Any]], out: set[Any], last: int) -> bool:
+    """Whether operand `last` of an `einsum` ends a letter that it shares with one before: a matrix product."""
+    before = set().union(*terms[:last])
+    return bool(terms[last] & before - out.union(*terms[last + 1 :]))
+
+
+def _has_products(*args: Any, **kwargs: Any) -> bool:
+    terms, out = einsum_terms(*args, **kwargs)
+    return any(sums_products(terms, out, last) for last in range(1, len(terms)))
+
+
+def _is_of_matrices(*args: Any, **kwargs: Any) -> bool:
+    """Whether an `inner` is no inner product of two vectors, which is on no list."""
+    return any(getattr(each, "ndim", 0) > 1 for each in (*args, *kwargs.values()))
+
+
+def _leaves_dimensions(*args: Any, **kwargs: Any) -> bool:
+    """Whether a `tensordot` is no inner product of all elements, which is on no list."""
+    dims = kwargs.get("dims", args[2] if len(args) > 2 else 2)
+    summed = dims if isinstance(dims, int) else len(dims[0]) if isinstance(dims, list | tuple) and dims else 0
+    return any(getattr(each, "ndim", 0) > summed for each in (*args[:2], *kwargs.values()))
 
 
 # Of functions that are on the list for some of their arguments: whether these are such. By device type and name.
 WHEN: dict[str, dict[str, Callable[..., bool]]] = {
-    "cpu": {"einsum": _sums_products, "max_pool3d": _pools_alone, "pad": _pads_from_elements}
+    "cpu": {
+        "einsum": _has_products,
+        "inner": _is_of_matrices,
+        "max_pool3d": _pools_alone,
+        "pad": _pads_from_elements,
+        "tensordot": _leaves_dimensions,
+    }
 }
 
 

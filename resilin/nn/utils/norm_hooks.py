@@ -61,8 +61,8 @@ class _SpectralNormHook(_WeightNormHook):
             with no_grad():
                 wide = widened(matrix)
                 for _ in range(self.iterations):
-                    v.copy_(normalize(wide.t() @ widened(u), dim=0, eps=self.eps))
-                    u.copy_(normalize(wide @ widened(v), dim=0, eps=self.eps))
+                    v.copy_(normalize(wide.t().mv(widened(u)), dim=0, eps=self.eps))
+                    u.copy_(normalize(wide.mv(widened(v)), dim=0, eps=self.eps))
         return divided_by_norm(weight, matrix, u, v)
 
     def _matrix(self, weight: Tensor) -> Tensor:

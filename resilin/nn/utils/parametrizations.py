@@ -22,7 +22,7 @@ _START_ITERATIONS = 15  # of the power method, before the first forward, as in P
 @rounded_once
 def divided_by_norm(weight: Tensor, matrix: Tensor, u: Tensor, v: Tensor) -> Tensor:
     """`weight` divided by u @ matrix @ v, the largest singular value of it as `matrix` where these are its vectors."""
-    sigma = (u.clone() * (matrix @ v.clone())).sum()  # clones: a second forward may come before backward
+    sigma = (u.clone() * matrix.mv(v.clone())).sum()  # clones: a second forward may come before backward
     divided: Tensor = weight / sigma
     return divided
 
@@ -90,8 +90,8 @@ class _SpectralNorm(Module):
         with no_grad():
             wide = widened(matrix)
             for _ in range(times):
-                self._u.copy_(normalize(wide @ widened(self._v), dim=0, eps=self.eps))
-                self._v.copy_(normalize(wide.t() @ widened(self._u), dim=0, eps=self.eps))
+                self._u.copy_(normalize(wide.mv(widened(self._v)), dim=0, eps=self.eps))
+                self._v.copy_(normalize(wide.t().mv(widened(self._u)), dim=0, eps=self.eps))
 
     def forward(self, weight: Tensor) -> Tensor:
         """See the class."""
