@@ -307,7 +307,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     ("resilin.library and resilin.autograd.Function make operations of functions", "utils.cpp_extension"),
     (
         "resilin computes on the CPU and on CUDA devices: resilin.cuda",
-        "accelerator.graphs backends.cpu backends.mkldnn backends.miopen backends.xeon backends.xnnpack cpu mps mtia "
+        "accelerator.graphs backends.cpu backends.mkldnn backends.miopen backends.xeon backends.xnnpack mps mtia "
         "utils.hipify utils.mkldnn utils.mobile_optimizer xpu",
     ),
     (
