@@ -6,7 +6,7 @@ import gc
 import threading
 import warnings
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -205,6 +205,16 @@ def test_arguments_without_a_meaning_are_refused() -> None:
         rs.set_autocast_dtype("cpu", "bfloat16")
     with pytest.raises(ValueError, match="Expected `device_type` of type `str`"):
         rs.amp.custom_fwd(device_type=0)
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def test_the_parts_of_a_named_tuple_are_cast() -> None:
+    with rs.autocast("cpu"):
+        assert rs.linalg.multi_dot(Pair(rs.ones(2, 3), rs.ones(3, 2).bfloat16())).dtype is rs.bfloat16
 
 
 def test_half_types_that_are_not_the_regions_do_not_join() -> None:

@@ -54,8 +54,10 @@ def mapped(cast: Callable[[Tensor], Tensor], value: Any) -> Any:
     """`value` with its tensor, or all tensors in its lists and tuples, cast; what is neither as it is."""
     if isinstance(value, Tensor):
         return cast(value)
-    if type(value) is tuple or type(value) is list:
-        return type(value)([mapped(cast, each) for each in value])
+    if isinstance(value, list | tuple):
+        parts = [mapped(cast, each) for each in value]
+        if any(part is not each for part, each in zip(parts, value, strict=True)):
+            return tuple(parts) if isinstance(value, tuple) else parts
     return value
 
 
