@@ -12,6 +12,7 @@ import resilin.nn.functional as F
 from resilin import nn, optim
 from resilin.amp import GradScaler
 from resilin.core.autocast.state import here
+from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel
 from resilin.testing.ranks import run_ranks
 from resilin.utils.checkpoint import checkpoint
@@ -209,6 +210,24 @@ def test_ranks_of_distributed_data_parallel_train_alike_inside() -> None:
     assert all(rs.equal(a, b) for a, b in zip(left, right, strict=True))
     assert first[1] < first[0]
     assert second[1] < second[0]
+
+
+def test_with_shards_the_weights_are_the_same_bits_for_one_worker_and_two() -> None:
+    x, labels = images()
+
+    def work(rank: int, world: int) -> list[rs.Tensor]:
+        rs.manual_seed(1)
+        model = DistributedDataParallel(nn.Sequential(nn.Flatten(), nn.Linear(64, 4)), shards=4)
+        optimizer = optim.SGD(model.parameters(), lr=0.1)
+        for plan in ElasticSampler(8, batch_size=8, shards=4).steps(rank, world):
+            for shard in plan.shards:
+                with model.shard(shard), rs.autocast("cpu"):
+                    F.cross_entropy(model(x[list(shard.indices)]), labels[list(shard.indices)]).backward()
+            optimizer.step()
+        return [param.detach().clone() for param in model.parameters()]
+
+    (alone,), together = run_ranks(1, work, 1).results(), run_ranks(2, work, 2).results()
+    assert all(rs.equal(a, b) for weights in together for a, b in zip(weights, alone, strict=True))
 
 
 def test_packed_sequences_go_through_recurrent_layers_inside() -> None:
