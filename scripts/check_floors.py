@@ -198,7 +198,7 @@ DYNAMIC: dict[str, str] = {
     "resilin.core.serialize": "PyTorch's files are read by a package above core, and few programs have one",
     "resilin.core.api.conversion.dlpack": "the standard's namespace is made of packages above core, and few need it",
     "resilin.distributed.wire.loader": "the native module may be absent",
-    "resilin.rpc.transports.grpc.certificate": "cryptography is optional, and makes certificates where no file has them",
+    "resilin.rpc.transports.grpc.certificate": "cryptography is optional: few workers need certificates",
     "resilin.rpc.transports.loader": "the native module may be absent",
     "resilin.rpc.transports.choose": "a transport, and grpc with it, is loaded by the workers that use it",
     "resilin.rpc.serialization.function_names": "a called function's module may not be loaded yet at the callee",

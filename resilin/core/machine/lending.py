@@ -75,6 +75,15 @@ def end_loan(place: LentPlace) -> None:
         native.memory_end_loan(*place)
 
 
+def collapse_lent() -> None:
+    """Move blocks that were lent more than once into huge pages (2 MiB), once, where the kernel has some.
+
+    What the kernel does for a loan, whoever touched the block, then takes as long for 2 MiB as for 4 KiB before.
+    """
+    if native is not None:
+        native.memory_collapse_lent()
+
+
 def drop_originals() -> int:
     """Free what lies under this process's own copies of the pages of blocks that are lent no more.
 

@@ -99,7 +99,7 @@ class LentChannel(TensorChannel):
         self._lines: dict[bytes, ArenaClient] = {}  # guarded by _lock: to lenders, by token
         self._orphans: set[bytes] = set()  # guarded by _lock: lines to lenders that are lost
         self._leaving: list[tuple[set[int], list[int]]] = []  # guarded by _lock: lines of lost peers, and their loans
-        self._looks = False  # whether the thread looks, now and then, for what `lending.drop_originals` frees
+        self._looks = False  # whether the thread looks, now and then, after what was lent
         self._closed = threading.Event()
         self._word = (secret.from_environment() or "") if known is None else known
         self._identity = f"{host.host_id()}/{'' if self._word else os.geteuid()}" if lending.available else ""
@@ -340,7 +340,8 @@ class LentChannel(TensorChannel):
     def _tell(self) -> None:
         """The thread: tells lenders of loans that have ended, unless a message to them did so before.
 
-        And frees what was lent once and has been written since, looking less often the longer there is none.
+        And moves what is lent again and again into huge pages, and frees what was lent once and has been written since,
+        looking less often the longer there is none.
         """
         poller = select.poll()
         poller.register(self._windows.fd, select.POLLIN)
@@ -353,6 +354,7 @@ class LentChannel(TensorChannel):
                 self._tell_now()
             if self._looks and due.passed():
                 self._looks = False  # before it is looked: a loan that ends meanwhile sets it again
+                lending.collapse_lent()
                 more = lending.drop_originals() > 0
                 self._looks = self._looks or more
                 pause_s = min(2 * pause_s, _LOOK_MAX_S) if more else _LOOK_S

@@ -193,6 +193,26 @@ def test_a_block_can_be_lent_from_the_second_time_on() -> None:
     assert lending.lend(again, address_of(again), SIZE, again=True) is None
 
 
+def test_what_is_lent_again_and_again_is_the_same_in_huge_pages() -> None:
+    closed = lending.closed_windows()
+    array = np.arange(SIZE)  # 8 MiB: three units of 2 MiB or four
+    place = _lend(array)
+    assert place is not None
+    window = _shown(place, array.nbytes, closed)
+    assert _lend(array) == place
+    array[SIZE // 2] = -1  # the unit around it is left as it is
+    lending.collapse_lent()
+    assert (window.view(np.int64) == np.arange(SIZE)).all()
+    assert array[SIZE // 2] == -1
+    assert _lend(array) is None
+    array[-1] = -2
+    assert (np.flatnonzero(array != np.arange(SIZE)) == [SIZE // 2, SIZE - 1]).all()
+    assert (window.view(np.int64) == np.arange(SIZE)).all()
+    lending.collapse_lent()  # once
+    for _ in range(2):
+        lending.end_loan(place)
+
+
 def test_neighbours_of_a_lent_block_can_be_located() -> None:
     arrays = [np.zeros(SIZE, np.uint8) for _ in range(3)]
     lent = _lend(arrays[1])

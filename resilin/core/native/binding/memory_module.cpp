@@ -159,6 +159,10 @@ void bind_memory(nb::module_ &m) {
     m.def("memory_give", &give);
     m.def("memory_lend_again", [](int64_t arena, int64_t offset) { return memory::lend_again({arena, offset}); });
     m.def("memory_end_loan", [](int64_t arena, int64_t offset) { memory::end_loan({arena, offset}); });
+    m.def("memory_collapse_lent", [] {
+        WithoutGil release;
+        memory::collapse_lent();
+    });
     m.def("memory_drop_originals", [] {
         WithoutGil release;
         return memory::drop_originals();

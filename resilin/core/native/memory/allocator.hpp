@@ -77,6 +77,8 @@ struct Lent {
     size_t loans;
     bool ours; // still in use here, and mapped privately; else it is free with its last loan
     bool copied = false; // this process has copies of all pages
+    uint32_t times = 0;    // it was lent
+    size_t collapsed = 0;  // so many of its units were looked at by collapse_lent
 };
 constexpr size_t LENT_MAX = 8192; // the kernel allows 65530 mappings to a process
 
@@ -180,6 +182,7 @@ class Allocator {
         }
         arena->lent = true;
         lent->second.loans++;
+        lent->second.times++;
         stats_.loans++;
         return {arena->id, block - arena->base};
     }
@@ -253,6 +256,14 @@ class Allocator {
             lent.copied = copied == lent.pages * PAGE;
             left -= lent.copied;
         }
+    }
+
+    // Blocks that are lent again and again move into huge pages: what the kernel does for a loan takes as long as there are
+    // pages that either side has touched. Others may allocate and lend meanwhile.
+    void collapse_lent() {
+        const char *last = nullptr;
+        while (char *at = next_to_collapse(last))
+            if (all_there(at) && madvise(at, UNIT * PAGE, MADV_COLLAPSE) != 0 && errno == EINVAL) return;
     }
 
     bool keep_windows(const Returns *returns) {
@@ -470,15 +481,37 @@ class Allocator {
         return block;
     }
 
-    // The next unit into a huge page, where all its pages are there: nothing is made resident that was not.
+    // nothing is made resident that was not
+    static bool all_there(char *unit) {
+        unsigned char there[UNIT];
+        return mincore(unit, UNIT * PAGE, there) == 0 && std::all_of(there, there + UNIT, [](unsigned char c) { return c & 1; });
+    }
+
+    // A unit of a block that was lent before, unwritten; from the block after `last` on, nullptr: there is none.
+    char *next_to_collapse(const char *&last) {
+        std::lock_guard<std::mutex> hold(mutex_);
+        for (auto it = lent_.lower_bound(const_cast<char *>(last)); it != lent_.end(); ++it) {
+            Lent &lent = it->second;
+            if (!lent.ours || lent.times < 2) continue;
+            const Arena &arena = *arena_of(it->first);
+            const size_t page = page_of(arena, it->first), first = (page + UNIT - 1) / UNIT;
+            while ((first + lent.collapsed + 1) * UNIT <= page + lent.pages) {
+                char *at = arena.base + (first + lent.collapsed++) * UNIT * PAGE;
+                last = it->first;
+                if (!page_table_.written(at, at + UNIT * PAGE)) return at;
+            }
+        }
+        return nullptr;
+    }
+
+    // The next unit into a huge page, where all its pages are there.
     void collapse_next(Arena &arena) {
         if (arena.huge + UNIT > arena.touched) return;
         char *at = arena.base + arena.huge * PAGE;
         arena.huge += UNIT;
         reused_ = 0;
         if (!lent_.empty() && is_isolated(at, at + UNIT * PAGE)) return;
-        unsigned char there[UNIT];
-        if (mincore(at, UNIT * PAGE, there) != 0 || !std::all_of(there, there + UNIT, [](unsigned char c) { return c & 1; })) return;
+        if (!all_there(at)) return;
         // a unit may be in the way of something at the moment; only a kernel that cannot do it at all ends the attempts
         if (madvise(at, UNIT * PAGE, MADV_COLLAPSE) != 0 && errno == EINVAL) collapses_ = false;
     }

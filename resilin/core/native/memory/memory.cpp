@@ -157,6 +157,7 @@ Place give(const void *from, size_t size) {
 }
 bool lend_again(Place block) { return allocator().lend_again(block); }
 void end_loan(Place block) { allocator().end_loan(block); }
+void collapse_lent() { allocator().collapse_lent(); }
 size_t drop_originals() { return allocator().drop_originals(); }
 char *open_window(const std::shared_ptr<Source> &source, size_t offset, size_t size, bool shared,
                   const std::shared_ptr<Returns> &returns, uint64_t number, Place own) {

@@ -39,6 +39,7 @@ Place lend(char *block, size_t offset, size_t size, bool again); // bytes of an 
 Place give(const void *from, size_t size); // a copy, which from then on is the borrower's alone
 bool lend_again(Place block);              // what is on loan already
 void end_loan(Place block);
+void collapse_lent();    // blocks that were lent more than once, into huge pages
 size_t drop_originals(); // what is under own copies of pages that are lent no more; how many blocks may have more later
 
 // A piece of a lender's arena, for the loan `number`, which `returns` is told of once it is closed; nullptr: no room.

@@ -1,0 +1,82 @@
+"""How fast are single operations, over many of them, at three sizes and in several dtypes?"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import product
+from typing import Any
+
+from benchmarks import harness
+from benchmarks.cases.op_table import GROUPS, SIZES
+from benchmarks.harness import Options, Report, Row
+
+OTHERS = ("float64", "float16", "bfloat16")
+SLOW = 0.8  # rows below it are listed
+METHOD = """Expressions over tensors of about 1e3, 1e5 and 1e7 elements, the same texts on both sides,
+{threads} threads, the sides in turn, a process for each group, size and dtype. A sample is as many calls as take 20 ms; the least of
+{samples} samples counts, on both sides. Groups: {groups}. In other dtypes than float32 the groups flat and rows are run
+at 1e5. The ratio is PyTorch's time by ours: 2 is twice as fast."""
+
+
+def benchmark(options: Options) -> Report:
+    """Run every group on both sides."""
+    sizes = SIZES[:1] if options.quick else SIZES
+    cases = [("float32", group, size) for group, size in product(GROUPS, sizes)]
+    if not options.quick:
+        cases += [(dtype, group, SIZES[1]) for dtype, group in product(OTHERS, ("flat", "rows"))]
+    times: dict[str, dict[str, dict[str, float]]] = {}
+    refused: dict[str, dict[str, str]] = {side: {} for side in harness.sides(options)}
+    for dtype, group, size in cases:
+        where = f"{dtype} {size:g} {group}"
+        for side in harness.sides(options):
+            with harness.progress(f"{where}: {side}"):
+                samples = _run(side, options, group, size, dtype)
+            for text, found in samples.items():
+                if isinstance(found, str):
+                    refused[side][f"{where}: {text}"] = found
+                else:
+                    times.setdefault(where, {}).setdefault(text, {})[side] = min(found)
+    return Report(
+        name="op_table",
+        question="Single operations and forms of them, forward and with their gradients, beside PyTorch.",
+        method=METHOD.format(threads=2, samples=3 if options.quick else 5, groups=", ".join(GROUPS)),
+        rows=_rows(times),
+        notes=_slow(times)
+        + [f"{side} refuses {what}: {why}" for side, of in refused.items() for what, why in of.items()],
+        data={"seconds": times},
+    )
+
+
+def _run(side: str, options: Options, group: str, size: int, dtype: str) -> dict[str, Any]:
+    more = ["--group", group, "--size", str(size), "--dtype", dtype, "--samples", "3" if options.quick else "5"]
+    output = harness.check_output(harness.case_command(side, options, "op_table", more), timeout_s=600)
+    return dict(json.loads(output.splitlines()[-1])["samples"])
+
+
+def _ratios(of: dict[str, dict[str, float]]) -> dict[str, float]:
+    return {text: taken["torch"] / taken["resilin"] for text, taken in of.items() if len(taken) == 2}
+
+
+def _rows(times: dict[str, dict[str, dict[str, float]]]) -> list[Row]:
+    """By case: the median ratio, the share below 0.8, the least."""
+    rows = []
+    for where, of in times.items():
+        ratios = sorted(_ratios(of).values())
+        if not ratios:
+            continue
+        share = sum(ratio < SLOW for ratio in ratios) / len(ratios)
+        rows.append(Row(what=f"{where}: median of {len(ratios)} ratios", unit="x", ours=harness.percentile(ratios, 50)))
+        rows.append(Row(what=f"{where}: share below {SLOW:g}", unit="%", ours=share * 100))
+        rows.append(Row(what=f"{where}: least", unit="x", ours=ratios[0]))
+    return rows
+
+
+def _slow(times: dict[str, dict[str, dict[str, float]]]) -> list[str]:
+    """What is below 0.8, the slowest first."""
+    found = [(ratio, where, text) for where, of in times.items() for text, ratio in _ratios(of).items() if ratio < SLOW]
+    return [f"{ratio:.2f}: {where}: `{text}`" for ratio, where, text in sorted(found)]
+
+
+if __name__ == "__main__":
+    sys.exit(harness.main(benchmark))
