@@ -128,6 +128,7 @@ GATHERED: dict[str, dict[str, str]] = {
     "nn.modules.sparse": {"nn": "Embedding EmbeddingBag"},
     "nn.parallel": {
         "ddp": "DistributedDataParallel",
+        "ddp.old_names": "DistributedDataParallelCPU",
         "nn": "DataParallel",
         "nn.modules.data_parallel": "data_parallel",
     },
