@@ -39,10 +39,15 @@ FILES = {
         import torch.fx
         import torch.library
         from torch import nn, Tensor
+        from torch._dynamo.utils import is_compile_supported
         from torch._prims_common import alert_not_deterministic
+        from torch.hub import _get_torch_home, load_state_dict_from_url
         from torch.jit.annotations import BroadcastingList2
         from torch.nn.modules.utils import _pair
+        from torch.onnx import symbolic_opset11
+        from torch.onnx.symbolic_helper import parse_args
         from torch.utils._pytree import tree_flatten
+        from torch.utils.model_zoo import tqdm
         from torchvision.extension import _assert_has_ops, _has_ops
 
         def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
@@ -66,12 +71,25 @@ FILES = {
         def unused(x: Tensor) -> Tensor:
             return x
 
-        if _has_ops():
-            torch.library.register_fake("torchvision::nms")(lambda boxes, scores, iou: boxes)
+        @torch.library.register_fake("torchvision::nms")
+        def meta_nms(boxes, scores, iou_threshold):
+            return boxes.new_empty(len(boxes), dtype=torch.long)
+
+        @parse_args("v", "v", "f")
+        def symbolic_nms(g, boxes, scores, iou_threshold):
+            return symbolic_opset11.unsqueeze(g, boxes, 0)
+
+        torch.onnx.register_custom_op_symbolic("torchvision::nms", symbolic_nms, 11)
         """,
 }
 PROGRAM = """
 import torch, torchvision
+assert torchvision.ops.is_compile_supported("cpu") and torchvision.ops._get_torch_home()
+assert torch.backends.cpu.get_cpu_capability() == "DEFAULT"
+assert torch._sample_dirichlet(torch.ones(2, 3)).sum(1).allclose(torch.ones(2))
+assert torch._shape_as_tensor(torch.ones(2, 3)).tolist() == [2, 3]
+with torchvision.ops.tqdm(total=2, disable=True) as bar:
+    bar.update(2)
 boxes = torch.tensor([[0.0, 0.0, 2.0, 3.0]])
 assert torchvision.ops.box_area(boxes).item() == 6.0
 assert "cannot be loaded" in torchvision.extension.reason, torchvision.extension.reason
@@ -81,6 +99,10 @@ for call in (lambda: torchvision.ops.nms(boxes, boxes, 0.5), lambda: torchvision
         call()
     except (RuntimeError, AttributeError) as error:
         print(error)
+torch.library.define("torchvision::nms", "(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
+torch.library.impl("torchvision::nms", "cpu", lambda boxes, scores, iou: torch.arange(len(boxes)))
+print(torch.ops.torchvision.nms(boxes, boxes[:, 0], 0.5).tolist())
+print(torch.ops.torchvision.nms(boxes.to("meta"), boxes[:, 0].to("meta"), 0.5).is_meta)
 """
 
 
@@ -95,12 +117,15 @@ def package(tmp_path):
 
 
 def test_it_imports_and_its_operators_raise_by_name(package):
+    # the program also gives the operator a kernel of its own: what the package said of it is kept until then
     command = [sys.executable, "-m", "resilin.as_torch", "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=package, check=False)
     assert done.returncode == 0, done.stderr
-    nms, roi_align, decode = done.stdout.splitlines()
+    nms, roi_align, decode, own, fake = done.stdout.splitlines()
+    assert (own, fake) == ("[0]", "True")
     assert nms.startswith("torchvision.ops.nms: torchvision::nms is an operator in C++")
     assert "torchvision.ops.box_iou" in nms
     assert roi_align.startswith("torchvision.ops.roi_align: torchvision::roi_align is an operator in C++")
     assert "grid_sample" in roi_align
     assert "'image' object has no attribute 'decode_jpeg'" in decode
+    assert "/torchvision/_C.so, in C++ for PyTorch" in decode
