@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import importlib.util
 import logging
 import os
@@ -47,12 +48,51 @@ _BLOCK_BYTES = 1 << 20
 _chosen: dict[str, str] = {}
 
 
+class _Progress:
+    """Counts on standard error what has come, as tqdm does, for those that have no tqdm."""
+
+    def __init__(self, total: float | None = None, disable: bool = False, *args: Any, **kwargs: Any) -> None:
+        self.total, self.disable, self.n = total, disable, 0
+
+    def update(self, n: int = 1) -> None:
+        """`n` more have come."""
+        self.n += n
+        if not self.disable:
+            sys.stderr.write(f"\r{100 * self.n / self.total:.1f}%" if self.total else f"\r{self.n} bytes")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self.disable = True
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self.disable:
+            sys.stderr.write("\n")
+
+
+def __getattr__(name: str) -> Any:
+    if name != "tqdm":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    try:
+        return importlib.import_module("tqdm").tqdm
+    except ImportError:
+        return _Progress
+
+
 def get_dir() -> str:
     """Return the folder of what was fetched."""
     if "dir" in _chosen:
         return _chosen["dir"]
+    return os.path.join(_get_torch_home(), "hub")
+
+
+def _get_torch_home() -> str:
+    """Return the folder that PyTorch and its libraries keep files in: torchvision asks for it by this name."""
     cache = env.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
-    return os.path.join(os.path.expanduser(env.get("TORCH_HOME") or os.path.join(cache, "torch")), "hub")
+    return os.path.expanduser(env.get("TORCH_HOME") or os.path.join(cache, "torch"))
 
 
 def set_dir(d: str | os.PathLike[str]) -> None:

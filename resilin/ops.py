@@ -54,8 +54,8 @@ class _Namespace(types.ModuleType):
             found = _of_aten(name)
         if found is None:
             raise AttributeError(
-                f"'_OpNamespace' '{self._namespace}' object has no attribute '{name}': no such operator was defined by "
-                "resilin.library"
+                f"'_OpNamespace' '{self._namespace}' object has no attribute '{name}': "
+                + registry.lacking(f"{self._namespace}::{name}")
             )
         return found
 
@@ -74,6 +74,7 @@ def _of_aten(name: str) -> Any:
 
 def load_library(path: Any) -> NoReturn:
     """Raise OSError: a library of operators for PyTorch's C++ cannot be loaded."""
+    registry.refused_libraries.append(str(path))
     raise OSError(f"ops.load_library({path!s}): libraries for PyTorch's C++ cannot be loaded; see resilin.library")
 
 

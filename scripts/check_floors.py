@@ -195,6 +195,7 @@ DYNAMIC: dict[str, str] = {
     "resilin.adapters.einx": "array-api-compat is optional, and einx asks for it",
     "resilin.adapters.tensorboardx": "tensorboardX is optional, and is there when this runs",
     "resilin.utils.tensorboard": "tensorboardX is optional, and only who imports this place needs it",
+    "resilin.core.whole_objects": "the machine for pickles of trusted classes is in a package above core",
     "resilin.core.serialize": "PyTorch's files are read by a package above core, and few programs have one",
     "resilin.core.api.conversion.dlpack": "the standard's namespace is made of packages above core, and few need it",
     "resilin.distributed.wire.loader": "the native module may be absent",

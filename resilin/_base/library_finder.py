@@ -19,6 +19,7 @@ ADAPTERS: dict[str, str] = {  # module of a library -> what is run once it is im
     "einx": "resilin.adapters.einx",
     "safetensors.numpy": "resilin.adapters.safetensors",
     "tensorboardX": "resilin.adapters.tensorboardx",
+    "torchvision.extension": "resilin.adapters.torchvision",
 }
 
 

@@ -128,6 +128,7 @@ GATHERED: dict[str, dict[str, str]] = {
     "nn.modules.sparse": {"nn": "Embedding EmbeddingBag"},
     "nn.parallel": {
         "ddp": "DistributedDataParallel",
+        "ddp.old_names": "DistributedDataParallelCPU",
         "nn": "DataParallel",
         "nn.modules.data_parallel": "data_parallel",
     },
@@ -155,7 +156,7 @@ GATHERED: dict[str, dict[str, str]] = {
     "utils.data._utils.collate": {"data": "default_collate default_convert"},
     "utils.data.dataloader": {"data": "DataLoader default_collate default_convert get_worker_info"},
     "utils.hooks": {"core.state.hooks": "RemovableHandle"},
-    "utils.model_zoo": {"hub": "load_url=load_state_dict_from_url"},
+    "utils.model_zoo": {"hub": "load_url=load_state_dict_from_url tqdm"},
 }
 
 # Names that a module has beside those of its own file, which come first: module -> {home: names}.
@@ -204,7 +205,7 @@ ADDED: dict[str, dict[str, str]] = {
 _INSTEAD: tuple[tuple[str, str], ...] = (
     (
         "nothing is compiled here: call the model as it is",
-        "cuda.jiterator jit.annotations "
+        "cuda.jiterator "
         "jit.frontend jit.generate_bytecode jit.mobile jit.quantized jit.supported_ops jit.unsupported_tensor_ops "
         "nativert utils.jit",
     ),
@@ -307,7 +308,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     ("resilin.library and resilin.autograd.Function make operations of functions", "utils.cpp_extension"),
     (
         "resilin computes on the CPU and on CUDA devices: resilin.cuda",
-        "accelerator.graphs backends.cpu backends.mkldnn backends.miopen backends.xeon backends.xnnpack mps mtia "
+        "accelerator.graphs backends.mkldnn backends.miopen backends.xeon backends.xnnpack mps mtia "
         "utils.hipify utils.mkldnn utils.mobile_optimizer xpu",
     ),
     (
@@ -322,9 +323,8 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     ("resilin has the random functions of the root, e.g. resilin.normal", "quasirandom"),
     (
         "resilin.checkpoint.save_safetensors writes weights that other libraries read",
-        "export onnx.errors onnx.operators "
-        "onnx.ops onnx.symbolic_helper onnx.testing onnx.utils onnx.verification package "
-        + " ".join(f"onnx.symbolic_opset{number}" for number in range(7, 21)),
+        "export onnx.errors onnx.operators onnx.ops onnx.testing onnx.utils onnx.verification package "
+        + " ".join(f"onnx.symbolic_opset{number}" for number in (*range(7, 11), *range(12, 21))),
     ),
     ("Python's own multiprocessing, or elastic-run, starts the processes", "numa"),
     ("resilin has dense tensors", "cuda.sparse masked nested sparse"),

@@ -148,7 +148,7 @@ class Unpickler:
         (result,) = self._stack
         if self._marks:
             raise ValueError("a mark is left over")
-        _check_plain(result, self._refuse)
+        check_plain(result, self._refuse)
         _check_links(self._fragile, self._refuse)
         return result
 
@@ -289,6 +289,10 @@ class Unpickler:
         self._note(made)
         self._stack.append(made)
 
+    def _new(self) -> None:
+        """Make an object by its class: what may be called knows no difference."""
+        self._call()
+
     def _build(self) -> None:
         """Set a state: of an instance whose type has a setter."""
         state, target = self._stack.pop(), self._stack[-1]
@@ -334,16 +338,20 @@ def _named(value: Any) -> str:
     return value.name if isinstance(value, Allowed) else f"a {type(value).__name__}"
 
 
-def _check_plain(root: Any, refuse: Callable[[str], NoReturn]) -> None:
-    """Refuse functions, raw storage and what has no state yet in the result; on the stack these may be."""
-    waiting, seen = [root], set()
+def check_plain(root: Any, refuse: Callable[[str], NoReturn]) -> int:
+    """Refuse functions, raw storage and what has no state yet in the result; on the stack these may be.
+
+    Returns how many values were looked at.
+    """
+    waiting, seen, count = [root], set(), 0
     while waiting:
         value = waiting.pop()
-        if type(value) in _LEAVES or id(value) in seen:
+        count += 1
+        if type(value) in _LEAVES or isinstance(value, type) or id(value) in seen:
             continue
         if isinstance(value, Allowed):
             refuse(f"the function or class {value.name} as a value")
-        if getattr(value, "is_raw_storage", False):
+        if getattr(type(value), "is_raw_storage", False):
             refuse("raw storage as a value")
         if isinstance(value, Unbuilt):
             refuse("an object without its state")
@@ -351,6 +359,7 @@ def _check_plain(root: Any, refuse: Callable[[str], NoReturn]) -> None:
         if holds:
             seen.add(id(value))
             waiting.extend(holds)
+    return count
 
 
 def _held(value: Any) -> Iterable[Any]:
@@ -366,7 +375,7 @@ def _held(value: Any) -> Iterable[Any]:
 
 
 def _has_objects(value: Any) -> bool:
-    return bool(getattr(getattr(value, "dtype", None), "hasobject", False))
+    return hasattr(type(value), "dtype") and bool(getattr(value.dtype, "hasobject", False))
 
 
 def _is_fragile(value: Any) -> bool:
@@ -437,9 +446,9 @@ _BY_OPCODE: dict[bytes, Callable[[Unpickler], Any]] = {
     b"\x91": Unpickler._frozen,
     b"c": lambda m: m._global(m._line(), m._line()),
     b"\x93": lambda m: m._global(*[m._stack.pop(), m._stack.pop()][::-1]),
-    b"R": Unpickler._call,
-    b"\x81": Unpickler._call,  # NEWOBJ: what may be called knows no difference
-    b"b": Unpickler._build,
+    b"R": lambda m: m._call(),
+    b"\x81": lambda m: m._new(),
+    b"b": lambda m: m._build(),
     b"Q": lambda m: m._stack.append(m._object_of(m._stack.pop())),
     b"q": lambda m: m._remember(m._take(1)[0]),
     b"r": lambda m: m._remember(m._number(_U4)),

@@ -24,6 +24,7 @@ from resilin.checkpoint.open_storage import open_file
 from resilin.checkpoint.safetensors import CHUNK_BYTES, Source, check_booleans
 from resilin.checkpoint.storage import steady
 from resilin.checkpoint.torch_names import KEYS, NAMES, STATES, Memory, StorageType
+from resilin.checkpoint.trusting import TrustingUnpickler
 from resilin.core import dtype as dtypes
 from resilin.core.tensor import Tensor
 from resilin.errors import CheckpointError, CorruptFile, UsageError
@@ -54,18 +55,22 @@ def import_torch(path: str | os.PathLike[str], *, options: Mapping[str, Any] | N
         return _imported(source)
 
 
-def read_torch(file: str | os.PathLike[str] | bytes, name: str, place: Place) -> Any:
+def read_torch(
+    file: str | os.PathLike[str] | bytes, name: str, place: Place, trusted: Mapping[str, Any] | None = None
+) -> Any:
     """As `import_torch`, of a path or of the bytes of a file that errors call `name`.
 
-    place: called with each tensor, the device it was on (as "cuda:0") and the bytes of its storage; gives what is to be
-           there in its stead.
+    place:   called with each tensor, the device it was on (as "cuda:0") and the bytes of its storage; gives what is to
+             be there in its stead.
+    trusted: classes and functions by full name that the pickle may call, too. In a file of PyTorch before 1.6 they are
+             called twice, the first time with tensors that have no values yet.
     """
     try:
         if isinstance(file, bytes):
-            return _imported(_Bytes(file, name), place)
+            return _imported(_Bytes(file, name), place, trusted)
         source = open_file(file)
         with steady([source]):
-            return _imported(source, place)
+            return _imported(source, place, trusted)
     except _NotPlaced as error:
         raise error.cause from None
 
@@ -91,13 +96,18 @@ class _NotPlaced(CheckpointError):
         self.cause = cause
 
 
-def _imported(source: Source, place: Place | None = None) -> Any:
+def read_pickle(data: bytes, tensors: Callable[[Any], Any], name: str, trusted: Mapping[str, Any]) -> Any:
+    """The object of a pickle whose tensors have persistent ids; it may call what is `trusted`, by full name."""
+    return TrustingUnpickler(data, tensors, name, trusted).load()
+
+
+def _imported(source: Source, place: Place | None = None, trusted: Mapping[str, Any] | None = None) -> Any:
     start = source.read(0, min(source.size, 16))
     with io.BufferedReader(_File(source), 1 << 16) as file:
         if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
-            return _Archive(source, file, place).load()
+            return _Archive(source, file, place, trusted).load()
         if start[:1] == b"\x80":
-            return _Stream(source, file, place).load()
+            return _Stream(source, file, place, trusted).load()
     hint = "; load_safetensors reads safetensors files" if source.name.endswith(".safetensors") else ""
     raise UsageError(
         f"import_torch: {source.name} starts with {start!r}, so it is no file of torch.save (of PyTorch 0.4 or later)"
@@ -189,8 +199,8 @@ class _Memories:
 class _Archive:
     """A zip file: found in its directory, read from its source, so nothing is ever unpacked."""
 
-    def __init__(self, source: Source, file: BinaryIO, place: Place | None) -> None:
-        self._source = source
+    def __init__(self, source: Source, file: BinaryIO, place: Place | None, trusted: Mapping[str, Any] | None) -> None:
+        self._source, self._trusted = source, trusted
         self._memories = _Memories(source, place)
         try:
             with zipfile.ZipFile(file) as archive:
@@ -218,7 +228,7 @@ class _Archive:
                 "load it there by PyTorch and save it as safetensors, which are always little-endian"
             )
         data = io.BytesIO(self._bytes("data.pkl"))
-        return _machine(data, self._memory, self._source.name).load()
+        return _machine(data, self._memory, self._source.name, self._trusted).load()
 
     def _memory(self, saved: Any) -> Memory:
         if type(saved) is not tuple or len(saved) != 5 or saved[0] != "storage":
@@ -279,8 +289,8 @@ class _Archive:
 class _Stream:
     """A file of PyTorch before 1.6. Its storages stand behind the object, so the object is read twice."""
 
-    def __init__(self, source: Source, file: BinaryIO, place: Place | None) -> None:
-        self._source, self._file = source, file
+    def __init__(self, source: Source, file: BinaryIO, place: Place | None, trusted: Mapping[str, Any] | None) -> None:
+        self._source, self._file, self._trusted = source, file, trusted
         self._memories = _Memories(source, place)
         self._sizes: dict[str, int] = {}  # bytes of one element, by key
         self._filled = False
@@ -295,12 +305,12 @@ class _Stream:
         if type(facts) is not dict or facts.get("little_endian") is not True:
             raise UsageError(f"{self._source.name} was not written on a little-endian machine: {shown(facts)}")
         start = self._file.tell()
-        _machine(self._file, self._memory, self._source.name).load()
+        _machine(self._file, self._memory, self._source.name, self._trusted).load()
         self._read_storages(self._plain())
         self._filled = True
         self._memories.named.clear()
         self._file.seek(start)
-        return _machine(self._file, self._memory, self._source.name).load()
+        return _machine(self._file, self._memory, self._source.name, self._trusted).load()
 
     def _plain(self) -> Any:
         return Unpickler(self._file, {}, _no_storage, self._source.name).load()
@@ -344,7 +354,9 @@ class _Stream:
             at += len(data)
 
 
-def _machine(file: Any, memory: Callable[[Any], Memory], name: str) -> Unpickler:
+def _machine(file: Any, memory: Callable[[Any], Memory], name: str, trusted: Mapping[str, Any] | None) -> Unpickler:
+    if trusted is not None:
+        return TrustingUnpickler(file, memory, name, trusted)
     return Unpickler(file, NAMES, memory, name, states=STATES, keys=KEYS)
 
 

@@ -1,6 +1,6 @@
-"""The classes that a program allows `load` to make objects of, under torch.serialization's names.
+"""The classes and functions that a program allows `load` to call, under torch.serialization's names.
 
-resilin's own format holds no objects of classes, so that the list changes nothing for its files.
+`load(weights_only=True)` asks for them where a file holds an object of a class: `resilin/checkpoint/trusting.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 _Allowed = type | Callable[..., Any] | tuple[Any, str]
+_NEVER = frozenset({"sys", "os", "posix", "nt"})  # modules of which nothing is allowed, as in PyTorch
 _allowed: list[_Allowed] = []
 
 
@@ -40,3 +41,27 @@ class safe_globals:
 
     def __exit__(self, *exc: object) -> None:
         _allowed[:] = self._before
+
+
+def by_name() -> dict[str, Any]:
+    """Return what is allowed by the full names that files have for it.
+
+    A class of resilin's is also found under its place in PyTorch. ValueError or TypeError for a pair that is none.
+    """
+    found: dict[str, Any] = {}
+    for one in _allowed:
+        if isinstance(one, tuple):
+            if len(one) != 2:
+                raise ValueError(
+                    f"Expected tuple of length 2 (global, str of callable full path), but got tuple of length: "
+                    f"{len(one)}"
+                )
+            if type(one[1]) is not str:
+                raise TypeError(f"Expected second item in tuple to be str of callable full path, but got: {one[1]!r}")
+            found[one[1]] = one[0]
+        else:
+            name = f"{one.__module__}.{one.__qualname__}"
+            found[name] = one
+            if name.startswith("resilin."):
+                found["torch." + name.removeprefix("resilin.")] = one
+    return {name: one for name, one in found.items() if name.rpartition(".")[0] not in _NEVER}

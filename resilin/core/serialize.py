@@ -1,4 +1,4 @@
-"""`save` and `load`: nested containers of tensors and plain values in one file. No pickle, but of whole modules.
+"""`save` and `load`: nested containers of tensors and plain values in one file. No pickle, but of objects of classes.
 
 Format (little-endian), in the manner of safetensors:
 
@@ -12,8 +12,8 @@ A block is the memory of one tensor, or of several that overlap: what was shared
 file is read only if its blocks cover this part, and its tensors their blocks, exactly; every way to be wrong is an
 UsageError that says which. Files of the earlier b"RESILIN1", in which each tensor is a block of its own in C order and
 has that block's "start" and "stop", are read, too.
-The tree is that of `typed_json`; an object that it has no form for is refused when saving. The header ends with spaces,
-so that the blocks lie at multiples of 64 in the file.
+The tree is that of `typed_json`; an object that it has no form for is pickled (`whole_objects`). The header ends with
+spaces, so that the blocks lie at multiples of 64 in the file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import numpy as np
 
 from resilin._base import fault_points, gradual, json_text
 from resilin.core import dtype as dtypes
-from resilin.core import typed_json, whole_objects
+from resilin.core import safe_globals, typed_json, whole_objects
 from resilin.core.device import device
 from resilin.core.state.copying import are_booleans, array_over, check_repeats
 from resilin.core.tensor import Parameter, Tensor, wrap
@@ -126,7 +126,8 @@ def save(
 ) -> None:
     """Write `obj` (tensors, numbers, text, bytes, in lists, tuples, sets and dicts) to a path or an open binary file.
 
-    Also modules: they are pickled, and read with `load(..., weights_only=False)` where their classes can be imported.
+    Also modules and other objects of classes: they are pickled, and read where `serialization.add_safe_globals` allowed
+    their classes, or with `load(..., weights_only=False)`.
 
     A path is written under another name first and renamed, so that a crash, or another writer, leaves the old file or
     a new one. Tensors and arrays that share memory are stored once, with their strides; of a view, the memory from its
@@ -182,15 +183,17 @@ def load(
 ) -> Any:
     """Read what `save` wrote, or PyTorch, as `checkpoint.import_torch` reads it.
 
-    Loading runs no code of the file, whatever it holds, unless `weights_only=False` allows modules that were saved
-    whole, which are unpickled: only for files whose writer you trust.
+    Loading runs no code of the file, whatever it holds, but of the classes and functions that the program gave to
+    `serialization.add_safe_globals`: those are called with what the file says. `weights_only=False` allows all that was
+    saved whole, which is unpickled: only for files whose writer you trust.
 
     Tensors that shared memory share it again, on the CPU; one that goes to another device gets memory of its own.
     `map_location`: the device (or a function of the saved device's name, or a dict of names) that tensors go to.
     `mmap=True`, of a path: the tensors lie in the file's pages, which are read when they are looked at; what is written
     to them stays in this process. The file must not be changed meanwhile, though it may be replaced, as `save` does.
-    UsageError when the file is not one of `save`'s, is damaged, or holds a module and `weights_only` is True. Of
-    PyTorch's files, UnsafePickle names what is neither a tensor nor a plain value, whatever `weights_only` says.
+    UsageError when the file is not one of `save`'s, is damaged, or holds an object that is not allowed. Of PyTorch's
+    files, UnsafePickle names what is neither a tensor, a plain value nor allowed, whatever `weights_only` says.
+    CheckpointError names an allowed class that raised.
 
     `pickle_module` changes nothing.
     """
@@ -216,7 +219,10 @@ def _of_pytorch(file: Any, name: str, map_location: Any) -> Any:
     """The object in a file of PyTorch's, a path or bytes, which a package above this one reads."""
     torch_files = importlib.import_module("resilin.checkpoint.torch_files")
     return torch_files.read_torch(
-        file, name, lambda tensor, saved_on, held: _placed(tensor, saved_on, map_location, name, held)
+        file,
+        name,
+        lambda tensor, saved_on, held: _placed(tensor, saved_on, map_location, name, held),
+        safe_globals.by_name(),
     )
 
 

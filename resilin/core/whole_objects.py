@@ -1,31 +1,31 @@
 """Objects that `save` pickles whole, as modules are: their tensors are stored as all others are, not in the pickle.
 
-Reading them imports the classes that the file names and runs their code, which `load` does when it is told to only.
+Reading them runs the code of the classes that the file names. `load` does so for those that the program named before
+(`serialization.add_safe_globals`), and for all, which it imports, when it is told to.
 """
 
 from __future__ import annotations
 
+import importlib
 import io
 import pickle
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
+import numpy as np
+
+from resilin.core import safe_globals
+from resilin.core.device import device
+from resilin.core.dtype import dtype
 from resilin.core.tensor import Parameter, Tensor
-from resilin.errors import UsageError
+from resilin.errors import CheckpointError, UnsafePickle, UsageError
 
-_KINDS: list[type] = []
-_K = TypeVar("_K", bound=type)
-
-
-def save_whole(kind: _K) -> _K:
-    """Let `save` take instances of `kind`, a class, whole. For classes as a decorator."""
-    _KINDS.append(kind)
-    return kind
+_PLAIN = (tuple, set, frozenset, bytes, bytearray, complex, dtype, device, np.generic)  # JSON's types aside
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is saved whole."""
-    return isinstance(value, tuple(_KINDS))
+    """Whether `value`, no number, text, list or dict, is saved whole: the file has no other form for it."""
+    return not isinstance(value, _PLAIN)
 
 
 class NotLoaded(Exception):
@@ -77,13 +77,26 @@ def unpickled(form: Any, tensors: Sequence[Tensor], name: str, weights_only: boo
     kind, number = str(form[0]), int(form[1])
     data = tensors[number].numpy().tobytes()
     if weights_only:
-        raise NotLoaded(
-            UsageError(
-                f"load: {name} holds a whole {kind:.200}, which only unpickling makes again, and that runs code which "
-                "the file names. Give weights_only=False if you trust who wrote it, or save its state_dict()"
-            )
-        )
+        return _by_trust(kind, data, tensors, name)
     try:
         return _Unpickler(io.BytesIO(data), tensors).load()
     except Exception as error:  # of the classes' own code
+        raise NotLoaded(error) from error
+
+
+def _by_trust(kind: str, data: bytes, tensors: Sequence[Tensor], name: str) -> Any:
+    """The object, if the program said before that it trusts the classes it is made of."""
+    trusted = safe_globals.by_name()
+    torch_files = importlib.import_module("resilin.checkpoint.torch_files")  # a package above this one
+    try:
+        return torch_files.read_pickle(data, tensors.__getitem__, name, trusted)
+    except UnsafePickle as error:
+        raise NotLoaded(
+            UsageError(
+                f"load: {name} holds a whole {kind:.200}, which asks for {error.refused:.200}, and that would run code "
+                "which the file names. Name it in serialization.add_safe_globals if you trust it, give "
+                "weights_only=False if you trust who wrote the file, or save a state_dict()"
+            )
+        ) from None
+    except CheckpointError as error:
         raise NotLoaded(error) from error

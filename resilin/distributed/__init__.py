@@ -89,7 +89,7 @@ from resilin.distributed.group.process_group import ProcessGroup
 from resilin.distributed.group.rendezvous import register_rendezvous_handler, rendezvous
 from resilin.distributed.stores import CoordinationStore, FileStore, HashStore, PrefixStore, Store, TCPStore
 from resilin.distributed.wire import shard_tree
-from resilin.distributed.wire.reduce_op import ReduceOp, _make_nccl_premul_sum, supports_complex
+from resilin.distributed.wire.reduce_op import ReduceOp, _make_nccl_premul_sum, reduce_op, supports_complex
 from resilin.distributed.work.future import Future, collect_all, wait_all
 from resilin.distributed.work.work import Work
 from resilin.errors import DistBackendError, DistError, DistNetworkError, DistStoreError, QueueEmptyError
@@ -201,6 +201,7 @@ __all__ = [
     "recv",
     "recv_object_list",
     "reduce",
+    "reduce_op",
     "reduce_scatter",
     "reduce_scatter_single",
     "reduce_scatter_tensor",

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from resilin.library import registry
+from resilin.library import checking, registry
 from resilin.library.custom_ops import CustomOpDef, custom_op
 from resilin.library.schema import infer_schema
 
@@ -140,9 +140,14 @@ def register_kernel(
 
 
 def register_fake(op: Any, func: Any = None, /, *, lib: Library | None = None, **options: Any) -> Any:
-    """Keep a function that makes an operator's result without its values; also a decorator."""
+    """Keep a function that makes an operator's result without its values; also a decorator.
+
+    Where `ops.load_library` could not load a library, its operators may be missing, and what is said of them is kept.
+    """
     if func is None:
         return lambda function: register_fake(op, function, lib=lib)
+    if isinstance(op, str) and registry.await_operator(op.removesuffix(".default"), func):
+        return func
     _operator(op).kernels[registry.FAKE] = func
     return func
 
@@ -174,9 +179,9 @@ def register_autocast(op: Any, device_type: str, cast_inputs: Any, /, *, lib: Li
     _Held(_operator(op)).register_autocast(device_type, cast_inputs)
 
 
-def register_vmap(op: Any, func: Any = None, /, *, lib: Library | None = None) -> NoReturn:
-    """Raise NotImplementedError: a `Function` with a `vmap` is what vmap looks into."""
-    _Held(_operator(op)).register_vmap(func)
+def register_vmap(op: Any, func: Any = None, /, *, lib: Library | None = None) -> Any:
+    """Run `func(info, in_dims, *args)` for a batch in `vmap`: `CustomOpDef.register_vmap`; also a decorator."""
+    return _Held(_operator(op)).register_vmap(func)
 
 
 def register_torch_dispatch(op: Any, torch_dispatch_class: Any, func: Any = None, /, *, lib: Any = None) -> NoReturn:
@@ -189,6 +194,31 @@ def fallthrough_kernel() -> NoReturn:
     raise NotImplementedError("fallthrough_kernel() should never be called.")
 
 
-def opcheck(op: Any, args: tuple[Any, ...], kwargs: Any = None, **options: Any) -> NoReturn:
-    """Raise NotImplementedError: `autograd.gradcheck` compares an operator's gradients with finite differences."""
-    raise NotImplementedError("opcheck: compare gradients by resilin.autograd.gradcheck(op, args)")
+def opcheck(
+    op: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any] | None = None,
+    *,
+    test_utils: str | Sequence[str] = checking.DEFAULT_TESTS,
+    raise_exception: bool = True,
+    atol: float | None = None,
+    rtol: float | None = None,
+) -> dict[str, Any]:
+    """Test an operator on arguments; the outcome of each test by name, "SUCCESS" or, unless it is raised, its error.
+
+    test_schema: it writes to what its schema says, and its results share memory with nothing else.
+    test_autograd_registration: its gradients' formula is where it is looked for.
+    test_faketensor: `register_fake` gives results of the right shapes and dtypes. Strides are not compared.
+    test_aot_dispatch_dynamic: results and gradients are the same each time, and have their shapes on "meta", too.
+
+    OpCheckError (resilin.library.checking) names the first test that fails. `autograd.gradcheck` tests the formula.
+    """
+    if (rtol is None) is not (atol is None):
+        raise ValueError("opcheck(op, ...): if you specify one of rtol/atol, you must specify both")
+    if not isinstance(op, CustomOpDef | registry.Operator):
+        raise ValueError(
+            "opcheck(op, ...): op must be what custom_op returns, or of resilin.ops, e.g. resilin.ops.mylib.sin, "
+            f"got {type(op)}"
+        )
+    tolerances = None if rtol is None else (rtol, atol)
+    return checking.check(_operator(op), (args, kwargs or {}), test_utils, tolerances, raise_exception)

@@ -74,9 +74,23 @@ class CustomOpDef:
             )
         self._op.backward, self._op.setup_context = backward, setup_context
 
-    def register_vmap(self, func: Any = None, /) -> NoReturn:
-        """Raise NotImplementedError: a `Function` with a `vmap` is what vmap looks into."""
-        raise NotImplementedError(f"{self}.register_vmap: give an autograd.Function a `vmap` method instead")
+    def register_vmap(self, func: Any = None, /) -> Any:
+        """Run `func(info, in_dims, *args, **kwargs)` for a batch in `vmap`; also a decorator.
+
+        It gives (output, out_dims). `info` has `batch_size` and `randomness`; `in_dims` says for each argument where
+        its samples are, None for one that all share. Without it samples go one by one. NotImplementedError for tensors
+        that are keyword-only.
+        """
+        if func is None:
+            return self.register_vmap
+        for parameter in self._op._schema.signature.parameters.values():
+            if parameter.kind is parameter.KEYWORD_ONLY and str(parameter.annotation).startswith("Tensor"):
+                raise NotImplementedError(
+                    f"register_vmap with kwarg-only Tensor args. In the original definition of the op, please make "
+                    f"your tensors not kwarg-only. Got: {self._op}"
+                )
+        self._op.vmap = func
+        return func
 
     def register_torch_dispatch(self, torch_dispatch_class: Any, fn: Any = None, /) -> NoReturn:
         """Raise NotImplementedError: classes take calls over by `__torch_function__`."""

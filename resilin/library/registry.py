@@ -8,7 +8,9 @@ from typing import Any
 
 from resilin.core.autocast import casting
 from resilin.core.autocast import state as autocast
+from resilin.core.autograd.function import run_batched
 from resilin.core.autograd.grad_mode import is_grad_enabled, no_grad
+from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
 from resilin.core.public import dispatch
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
@@ -37,6 +39,9 @@ _KEYS = {
 }
 _LOCK = threading.Lock()
 OPERATORS: dict[str, Operator] = {}  # by "namespace::name"; guarded by _LOCK
+# What a package says of operators that would have come with a library for PyTorch's C++: kept for who defines them
+_AWAITED: dict[str, Callable[..., Any]] = {}  # kernels without values, by name; guarded by _LOCK
+refused_libraries: list[str] = []  # the paths of those libraries
 
 
 def key_of(dispatch_key: str) -> str:
@@ -53,6 +58,7 @@ class Operator:
         self.disabled: set[str] = set()  # types of devices whose kernels are not used
         self.backward: Callable[..., Any] | None = None
         self.setup_context: Callable[..., Any] | None = None
+        self.vmap: Callable[..., Any] | None = None  # (info, in_dims, *args, **kwargs) -> (output, out_dims)
         self.__name__ = self.__qualname__ = qualname.replace("::", ".")
         self.__module__ = "resilin.ops"
 
@@ -84,6 +90,9 @@ class Operator:
             bound = self._schema.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise RuntimeError(f"{self._qualname}{self._schema.text}: {error}") from None
+        batched = ACTIVE and batched_in((*bound.args, *bound.kwargs.values()))
+        if batched and self.vmap is not None:
+            return run_batched(f"{self._qualname}'s vmap function", self.vmap, bound.args, bound.kwargs)
         bound.apply_defaults()
         tensors = list(_tensors((*bound.args, *bound.kwargs.values())))
         for kind in autocast.here.enabled:
@@ -97,6 +106,8 @@ class Operator:
         is_recorded = is_composite or not (self._is_custom or self.backward)
         if is_recorded:
             return kernel(*bound.args, **bound.kwargs)
+        if batched:
+            raise Unbatchable  # its kernel is for plain tensors: vmap goes sample by sample
         if self._schema.mutated or not (is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
             with no_grad():
                 return self._checked(kernel(*bound.args, **bound.kwargs), bound.arguments, tensors)
@@ -117,9 +128,9 @@ class Operator:
     def _checked(self, result: Any, arguments: dict[str, Any], tensors: list[Tensor]) -> Any:
         if not self._is_custom:
             return result
-        memory = {tensor.untyped_storage().data_ptr() for tensor in tensors if tensor.numel()}
+        memory = {tensor.untyped_storage().data_ptr() for tensor in tensors if has_memory(tensor)}
         for made in _tensors((result,)):
-            if made.numel() and made.untyped_storage().data_ptr() in memory:
+            if has_memory(made) and made.untyped_storage().data_ptr() in memory:
                 raise RuntimeError(
                     f"{self._qualname}: The output of this custom operator (1) must not also be an input to this "
                     "custom operator and (2) may not alias any inputs to this custom operator: return a clone of it"
@@ -128,6 +139,11 @@ class Operator:
             for tensor in _tensors((arguments[name],)):
                 tensor._bump()  # a kernel may have written by other means than tensors' methods
         return result
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether elements of `tensor` lie somewhere: there are some, and not on the device "meta"."""
+    return bool(tensor.numel()) and not tensor.is_meta
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
@@ -151,7 +167,24 @@ def register(qualname: str, schema: str, *, is_custom: bool = False, again: bool
                 "times: give it another name"
             )
         OPERATORS[qualname] = made
+        if qualname in _AWAITED:
+            made.kernels[FAKE] = _AWAITED[qualname]
     return made
+
+
+def await_operator(qualname: str, fake: Callable[..., Any]) -> bool:
+    """Keep a kernel without values of an operator that is not there. False where no library can have lacked it."""
+    with _LOCK:
+        if qualname in OPERATORS or not refused_libraries:
+            return False
+        _AWAITED[qualname] = fake
+    return True
+
+
+def lacking(qualname: str) -> str:
+    """Say that there is no such operator, and where it may have come from."""
+    came = f"; it may be one of {', '.join(refused_libraries)}, in C++ for PyTorch" if refused_libraries else ""
+    return f"there is no operator {qualname!r}{came}: define it by resilin.library.define or custom_op first"
 
 
 def forget(qualnames: Iterable[str]) -> None:
@@ -166,7 +199,7 @@ def operator(qualname: str) -> Operator:
     with _LOCK:
         found = OPERATORS.get(qualname)
     if found is None:
-        raise RuntimeError(f"there is no operator {qualname!r}: define it by resilin.library.define or custom_op first")
+        raise RuntimeError(lacking(qualname))
     return found
 
 

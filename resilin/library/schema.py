@@ -39,6 +39,11 @@ class Schema:
     returns: tuple[str, ...]
     text: str
 
+    def may_alias(self, name: str) -> bool:
+        """Whether a result may share memory with argument `name`: "Tensor(a) x", or "Tensor(a!) x"."""
+        marked = re.match(r"\w+\(([^)!]+)!?\)", str(self.signature.parameters[name].annotation))
+        return marked is not None and any(f"({marked[1]})" in one or f"({marked[1]}!)" in one for one in self.returns)
+
 
 def parsed(text: str) -> Schema:
     """Read a schema without its name. UsageError for what is none."""
@@ -55,7 +60,7 @@ def parsed(text: str) -> Schema:
         if found is None:
             raise UsageError(f"schema: expected 'TYPE NAME' or 'TYPE NAME=DEFAULT', got {part!r} in {text!r}")
         default = inspect.Parameter.empty if found["default"] is None else _value(found["default"])
-        parameters.append(inspect.Parameter(found["name"], kind, default=default))
+        parameters.append(inspect.Parameter(found["name"], kind, default=default, annotation=found["type"].strip()))
         if "!" in found["type"]:
             mutated.add(found["name"])
     tail = tail.strip()

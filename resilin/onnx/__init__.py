@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from typing import Any, NoReturn
 
-__all__ = ["ONNXProgram", "OnnxExporterError", "OperatorExportTypes", "TrainingMode", "export", "is_in_onnx_export"]
+__all__ = [
+    "ONNXProgram",
+    "OnnxExporterError",
+    "OperatorExportTypes",
+    "TrainingMode",
+    "export",
+    "is_in_onnx_export",
+    "register_custom_op_symbolic",
+    "unregister_custom_op_symbolic",
+]
 
 
 class OnnxExporterError(RuntimeError):
@@ -45,3 +55,13 @@ def export(model: Any, args: Any = (), f: Any = None, **kwargs: Any) -> NoReturn
 def is_in_onnx_export() -> bool:
     """Return False: nothing is exported."""
     return False
+
+
+def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Callable[..., Any], opset_version: int) -> None:
+    """Do nothing: no exporter asks how an operator, "NAMESPACE::NAME", is written. ValueError for another name."""
+    if "::" not in symbolic_name:
+        raise ValueError(f"Failed to register operator {symbolic_name}. The symbolic name must match 'domain::name'")
+
+
+def unregister_custom_op_symbolic(symbolic_name: str, opset_version: int) -> None:
+    """Do nothing, as registering does."""

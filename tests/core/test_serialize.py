@@ -78,8 +78,8 @@ def test_a_device_that_is_not_here_is_named_with_the_way_out():
 
 
 def test_an_object_that_cannot_be_saved_is_named_and_leaves_no_file(tmp_path):
-    with pytest.raises(UsageError, match=r"\['a'\]\[1\] is a object"):
-        resilin.save({"a": [1, object()]}, tmp_path / "x")
+    with pytest.raises(UsageError, match=r"\['a'\]\[1\] is a function, which cannot be pickled"):
+        resilin.save({"a": [1, lambda: 1]}, tmp_path / "x")
     assert list(tmp_path.iterdir()) == []
 
 

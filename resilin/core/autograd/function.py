@@ -204,6 +204,25 @@ class VmapInfo(NamedTuple):
     randomness: str
 
 
+def run_batched(name: str, rule: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    """What `rule(info, in_dims, *args, **kwargs)` says of batched arguments, shown with the innermost level's samples.
+
+    RuntimeError, which begins with `name`, where it gives no pair of an output and its dimensions.
+    """
+    leaves, tree = trees.flatten(args)
+    level = union(leaves)[-1]
+    dims = [0 if level in levels_of(value) else None for value in leaves]
+    shown = [expose(value, level) if dim == 0 else value for value, dim in zip(leaves, dims, strict=True)]
+    info = VmapInfo(level.size, level.randomness)
+    result = rule(info, trees.unflatten(dims, tree), *trees.unflatten(shown, tree), **(kwargs or {}))
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise RuntimeError(f"{name}: expected a tuple (output, out_dims), got {type(result).__name__}")
+    outs, tree = trees.flatten(result[0])
+    dims = trees.spread(result[1], result[0], f"{name}: out_dims")
+    hidden = [o if d is None else insert(o, level, check_dim(d, o.ndim)) for o, d in zip(outs, dims, strict=True)]
+    return trees.unflatten(hidden, tree)
+
+
 class Function:
     """A differentiable operation with its own backward. Subclass it, write two static methods, call `apply`.
 
@@ -287,16 +306,7 @@ class Function:
             raise RuntimeError(
                 f"{cls.__name__}: found both generate_vmap_rule=True and a vmap staticmethod: set one of them only"
             )
-        level = union(args)[-1]
-        in_dims = tuple(0 if level in levels_of(value) else None for value in args)
-        shown = (expose(value, level) if dim == 0 else value for value, dim in zip(args, in_dims, strict=True))
-        result = cls.vmap(VmapInfo(level.size, level.randomness), in_dims, *shown)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise RuntimeError(f"{cls.__name__}.vmap: expected a tuple (output, out_dims), got {type(result).__name__}")
-        outs, tree = trees.flatten(result[0])
-        dims = trees.spread(result[1], result[0], f"{cls.__name__}.vmap: out_dims")
-        hidden = [o if d is None else insert(o, level, check_dim(d, o.ndim)) for o, d in zip(outs, dims, strict=True)]
-        return trees.unflatten(hidden, tree)
+        return run_batched(f"{cls.__name__}.vmap", cls.vmap, args)
 
     @classmethod
     def _record(

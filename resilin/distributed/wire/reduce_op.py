@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -39,6 +40,22 @@ class ReduceOp(IntEnum):
 
     def __format__(self, spec: str) -> str:
         return format(str(self), spec)
+
+
+class _ReduceOpsOldName:
+    """`torch.distributed.reduce_op`, the name of ReduceOp before PyTorch 1.0, which warns as there."""
+
+    def __getattr__(self, name: str) -> ReduceOp:
+        found: ReduceOp = getattr(ReduceOp, name)
+        warnings.warn(
+            "`torch.distributed.reduce_op` is deprecated, please use `torch.distributed.ReduceOp` instead",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return found
+
+
+reduce_op = _ReduceOpsOldName()
 
 
 @dataclass(frozen=True)

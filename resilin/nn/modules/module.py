@@ -9,7 +9,6 @@ from typing import Any, Self
 from resilin.core.public import error_context
 from resilin.core.state.write_log import LOGS, before_assignment
 from resilin.core.tensor import Parameter, Tensor
-from resilin.core.whole_objects import save_whole
 from resilin.nn.modules import state
 from resilin.nn.modules.conversion import Convertible
 from resilin.nn.modules.global_hooks import (
@@ -44,7 +43,6 @@ __all__ = [
 _IncompatibleKeys = IncompatibleKeys  # PyTorch's name
 
 
-@save_whole
 class Module(Convertible, Hooked):
     """Base of all layers and models: assign parameters, buffers and modules as attributes and define `forward`.
 

@@ -78,3 +78,10 @@ def test_a_gradient_can_be_kept_and_seen_inside_vmap() -> None:
     found = func.vmap(func.grad(f))(x)
     assert resilin.equal(found, x * 3 * 2 + x * 2)
     assert kept[0]._inner.grad.tolist() == (x * 3).tolist()
+
+
+def test_a_variable_may_be_volatile_as_of_old_which_does_nothing_but_warn():
+    with pytest.warns(UserWarning, match="volatile was removed and now has no effect"):
+        x = autograd.Variable(resilin.ones(2), volatile=True)
+    assert x.tolist() == [1.0, 1.0]
+    assert autograd.Variable().shape == (0,)

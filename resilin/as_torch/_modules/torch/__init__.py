@@ -16,6 +16,16 @@ _OWN = ("_C", "_custom_ops", "_prims_common", "ao", "fx", "version")
 __version__ = _TorchVersion(_as_torch.VERSION)
 
 
+def _sample_dirichlet(alpha: Any, generator: Any = None) -> Any:
+    """Draw from the Dirichlet distributions of these concentrations: torchvision calls it by this name."""
+    return _resilin.distributions.Dirichlet(alpha).sample()
+
+
+def _shape_as_tensor(tensor: Any) -> Any:
+    """Return the lengths of a tensor's dimensions: torchvision calls it by this name."""
+    return _resilin.tensor(tuple(tensor.shape), dtype=_resilin.int64)
+
+
 def __getattr__(name: str) -> Any:
     if name in _OWN:  # the modules below that are not resilin's
         return importlib.import_module(f"torch.{name}")
