@@ -168,7 +168,7 @@ class Kubelets:
         if self.network.has_names:
             self.network.set_names(
                 self._files.names(
-                    (pods[uid], one.place.address, one.ready and one.node not in self._silent)
+                    (pods[uid], one.place.address, one.ready and not self._is_away(one, pods[uid]))
                     for uid, one in self._running.items()
                     if uid in pods and not one.ended
                 )
@@ -186,6 +186,10 @@ class Kubelets:
                 self._kill(running)
                 self.network.leave(running.place)
                 del self._running[uid]
+
+    def _is_away(self, running: _Running, pod: Raw) -> bool:
+        """Whether no Service names a pod: its node is silent, or its end was asked for."""
+        return running.node in self._silent or bool(pod["metadata"].get("deletionTimestamp"))
 
     def _begin(self, pod: Raw) -> None:
         """Bind a pod to a node; start one that is bound."""
