@@ -9,11 +9,13 @@ from benchmarks.kubernetes import many_jobs, training
 METHOD = """The test API server of `resilin.testing.kube` and the operator (`python -m resilin.operator`), all on this
 machine; pods are processes in network namespaces of their own, images are there already. *Scale, deletion, drain*: one
 job trains the model of `recovery`; {rounds} rounds. Scale: from the write of `replicas` to the end of the first step
-that four workers did, the start of both agents included. Pause of survivors: the longest time without a commit of any
-survivor from the request (a deletion; a cordon and an eviction) to the fifth step in the smaller world, less a median
-step. *64 pods*: from the answer to the job's creation to the last pod, {creations} jobs. *500 jobs*: {jobs} jobs of 4
-pods, which are ready without running; memory of the operator's process; its processor time for {changes} changes of
-`replicas` by one, all that follows included; writes of another process over {resyncs} looks at everything."""
+that four workers did, the start of both agents included. Its parts: the operator has made both pods; the kubelets have
+started both processes; all four workers are in one world; the step. Pause of survivors: the longest time without a
+commit of any survivor from the request (a deletion; a cordon and an eviction) to the fifth step in the smaller world,
+less a median step. *64 pods*: from the answer to the job's creation to the last pod, {creations} jobs. *500 jobs*:
+{jobs} jobs of 4 pods, which are ready without running; memory of the operator's process; its processor time for
+{changes} changes of `replicas` by one, all that follows included; writes of another process over {resyncs} looks at
+everything."""
 
 
 def benchmark(options: Options) -> Report:
@@ -28,6 +30,7 @@ def benchmark(options: Options) -> Report:
         load = many_jobs.measure_load(jobs, changes, resyncs)
     rows = [
         *_rows("scale 2 to 4: to the first step of four", trained.scale_s),
+        *_parts(trained),
         *_rows("a pod is deleted: pause of survivors", trained.deletion_s),
         *_rows("a node is drained: pause of survivors", trained.drain_s),
         Row(what="steps that are done twice when a pod leaves, at most", unit="steps", ours=trained.most_repeated),
@@ -43,6 +46,17 @@ def benchmark(options: Options) -> Report:
         rows=rows,
         data={"training": vars(trained), "creation": created, "load": vars(load)},
     )
+
+
+def _parts(trained: training.Trained) -> list[Row]:
+    columns = zip(*trained.parts_s, strict=True)
+    return [
+        Row(
+            what=f"... of it: {name}, median", unit="ms", ours=harness.percentile(samples, 50) * 1e3,
+            spread=harness.spread(samples, 1e3),
+        )
+        for name, samples in zip(training.PARTS, columns, strict=True)
+    ]  # fmt: skip
 
 
 def _rows(what: str, samples: list[float]) -> list[Row]:

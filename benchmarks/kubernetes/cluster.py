@@ -100,12 +100,13 @@ class Cluster:
         path = f"/apis/{names.API_VERSION}/namespaces/default/{names.PLURAL}/{name}/scale"
         self.call("PATCH", path, {"spec": {"replicas": replicas}})
 
-    def pods(self, role: str = names.WORKER) -> list[dict[str, Any]]:
-        """The pods of a role that are not asked to go."""
+    def pods(self, role: str = names.WORKER, *, leaving: bool = False) -> list[dict[str, Any]]:
+        """The pods of a role; with `leaving` also those that are asked to go."""
         found = self.server.find("v1", "Pod")
         return [
             pod for pod in found
-            if pod["metadata"]["labels"].get(names.ROLE) == role and "deletionTimestamp" not in pod["metadata"]
+            if pod["metadata"]["labels"].get(names.ROLE) == role
+            and (leaving or "deletionTimestamp" not in pod["metadata"])
         ]  # fmt: skip
 
     def wait(self, what: str, look: Callable[[], T | None]) -> T:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.kubernetes.cluster import Cluster, Operator, job
+from benchmarks.kubernetes.cluster import Cluster, Operator, job, wait
 from resilin.operator import names
 from resilin.testing.kube.server import KubeServer
 
 PODS = 64
 PODS_OF_JOB = 4
+LOOK_S = 0.25
 
 
 @dataclass
@@ -48,20 +50,25 @@ def measure_load(jobs: int, changes: int, resyncs: int) -> Load:
         with Operator(server.url, Path(folder), ["--agents", "0"]) as operator:
             for number in range(jobs):
                 server.create(job(f"job-{number}", PODS_OF_JOB))
-            cluster.wait("all pods", lambda: len(cluster.pods()) == jobs * PODS_OF_JOB)
+            _wait("all pods", lambda: len(cluster.pods()) == jobs * PODS_OF_JOB)
             _run_pods(cluster)
-            cluster.wait("jobs at rest", lambda: _at_rest(cluster, jobs))
+            _wait("jobs at rest", lambda: _at_rest(cluster, jobs))
             before = operator.processor_s
             for number in range(changes):
                 cluster.scale(f"job-{number}", PODS_OF_JOB + 1)
-            cluster.wait("more pods", lambda: len(cluster.pods()) == jobs * PODS_OF_JOB + changes)
+            _wait("more pods", lambda: len(cluster.pods()) == jobs * PODS_OF_JOB + changes)
             _run_pods(cluster)
-            cluster.wait("jobs at rest", lambda: _at_rest(cluster, jobs))
+            _wait("jobs at rest", lambda: _at_rest(cluster, jobs))
             change_s = (operator.processor_s - before) / changes
             memory_mb = operator.memory_mb
         with Operator(server.url, Path(folder), ["--agents", "0", "--resync", "1"]) as second:
-            cluster.wait("forced resyncs", lambda: second.metric("resyncs_total") > resyncs)
+            _wait("forced resyncs", lambda: second.metric("resyncs_total") > resyncs)
             return Load(memory_mb=memory_mb, change_s=change_s, writes=int(second.metric("writes_total")))
+
+
+def _wait(what: str, look: Callable[[], bool]) -> None:
+    """Look now and then: to look at thousands of objects takes the server's time."""
+    wait(what, look, lambda: time.sleep(LOOK_S))
 
 
 def _run_pods(cluster: Cluster) -> None:

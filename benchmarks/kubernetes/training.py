@@ -20,6 +20,9 @@ from resilin.testing.kube.pods import is_ready
 from resilin.testing.kube.server import KubeServer
 
 SETTLED = 5
+LAST = 400  # events: some steps of four workers
+DISORDER_S = 1.0  # by which lines of several processes may stand out of order
+PARTS = ("pods made", "processes started", "in the world of four", "first step")
 
 
 @dataclass
@@ -27,65 +30,82 @@ class Trained:
     """In seconds."""
 
     scale_s: list[float] = field(default_factory=list)
+    parts_s: list[tuple[float, ...]] = field(default_factory=list)
+    """What each of `scale_s` consists of, as `PARTS` says."""
     deletion_s: list[float] = field(default_factory=list)
     drain_s: list[float] = field(default_factory=list)
     most_repeated: int = 0
 
 
 class _Job:
-    def __init__(self, cluster: Cluster, events: Path) -> None:
-        self._cluster, self._file, self._events, self._read_to = cluster, events, [], 0
-        self._events: list[Event]
+    """What the workers have noted. Whoever looks reads what is new alone: the cores are the job's."""
 
-    def commits(self) -> list[Event]:
-        """All commits so far, in the order of time."""
+    def __init__(self, cluster: Cluster, events: Path) -> None:
+        self._cluster, self._file, self._read_to = cluster, events, 0
+        self._events: list[Event] = []
+
+    def _read(self) -> list[Event]:
         with self._file.open("rb") as file:
             file.seek(self._read_to)
             data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._read_to += len(whole)
-        self._events += [event for line in whole.decode().splitlines() if (event := Event.parse(line)).kind == "commit"]
+        self._events += [Event.parse(line) for line in whole.decode().splitlines()]
         return self._events
+
+    def _since(self, kind: str, since: float, size: int) -> list[Event]:
+        """The events of a kind after a moment, in worlds of `size`, in the order of time."""
+        found = []
+        for one in reversed(self._read()):
+            if one.at < since - DISORDER_S:
+                break
+            if one.kind == kind and one.world == size and one.at > since:
+                found.append(one)
+        return sorted(found, key=lambda one: one.at)
 
     def forget(self) -> None:
         """What was is not looked at again."""
-        self.commits()
-        self._events = self._events[-2000:]
+        self._events = self._read()[-2000:]
 
-    def settled(self, size: int) -> list[Event]:
-        """Wait until so many pods are ready and have done some steps together; these."""
+    def settle(self, size: int) -> None:
+        """Wait until there are so many pods, none of them leaving, that have done some steps together."""
 
-        def look() -> list[Event] | None:
-            pods = self._cluster.pods()
+        def look() -> bool:
+            pods = self._cluster.pods(leaving=True)
             if len(pods) != size or not all(map(is_ready, pods)):
-                return None
-            commits = self.commits()
-            newest = commits[-1].generation if commits else 0
-            last = [one for one in commits if one.generation == newest and one.world == size and one.rank == 0]
-            return last if len(last) >= SETTLED else None
+                return False
+            last = self._read()[-LAST:]
+            newest = last[-1].generation if last else 0
+            firsts = [one for one in last if one.generation == newest and one.world == size and one.rank == 0]
+            return len(firsts) >= SETTLED
 
-        return self._cluster.wait(f"training with {size} pods", look)
+        self._cluster.wait(f"training with {size} pods", look)
 
     def first_step(self, size: int, since: float) -> float:
         """When the first step of a world of `size` was done after `since`."""
 
         def look() -> float | None:
-            return next((one.at for one in self.commits() if one.world == size and one.at > since), None)
+            commits = self._since("commit", since, size)
+            return commits[0].at if commits else None
 
         return self._cluster.wait(f"a step of {size} workers", look)
+
+    def entered(self, size: int, since: float) -> float:
+        """When the last worker of a world of `size` had its place there."""
+        return self._since("enter", since, size)[-1].at
 
     def pause(self, size: int, since: float) -> tuple[float, int]:
         """The longest time without a commit of survivors until they are settled at `size`, and steps done twice."""
 
         def look() -> list[Event] | None:
-            after = [one for one in self.commits() if one.world == size and one.at > since and one.rank == 0]
-            return after if len(after) >= SETTLED else None
+            after = self._since("commit", since, size)
+            return after if sum(one.rank == 0 for one in after) >= SETTLED else None
 
         after = self._cluster.wait(f"{SETTLED} steps with {size} workers", look)
-        staying = {one.pid for one in self.commits() if one.world == size and one.at > since}
+        end = [one.at for one in after if one.rank == 0][SETTLED - 1]
         gaps, repeated = [], 0
-        for pid in staying:
-            own = [one for one in self.commits() if one.pid == pid and one.at <= after[-1].at]
+        for pid in {one.pid for one in after}:
+            own = [one for one in self._events if one.kind == "commit" and one.pid == pid and one.at <= end]
             before = [b.at - a.at for a, b in itertools.pairwise(own) if b.at < since]
             pauses = [b.at - a.at for a, b in itertools.pairwise(own) if b.at >= since]
             gaps.append(max(pauses) - statistics.median(before))
@@ -106,27 +126,37 @@ def measure(rounds: int) -> Trained:
         environment = harness.environment()
         kubelets = Kubelets(
             server, folder / "pods", harness.ROOT, nodes=("n0", "n1", "n2", "n3", "n4"),
-            environment={key: environment[key] for key in ("PYTHONPATH", "OMP_NUM_THREADS")},
+            environment={
+                **{key: environment[key] for key in ("PYTHONPATH", "OMP_NUM_THREADS")},
+                "PYTHONDONTWRITEBYTECODE": "",  # in an image everything is compiled
+            },
         )  # fmt: skip
         with kubelets, Operator(server.url, folder):
             server.create(job("train", 2, command, elasticPolicy={"graceSeconds": 20, "backoffSeconds": 0}))
+            running = _Job(cluster, events)
             for number in range(rounds):
-                _round(_Job(cluster, events), cluster, found)
+                _round(running, cluster, kubelets, found)
                 print(f"round {number + 1} of {rounds}", file=sys.stderr)
     return found
 
 
-def _round(running: _Job, cluster: Cluster, found: Trained) -> None:
-    running.settled(2)
+def _round(running: _Job, cluster: Cluster, kubelets: Kubelets, found: Trained) -> None:
+    running.settle(2)
     running.forget()
+    before = {pod["metadata"]["uid"] for pod in cluster.pods()}
     since = time.monotonic()
     cluster.scale("train", 4)
-    found.scale_s.append(running.first_step(4, since) - since)
-    running.settled(4)
+    at = running.first_step(4, since)
+    found.scale_s.append(at - since)
+    running.settle(4)
+    came = [kubelets.times[uid] for pod in cluster.pods() if (uid := pod["metadata"]["uid"]) not in before]
+    seen, started = max(one.seen for one in came), max(one.started for one in came)
+    entered = min(at, running.entered(4, since))
+    found.parts_s.append((seen - since, started - seen, entered - started, at - entered))
     since = time.monotonic()
     cluster.call("DELETE", f"/api/v1/namespaces/default/pods/{_name(cluster.pods()[-1:])}")
     _take(found.deletion_s, found, running.pause(3, since))
-    running.settled(4)
+    running.settle(4)
     pod = cluster.pods()[-1]
     node = pod["spec"]["nodeName"]
     since = time.monotonic()
@@ -136,9 +166,9 @@ def _round(running: _Job, cluster: Cluster, found: Trained) -> None:
     cluster.call("POST", f"/api/v1/namespaces/default/pods/{meta['name']}/eviction", eviction, "application/json")
     _take(found.drain_s, found, running.pause(3, since))
     _cordon(cluster, node, False)
-    running.settled(4)
+    running.settle(4)
     cluster.scale("train", 2)
-    running.settled(2)
+    running.settle(2)
 
 
 def _take(samples: list[float], found: Trained, outcome: tuple[float, int]) -> None:

@@ -22,7 +22,7 @@ COPY pyproject.toml CMakeLists.txt README.md LICENSE /build/source/
 COPY resilin /build/source/resilin
 COPY resilin-stubs /build/source/resilin-stubs
 ENV PATH=/build/tools/bin:$PATH
-RUN /build/tools/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /build/wheel /build/source \
+RUN RESILIN_NATIVE=1 /build/tools/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /build/wheel /build/source \
  && /build/tools/bin/pip --python /opt/resilin/bin/python install --no-cache-dir --no-deps --no-index /build/wheel/*.whl \
  && /opt/resilin/bin/python -c 'import resilin.core._native, resilin.distributed._native, resilin.rpc._native'
 

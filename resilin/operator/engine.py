@@ -67,11 +67,7 @@ class Engine:
             await self._ask_for_nodes(key, lost_on)
             actions, _ = self._decide(key)
         self._prune(key, actions)
-        failed: ClusterError | None = None
-        for batch in _batches(actions):
-            failed = await self._batch(key, batch)
-            if failed is not None:
-                raise failed
+        await self._carry_out_all(key, actions)
         if any(map(_is_write, actions)):
             return 0.0  # its answers are known already, so no watch will tell of them as something new
         return min((action.after_s for action in actions if isinstance(action, Requeue)), default=None)
@@ -134,6 +130,20 @@ class Engine:
         self._unsure.discard(key)
 
     # ------------------------------------------------------------------------------------------------ writes
+
+    async def _carry_out_all(self, key: Key, actions: Sequence[Action]) -> None:
+        """Write in order, and tell people in the end what came of it: no pod waits for an Event."""
+        told: list[Action] = []  # what stands behind a write that failed is not told: it did not happen
+        failed: ClusterError | None = None
+        for batch in _batches(actions):
+            if isinstance(batch[0], Emit):
+                told += batch
+            elif (failed := await self._batch(key, batch)) is not None:
+                break
+        for action in told:
+            await self._attempt(key, action)
+        if failed is not None:
+            raise failed
 
     async def _batch(self, key: Key, batch: Sequence[Action]) -> ClusterError | None:
         """Carry out actions that do not depend on one another; the first failure."""

@@ -97,6 +97,12 @@ RDZV = [
         "endpoint belongs to backend etcd: the embedded store has a pod and a Service of its own",
         ".endpoint",
     ),
+    rule(
+        "!has(self.endpoint) || !self.endpoint.matches(':(0+|6553[6-9]|655[4-9][0-9]|65[6-9][0-9]{2}|6[6-9][0-9]{3}|"
+        "[7-9][0-9]{4})(,|$)')",
+        "endpoint: ports are from 1 to 65535",
+        ".endpoint",
+    ),
     rule("self.backend == 'etcd' || !has(self.tls)", "tls belongs to backend etcd", ".tls"),
     rule(
         "self.backend == 'embedded' || !has(self.resources)",
@@ -107,6 +113,15 @@ RDZV = [
 
 CHECKPOINT = [
     rule("has(self.volume) != has(self.bucket)", "checkpoint needs either volume or bucket, and not both"),
+]
+
+CHECKPOINT_VOLUME = [
+    rule(
+        "!self.mountPath.matches('^/*((etc|var/run|run)/resilin(/.*)?|dev(/.*)?)?$')",
+        "mountPath must be a folder of its own: not /, not in /dev, and not where agents find their files, which is in "
+        "/etc/resilin and /var/run/resilin",
+        ".mountPath",
+    ),
 ]
 
 LABELS = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 from resilin.operator import names
 from resilin.operator.crd import rules
 from resilin.operator.crd.parts import (
-    QUANTITY,
     Schema,
     choice,
     integer,
@@ -23,6 +22,7 @@ _DAY = 86_400
 _ENDPOINT = r"^([a-zA-Z0-9]([-.a-zA-Z0-9]*[a-zA-Z0-9])?|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}"
 _ENDPOINTS = f"{_ENDPOINT}(,{_ENDPOINT[1:]})*$"
 _URL = r"^[a-z][a-z0-9+.-]*://[^\s]+$"
+_SIZE = r"^([1-9][0-9]*(\.[0-9]+)?|0?\.[0-9]*[1-9][0-9]*)([KMGT]i|[kMGT])?$"  # a quantity that can be mounted: above 0
 _PATH = r"^/[^:\s]*$"
 _CONDITIONS = ("Created", "Running", "Scaling", "Degraded", "Stalled", "Suspended", "Succeeded", "Failed")
 
@@ -57,7 +57,7 @@ def spec() -> Schema:
         "rdzv": _rdzv(),
         "elasticPolicy": _policy(),
         "checkpoint": _checkpoint(),
-        "shmSize": text(32, "Size of /dev/shm, such as 1Gi; counts as memory of the pod.", pattern=QUANTITY, least=1),
+        "shmSize": text(32, "Size of /dev/shm, such as 1Gi; counts as memory of the pod.", pattern=_SIZE, least=1),
         "suspend": switch("Whether the job has no pods for now; queues such as Kueue write it.", False),
         "activeDeadlineSeconds": integer(1, 1 << 62, "How long the job may take since it started."),
         "ttlSecondsAfterFinished": integer(0, (1 << 31) - 1, "How long the job is kept when it has ended."),
@@ -121,6 +121,7 @@ def _checkpoint() -> Schema:
         },
         "A claim.",
         required=["claimName"],
+        rules=rules.CHECKPOINT_VOLUME,
     )
     bucket = record(
         {

@@ -65,6 +65,16 @@ class _Running:
     """When to probe next."""
 
 
+@dataclass(frozen=True)
+class PodTimes:
+    """By `time.monotonic`."""
+
+    seen: float
+    """When the kubelets first saw a pod."""
+    started: float
+    """When its process was started."""
+
+
 @dataclass
 class Kubelets:
     """Nodes of a test cluster. Use it as a context manager: at its end no process is left."""
@@ -79,6 +89,9 @@ class Kubelets:
     """Whether pods are at addresses of loopback though namespaces are permitted."""
 
     def __post_init__(self) -> None:
+        self.times: dict[str, PodTimes] = {}
+        """By uid, of every pod that was started."""
+        self._seen: dict[str, float] = {}  # by uid
         self._running: dict[str, _Running] = {}  # by uid
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -139,11 +152,14 @@ class Kubelets:
 
     def _run(self) -> None:
         try:
+            storage = self.server.storage
             while not self._stop.is_set():
+                known = storage.revision
                 with self._lock:
                     self._look()
-                with self.server.storage.changed:
-                    self.server.storage.changed.wait(_LOOK_S)
+                with storage.changed:
+                    if storage.revision == known:  # else something is to be seen already, if only what was done here
+                        storage.changed.wait(_LOOK_S)
         except BaseException as error:  # noqa: BLE001 - the thread's top: raised where it is closed
             self._error = error
 
@@ -152,7 +168,7 @@ class Kubelets:
         if self.network.has_names:
             self.network.set_names(
                 self._files.names(
-                    (pods[uid], one.place.address, one.ready and one.node not in self._silent)
+                    (pods[uid], one.place.address, one.ready and not self._is_away(one, pods[uid]))
                     for uid, one in self._running.items()
                     if uid in pods and not one.ended
                 )
@@ -171,9 +187,14 @@ class Kubelets:
                 self.network.leave(running.place)
                 del self._running[uid]
 
+    def _is_away(self, running: _Running, pod: Raw) -> bool:
+        """Whether no Service names a pod: its node is silent, or its end was asked for."""
+        return running.node in self._silent or bool(pod["metadata"].get("deletionTimestamp"))
+
     def _begin(self, pod: Raw) -> None:
         """Bind a pod to a node; start one that is bound."""
         meta, spec = pod["metadata"], pod["spec"]
+        self._seen.setdefault(meta["uid"], SYSTEM.monotonic())
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         if not spec.get("nodeName"):
             if meta.get("deletionTimestamp"):
@@ -191,6 +212,7 @@ class Kubelets:
             return  # a Secret or ConfigMap is not there yet: kubelets wait, too
         running = self._start(pod, volumes)
         self._running[meta["uid"]] = running
+        self.times[meta["uid"]] = PodTimes(self._seen.pop(meta["uid"]), SYSTEM.monotonic())
         self._report(running, "Running", {"running": {"startedAt": metadata.now()}})
 
     def _follow(self, running: _Running, pod: Raw) -> None:

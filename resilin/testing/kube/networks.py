@@ -140,11 +140,10 @@ class NamespaceNetwork:
         assert number < _MOST_HOSTS, f"expected fewer than {_MOST_HOSTS} pods in one test"
         name, port, address = f"{self._name}p{number}", f"port{number}", f"{self._net}.{number}"
         self._add(name)
-        _ip("link", "add", "eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", self._name)
-        _ip("-n", self._name, "link", "set", port, "master", "switch", "up")
-        _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
-        for link in ("lo", "eth0"):
-            _ip("-n", name, "link", "set", link, "up")
+        link = f"link add eth0 netns {name} type veth peer name {port}"
+        _ip("-n", self._name, "-batch", "-", text=f"{link}\nlink set {port} master switch up\n")
+        own_side = f"addr add {address}/24 dev eth0\nlink set lo up\nlink set eth0 up\n"
+        _ip("-n", name, "-batch", "-", text=own_side)
         script = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
         enter = ("ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", script, hostname, str(self._hosts))
         return PodPlace(address, enter, name, port)
@@ -191,5 +190,6 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(["ip", *words], capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=True)
+def _ip(*words: str, text: str = "") -> None:
+    """Run `ip`; text: its commands, each a line, where `words` end with `-batch -`."""
+    subprocess.run(["ip", *words], input=text, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=True)

@@ -48,6 +48,14 @@ def test_a_job_gets_pods_with_stable_names_and_all_that_they_need(cluster, opera
     }  # fmt: skip
 
 
+def test_no_pod_waits_for_an_event(cluster, operator):
+    made = []
+    cluster.server.faults.on_request(lambda verb, plural, sub: made.append(plural) if verb == "create" else None)
+    cluster.server.create(job(replicas=3))
+    cluster.wait(lambda: len(cluster.pods()) == 3 and "events" in made)
+    assert "pods" not in made[made.index("events") :]
+
+
 def test_kubectl_scale_adds_and_drains_pods_and_leaves_the_others_alone(cluster, operator):
     cluster.server.create(job(replicas=2))
     cluster.wait(lambda: _steady(cluster, 2))

@@ -117,6 +117,10 @@ PARTS = [
         "endpoint without port", {"rdzv": {"backend": "etcd", "endpoint": "a"}}, "spec.rdzv.endpoint", "should match"
     ),
     Refused("endpoint a URL", {"rdzv": {"backend": "etcd", "endpoint": "http://a:1"}}, "rdzv.endpoint", "should match"),
+    Refused(
+        "port beyond", {"rdzv": {"backend": "etcd", "endpoint": "a:1,b:65536"}}, "rdzv.endpoint", "from 1 to 65535"
+    ),
+    Refused("port zero", {"rdzv": {"backend": "etcd", "endpoint": "a:0,b:1"}}, "rdzv.endpoint", "from 1 to 65535"),
     Refused("TLS of embedded", {"rdzv": {"tls": {"secretName": "a"}}}, "spec.rdzv.tls", "tls belongs to backend etcd"),
     Refused(
         "TLS without Secret",
@@ -152,6 +156,15 @@ PARTS = [
         "spec.checkpoint.volume.mountPath",
         "should match",
     ),
+    Refused(
+        "claim over the agents' files",
+        {"checkpoint": {"volume": {"claimName": "a", "mountPath": "/etc/resilin"}}},
+        "spec.checkpoint.volume.mountPath",
+        "where agents find their files",
+    ),
+    Refused(
+        "claim over all", {"checkpoint": {"volume": {"claimName": "a", "mountPath": "/"}}}, "volume.mountPath", "not /"
+    ),
     Refused("bucket a path", {"checkpoint": {"bucket": {"url": "/data"}}}, "bucket.url", "should match"),
     Refused(
         "checkpoint mounted over",
@@ -160,6 +173,8 @@ PARTS = [
         "checkpoint.volume is mounted at its mountPath",
     ),
     Refused("shmSize a word", {"shmSize": "big"}, "spec.shmSize", "should match"),
+    Refused("shmSize negative", {"shmSize": "-1Gi"}, "spec.shmSize", "should match"),
+    Refused("shmSize zero", {"shmSize": "0"}, "spec.shmSize", "should match"),
     Refused("shmSize a number", {"shmSize": 1024}, "spec.shmSize", "must be of type string"),
     Refused("shmSize empty", {"shmSize": ""}, "spec.shmSize", "at least 1 chars long"),
     Refused(

@@ -17,6 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 _RELEASE = "bookworm"  # of BASE
 _PASSED_ON = re.compile(r"PIP_\w+|\w+_proxy", re.IGNORECASE)
+_NOT_SLIM = ("doc", "info", "locale", "man")
 _BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 
 
@@ -37,7 +38,20 @@ def make_base(folder: Path) -> Path:
         target = base / "etc" / "apt" / sources.name
         shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
         shutil.copytree(sources, target) if sources.is_dir() else shutil.copy(sources, target)
+    _make_slim(base)
     return base
+
+
+def _make_slim(base: Path) -> None:
+    """Leave out what Debian's slim images leave out, now and with packages to come: caches, pages, translations."""
+    quiet = 'DPkg::Post-Invoke { "rm -f /var/cache/apt/archives/*.deb"; };\n'
+    quiet += 'Dir::Cache::pkgcache ""; Dir::Cache::srcpkgcache "";\n'
+    (base / "etc" / "apt" / "apt.conf.d" / "clean").write_text(quiet)
+    excluded = "".join(f"path-exclude /usr/share/{name}/*\n" for name in _NOT_SLIM)
+    (base / "etc" / "dpkg" / "dpkg.cfg.d" / "slim").write_text(excluded)
+    for folder in (*(f"usr/share/{name}" for name in _NOT_SLIM), "var/cache/apt", "var/lib/apt/lists"):
+        shutil.rmtree(base / folder)
+        (base / folder).mkdir()
 
 
 @dataclass
