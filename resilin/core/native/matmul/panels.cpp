@@ -1,6 +1,6 @@
 #include "panels.hpp"
 
-#include "kernels/simd.hpp"
+#include "kernels/halves.hpp"
 
 #include <cstring>
 
@@ -102,6 +102,126 @@ RESILIN_SIMD void pack(const float *from, int64_t lane, int64_t step, int64_t us
 }
 RESILIN_SIMD void pack(const double *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, double *to) {
     pack_panel(from, lane, step, used, size, depth, to);
+}
+
+namespace {
+
+RESILIN_INLINE float value_of(BFloat x) { return from_bfloat(x.bits); }
+RESILIN_INLINE float value_of(Half x) { return from_half(x.bits); }
+
+// Lanes whose steps lie side by side are converted where they lie, into a few lines that the first cache holds.
+template <class From>
+RESILIN_INLINE void widen_panel(const From *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to) {
+    constexpr int64_t STRIP = 64, MOST = 32; // lanes of the widest tile
+    if (step != 1 || used > MOST) {
+        for (int64_t p = 0; p < depth; p++) {
+            if (lane == 1)
+                for (int64_t i = 0; i < used; i++) to[p * size + i] = value_of(from[p * step + i]);
+            else
+                for (int64_t i = 0; i < used; i++) to[p * size + i] = value_of(from[i * lane + p * step]);
+            std::fill(to + p * size + used, to + (p + 1) * size, 0.0f);
+        }
+        return;
+    }
+    float wide[MOST * STRIP];
+    for (int64_t p = 0; p < depth; p += STRIP) {
+        const int64_t steps = std::min(STRIP, depth - p);
+        for (int64_t i = 0; i < used; i++)
+            for (int64_t q = 0; q < steps; q++) wide[i * STRIP + q] = value_of(from[i * lane + p + q]);
+        pack_panel(wide, STRIP, 1, used, size, steps, to + p * size);
+    }
+}
+
+typedef uint32_t Pair __attribute__((may_alias)); // where tiles read a float
+typedef uint32_t FourPairs __attribute__((vector_size(16)));
+
+RESILIN_INLINE uint32_t pair_of(BFloat earlier, BFloat later) { return static_cast<uint32_t>(earlier.bits) << 16 | later.bits; }
+
+// Lanes lie side by side.
+template <int64_t Used> RESILIN_INLINE void pair_rows(const BFloat *from, int64_t step, int64_t size, int64_t pairs, Pair *to) {
+    for (int64_t q = 0; q < pairs; q++) {
+        const BFloat *earlier = from + 2 * q * step, *later = earlier + step;
+        __builtin_prefetch(earlier + AHEAD * step, 0, SECOND_CACHE);
+        __builtin_prefetch(later + AHEAD * step, 0, SECOND_CACHE);
+        for (int64_t i = 0; i < Used; i++) to[q * size + i] = pair_of(earlier[i], later[i]);
+    }
+}
+RESILIN_INLINE void pair_rows(const BFloat *from, int64_t step, int64_t used, int64_t size, int64_t pairs, Pair *to) {
+    switch (used) {
+    case 13: return pair_rows<13>(from, step, size, pairs, to);
+    case 14: return pair_rows<14>(from, step, size, pairs, to);
+    case 16: return pair_rows<16>(from, step, size, pairs, to);
+    case 32: return pair_rows<32>(from, step, size, pairs, to);
+    }
+    for (int64_t q = 0; q < pairs; q++)
+        for (int64_t i = 0; i < used; i++) to[q * size + i] = pair_of(from[2 * q * step + i], from[(2 * q + 1) * step + i]);
+}
+
+// to[q * size + i] = the q-th pair of lane i, for four pairs of four lanes; in memory the earlier one is the lower half.
+RESILIN_INLINE void transpose_pairs(const BFloat *from, int64_t lane, int64_t size, Pair *to) {
+    FourPairs x[4], y[4];
+    for (int i = 0; i < 4; i++) {
+        std::memcpy(&x[i], from + i * lane, sizeof(FourPairs));
+        x[i] = x[i] << 16 | x[i] >> 16;
+    }
+    for (int i = 0; i < 2; i++) {
+        y[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 4, 1, 5);
+        y[i + 2] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 2, 6, 3, 7);
+    }
+    for (int i = 0; i < 2; i++) {
+        x[2 * i] = __builtin_shufflevector(y[2 * i], y[2 * i + 1], 0, 1, 4, 5);
+        x[2 * i + 1] = __builtin_shufflevector(y[2 * i], y[2 * i + 1], 2, 3, 6, 7);
+    }
+    for (int q = 0; q < 4; q++) std::memcpy(to + q * size, &x[q], sizeof(FourPairs));
+}
+
+// A lane's steps lie side by side. Returns how many pairs are done.
+RESILIN_INLINE int64_t pair_lanes(const BFloat *from, int64_t lane, int64_t used, int64_t size, int64_t pairs, Pair *to) {
+    constexpr int64_t LINE = 16;
+    if (used < 4) return 0;
+    const int64_t whole = pairs / LINE * LINE;
+    for (int64_t q = 0; q < whole; q += LINE) {
+        for (int64_t i = 0; i < used; i++) __builtin_prefetch(from + (used + i) * lane + 2 * q, 0, SECOND_CACHE); // the next panel
+        for (int64_t i = 0; i < used; i += 4) {
+            const int64_t first = std::min(i, used - 4);
+            for (int64_t k = q; k < q + LINE; k += 4) transpose_pairs(from + first * lane + 2 * k, lane, size, to + k * size + first);
+        }
+    }
+    return whole;
+}
+
+} // namespace
+
+RESILIN_SIMD void pack(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to) {
+    widen_panel(from, lane, step, used, size, depth, to);
+}
+RESILIN_SIMD void pack(const Half *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to) {
+    widen_panel(from, lane, step, used, size, depth, to);
+}
+
+RESILIN_SIMD void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *panel) {
+    Pair *to = reinterpret_cast<Pair *>(panel);
+    const int64_t whole = depth / 2, pairs = ceil_div(depth, 2);
+    for (int64_t q = 0; q < pairs && used < size; q++) std::fill(to + q * size + used, to + (q + 1) * size, 0);
+    int64_t done = 0;
+    if (lane == 1) {
+        pair_rows(from, step, used, size, whole, to);
+        done = whole;
+    } else if (step == 1) {
+        done = pair_lanes(from, lane, used, size, whole, to);
+    }
+    for (int64_t q = done; q < pairs; q++)
+        for (int64_t i = 0; i < used; i++) {
+            const BFloat *earlier = from + i * lane + 2 * q * step;
+            to[q * size + i] = pair_of(*earlier, q < whole ? earlier[step] : BFloat{0});
+        }
+}
+
+RESILIN_SIMD void round_row(const float *x, int64_t n, BFloat *y) {
+    for (int64_t i = 0; i < n; i++) y[i].bits = bfloat_of(x[i]);
+}
+RESILIN_SIMD void round_row(const float *x, int64_t n, Half *y) {
+    for (int64_t i = 0; i < n; i++) y[i].bits = half_of(x[i]);
 }
 
 } // namespace resilin
