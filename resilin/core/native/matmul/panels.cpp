@@ -1,6 +1,7 @@
 #include "panels.hpp"
 
 #include "kernels/halves.hpp"
+#include "pairs.hpp"
 
 #include <cstring>
 
@@ -133,7 +134,6 @@ RESILIN_INLINE void widen_panel(const From *from, int64_t lane, int64_t step, in
 }
 
 typedef uint32_t Pair __attribute__((may_alias)); // where tiles read a float
-typedef uint32_t FourPairs __attribute__((vector_size(16)));
 
 RESILIN_INLINE uint32_t pair_of(BFloat earlier, BFloat later) { return static_cast<uint32_t>(earlier.bits) << 16 | later.bits; }
 
@@ -157,34 +157,33 @@ RESILIN_INLINE void pair_rows(const BFloat *from, int64_t step, int64_t used, in
         for (int64_t i = 0; i < used; i++) to[q * size + i] = pair_of(from[2 * q * step + i], from[(2 * q + 1) * step + i]);
 }
 
-// to[q * size + i] = the q-th pair of lane i, for four pairs of four lanes; in memory the earlier one is the lower half.
-RESILIN_INLINE void transpose_pairs(const BFloat *from, int64_t lane, int64_t size, Pair *to) {
-    FourPairs x[4], y[4];
-    for (int i = 0; i < 4; i++) {
-        std::memcpy(&x[i], from + i * lane, sizeof(FourPairs));
-        x[i] = x[i] << 16 | x[i] >> 16;
-    }
-    for (int i = 0; i < 2; i++) {
-        y[i] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 0, 4, 1, 5);
-        y[i + 2] = __builtin_shufflevector(x[2 * i], x[2 * i + 1], 2, 6, 3, 7);
-    }
-    for (int i = 0; i < 2; i++) {
-        x[2 * i] = __builtin_shufflevector(y[2 * i], y[2 * i + 1], 0, 1, 4, 5);
-        x[2 * i + 1] = __builtin_shufflevector(y[2 * i], y[2 * i + 1], 2, 3, 6, 7);
-    }
-    for (int q = 0; q < 4; q++) std::memcpy(to + q * size, &x[q], sizeof(FourPairs));
-}
-
 // A lane's steps lie side by side. Returns how many pairs are done.
 RESILIN_INLINE int64_t pair_lanes(const BFloat *from, int64_t lane, int64_t used, int64_t size, int64_t pairs, Pair *to) {
     constexpr int64_t LINE = 16;
-    if (used < 4) return 0;
     const int64_t whole = pairs / LINE * LINE;
-    for (int64_t q = 0; q < whole; q += LINE) {
-        for (int64_t i = 0; i < used; i++) __builtin_prefetch(from + (used + i) * lane + 2 * q, 0, SECOND_CACHE); // the next panel
-        for (int64_t i = 0; i < used; i += 4) {
-            const int64_t first = std::min(i, used - 4);
-            for (int64_t k = q; k < q + LINE; k += 4) transpose_pairs(from + first * lane + 2 * k, lane, size, to + k * size + first);
+    for (int64_t first = 0; first < used; first += LINE) {
+        const BFloat *lanes[LINE]; // lanes behind the last are the last again: nobody reads them
+        for (int64_t i = 0; i < LINE; i++) lanes[i] = from + std::min(first + i, used - 1) * lane;
+        const int64_t ahead = std::min(used, LINE) * lane, width = std::min(LINE, size - first);
+        for (int64_t q = 0; q < whole; q += LINE) {
+            Pairs x[LINE];
+            for (int64_t i = 0; i < LINE; i++) {
+                __builtin_prefetch(lanes[i] + ahead + 2 * q, 0, SECOND_CACHE); // of the next lanes
+                std::memcpy(&x[i], lanes[i] + 2 * q, sizeof(Pairs));
+            }
+            transpose_pairs(x);
+            for (Pairs &pairs_of_step : x) pairs_of_step = pairs_of_step << 16 | pairs_of_step >> 16; // the earlier one lay low
+            Pair *line = to + q * size + first;
+            if (size < LINE / 2) {
+                for (int64_t k = 0; k < LINE; k++)
+                    for (int64_t i = 0; i < width; i++) line[k * size + i] = x[k][i];
+                continue;
+            }
+            // beyond `size`, what is written is the next step's, which is written next
+            for (int64_t k = 0; k < LINE - 1; k++) std::memcpy(line + k * size, &x[k], sizeof(Pairs));
+            if (q + LINE < pairs || width == LINE) std::memcpy(line + (LINE - 1) * size, &x[LINE - 1], sizeof(Pairs));
+            else
+                for (int64_t i = 0; i < width; i++) line[(LINE - 1) * size + i] = x[LINE - 1][i];
         }
     }
     return whole;
@@ -199,7 +198,8 @@ RESILIN_SIMD void pack(const Half *from, int64_t lane, int64_t step, int64_t use
     widen_panel(from, lane, step, used, size, depth, to);
 }
 
-RESILIN_SIMD void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *panel) {
+RESILIN_SIMD void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, BFloat behind,
+                             float *panel) {
     Pair *to = reinterpret_cast<Pair *>(panel);
     const int64_t whole = depth / 2, pairs = ceil_div(depth, 2);
     for (int64_t q = 0; q < pairs && used < size; q++) std::fill(to + q * size + used, to + (q + 1) * size, 0);
@@ -213,7 +213,7 @@ RESILIN_SIMD void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int
     for (int64_t q = done; q < pairs; q++)
         for (int64_t i = 0; i < used; i++) {
             const BFloat *earlier = from + i * lane + 2 * q * step;
-            to[q * size + i] = pair_of(*earlier, q < whole ? earlier[step] : BFloat{0});
+            to[q * size + i] = pair_of(*earlier, q < whole ? earlier[step] : behind);
         }
 }
 

@@ -39,12 +39,15 @@ void pack(const double *from, int64_t lane, int64_t step, int64_t used, int64_t 
 // The same of 16-bit floats, as float32.
 void pack(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
 void pack(const Half *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
-// to[q * size + i] = the elements of lane i at depths 2q, in the upper half, and 2q + 1, or zero behind the last.
-void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
+// to[q * size + i] = the elements of lane i at depths 2q, in the upper half, and 2q + 1, or `behind` the last.
+void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, BFloat behind, float *to);
 
 // y = x, rounded to nearest even; NaN stays NaN.
 void round_row(const float *x, int64_t n, BFloat *y);
 void round_row(const float *x, int64_t n, Half *y);
+
+// The first columns of a product of one row, as many as there is a way for without packing (maybe 0), rounded into `out`.
+template <class From> int64_t multiply_row(const Product<float, From> &product, int64_t blocks, From *out, bool threads);
 
 // One operand: its panels, where they are in memory, and whether tiles read them there. A panel with padding is packed
 // in any case.
@@ -81,9 +84,10 @@ template <class T, class From> struct Operand {
     }
 
   private:
+    static constexpr BFloat ZERO{0}, MINUS_ZERO{0x8000}; // a sum plus their product is the sum, -0 too
     void pack_panel(const From *from, int64_t used, int64_t size, int64_t depth, T *to) const {
         if constexpr (std::is_same_v<From, BFloat>)
-            if (pairs) return pack_pairs(from, lane, step, used, size, depth, to);
+            if (pairs) return pack_pairs(from, lane, step, used, size, depth, panels.width ? ZERO : MINUS_ZERO, to);
         resilin::pack(from, lane, step, used, size, depth, to);
     }
 };

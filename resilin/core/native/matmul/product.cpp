@@ -3,16 +3,13 @@
 #include "panels.hpp"
 #include "memory/parallel.hpp"
 #include "memory/scratch.hpp"
+#include "subnormals.hpp"
 #include "tiles.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <thread>
 #include <type_traits>
-
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
 
 namespace resilin {
 namespace {
@@ -54,16 +51,6 @@ template <class T, class From> bool reads_columns(const Product<T, From> &produc
     if (product.rows <= FEW * tiles.height) return true;
     return product.depth * product.columns * size <= DIRECT_BYTES && (b.row * size % 4096 != 0 || block <= 256);
 }
-
-// What the CPU does with subnormal numbers while this lives: as without it, or takes them as zero and gives none.
-template <class From> struct Subnormals {};
-#if defined(__x86_64__)
-template <> struct Subnormals<BFloat> {
-    const unsigned before = _mm_getcsr();
-    Subnormals() { _mm_setcsr(before | 0x8040); } // flush to zero, and denormals are zeros
-    ~Subnormals() { _mm_setcsr(before); }
-};
-#endif
 
 // A product, or a chunk of one, whose shorter side is packed at once, for all threads. The panels of the longer side are
 // cut into pieces of work: each packs its own, a block of the depth at a time, and multiplies it while it is in the cache.
@@ -298,13 +285,21 @@ template <class T> void multiply(const Product<T> &whole, bool threads) {
 template void multiply(const Product<float> &, bool);
 template void multiply(const Product<double> &, bool);
 
-template <class From> void multiply(const Product<float, From> &whole, From *out, int64_t ld_out, bool threads) {
-    if (whole.columns == 1 && whole.rows > 1 && ld_out == 1 && !whole.plus) // a vector is rather the row than a column of 16
-        return multiply<From>({1, whole.rows, whole.depth, {whole.b.data, whole.b.column, whole.b.row},
-                               {whole.a.data, whole.a.column, whole.a.row}, nullptr, 0},
-                              out, whole.rows, threads);
+template <class From> void multiply(const Product<float, From> &given, From *out, int64_t ld_out, bool threads) {
+    Product<float, From> whole = given;
+    if (whole.columns == 1 && whole.rows > 1 && ld_out == 1 && !whole.plus) { // a vector is rather the row than a column of 16
+        whole = {1, given.rows, given.depth, {given.b.data, given.b.column, given.b.row}, {given.a.data, given.a.column, given.a.row},
+                 nullptr, 0};
+        ld_out = whole.columns;
+    }
     static thread_local Scratch<float> scratch;
     const int64_t blocks = blocks_of<float>(whole.depth), most = blocks > 1 ? LONGEST : PACKED;
+    if (const int64_t done = whole.rows == 1 ? multiply_row(whole, blocks, out, threads) : 0) {
+        whole.columns -= done;
+        whole.b.data += done * whole.b.column;
+        whole.plus = whole.plus ? whole.plus + done : nullptr;
+        out += done;
+    }
     each_chunk(whole, blocks, most, [&](Product<float, From> &part, int64_t row, int64_t column, int64_t first, int64_t last) {
         part.ldc = part.columns + 16; // so that rows of a whole page do not share sets of the first cache
         part.c = blocks > 1 ? scratch.of(part.rows * part.ldc) : nullptr;
