@@ -157,36 +157,40 @@ RESILIN_INLINE void pair_rows(const BFloat *from, int64_t step, int64_t used, in
         for (int64_t i = 0; i < used; i++) to[q * size + i] = pair_of(from[2 * q * step + i], from[(2 * q + 1) * step + i]);
 }
 
-// A lane's steps lie side by side. Returns how many pairs are done.
+// 16 pairs of up to 16 lanes; `width` places of a step are theirs.
+RESILIN_INLINE void pair_square(const BFloat *const *lanes, int64_t ahead, int64_t size, int64_t width, bool last, Pair *to) {
+    Pairs x[16];
+    for (int i = 0; i < 16; i++) {
+        __builtin_prefetch(lanes[i] + ahead, 0, SECOND_CACHE); // of the next lanes
+        std::memcpy(&x[i], lanes[i], sizeof(Pairs));
+    }
+    transpose_pairs(x);
+    for (Pairs &step : x) step = step << 16 | step >> 16; // the earlier ones lay low
+    if (size < 8) {
+        for (int k = 0; k < 16; k++)
+            for (int64_t i = 0; i < width; i++) to[k * size + i] = x[k][i];
+        return;
+    }
+    // beyond `size`, what is written is the next step's, which is written next
+    for (int k = 0; k < 15; k++) std::memcpy(to + k * size, &x[k], sizeof(Pairs));
+    if (!last || width == 16) std::memcpy(to + 15 * size, &x[15], sizeof(Pairs));
+    else
+        for (int64_t i = 0; i < width; i++) to[15 * size + i] = x[15][i];
+}
+
+// A lane's steps lie side by side. Returns how many pairs are done: none of fewer than 16, else all; the last ones with
+// some before them.
 RESILIN_INLINE int64_t pair_lanes(const BFloat *from, int64_t lane, int64_t used, int64_t size, int64_t pairs, Pair *to) {
     constexpr int64_t LINE = 16;
-    const int64_t whole = pairs / LINE * LINE;
-    for (int64_t first = 0; first < used; first += LINE) {
-        const BFloat *lanes[LINE]; // lanes behind the last are the last again: nobody reads them
-        for (int64_t i = 0; i < LINE; i++) lanes[i] = from + std::min(first + i, used - 1) * lane;
-        const int64_t ahead = std::min(used, LINE) * lane, width = std::min(LINE, size - first);
-        for (int64_t q = 0; q < whole; q += LINE) {
-            Pairs x[LINE];
-            for (int64_t i = 0; i < LINE; i++) {
-                __builtin_prefetch(lanes[i] + ahead + 2 * q, 0, SECOND_CACHE); // of the next lanes
-                std::memcpy(&x[i], lanes[i] + 2 * q, sizeof(Pairs));
-            }
-            transpose_pairs(x);
-            for (Pairs &pairs_of_step : x) pairs_of_step = pairs_of_step << 16 | pairs_of_step >> 16; // the earlier one lay low
-            Pair *line = to + q * size + first;
-            if (size < LINE / 2) {
-                for (int64_t k = 0; k < LINE; k++)
-                    for (int64_t i = 0; i < width; i++) line[k * size + i] = x[k][i];
-                continue;
-            }
-            // beyond `size`, what is written is the next step's, which is written next
-            for (int64_t k = 0; k < LINE - 1; k++) std::memcpy(line + k * size, &x[k], sizeof(Pairs));
-            if (q + LINE < pairs || width == LINE) std::memcpy(line + (LINE - 1) * size, &x[LINE - 1], sizeof(Pairs));
-            else
-                for (int64_t i = 0; i < width; i++) line[(LINE - 1) * size + i] = x[LINE - 1][i];
+    if (pairs < LINE) return 0;
+    for (int64_t first = 0; first < used; first += LINE)
+        for (int64_t q = 0; q < pairs; q += LINE) {
+            const int64_t begin = std::min(q, pairs - LINE);
+            const BFloat *lanes[LINE]; // lanes behind the last are the last again: nobody reads them
+            for (int64_t i = 0; i < LINE; i++) lanes[i] = from + std::min(first + i, used - 1) * lane + 2 * begin;
+            pair_square(lanes, std::min(used, LINE) * lane, size, std::min(LINE, size - first), begin + LINE == pairs, to + begin * size + first);
         }
-    }
-    return whole;
+    return pairs;
 }
 
 } // namespace

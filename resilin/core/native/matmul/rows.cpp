@@ -45,25 +45,46 @@ RESILIN_INLINE void add_rows(const float *x, const From *b, int64_t step, int64_
     for (int g = 0; g < Vectors; g++) sums[g] = sum[g];
 }
 
-// The steps of a column side by side, for 16 columns: 16 pairs of steps at a time are turned, the rest is read one by one.
-template <class From> RESILIN_INLINE Lanes along_columns(const float *x, const From *b, int64_t lane, int64_t depth, Lanes sum) {
-    int64_t p = 0;
-    for (; p + 2 * LANES <= depth; p += 2 * LANES) {
-        Pairs turned[LANES];
-        for (int64_t i = 0; i < LANES; i++) std::memcpy(&turned[i], b + i * lane + p, sizeof(Pairs));
-        transpose_pairs(turned);
+// Steps [from, 32) of 16 * Vectors columns, in which they lie side by side. Vectors are summed together, as one waits for
+// its own sums.
+template <class From, int Vectors, bool Whole>
+RESILIN_INLINE void add_steps(const float *x, const From *b, int64_t lane, int64_t from, Lanes *sum) {
+    Pairs turned[Vectors][LANES];
+    for (int g = 0; g < Vectors; g++) {
+        for (int64_t i = 0; i < LANES; i++) std::memcpy(&turned[g][i], b + (g * LANES + i) * lane, sizeof(Pairs));
+        transpose_pairs(turned[g]);
+    }
 #pragma GCC unroll 16
-        for (int64_t q = 0; q < LANES; q++) {
-            sum = widened(From{}, turned[q] & 0xFFFFu) * x[p + 2 * q] + sum;
-            sum = widened(From{}, turned[q] >> 16) * x[p + 2 * q + 1] + sum;
+    for (int64_t q = 0; q < LANES; q++) {
+        if (Whole || 2 * q >= from)
+#pragma GCC unroll 2
+            for (int g = 0; g < Vectors; g++) sum[g] = widened(From{}, turned[g][q] & 0xFFFFu) * x[2 * q] + sum[g];
+        if (Whole || 2 * q + 1 >= from)
+#pragma GCC unroll 2
+            for (int g = 0; g < Vectors; g++) sum[g] = widened(From{}, turned[g][q] >> 16) * x[2 * q + 1] + sum[g];
+    }
+}
+
+// sums[g] += the products of x and 16 columns, for Vectors times 16. The last steps are read with some before them.
+template <class From, int Vectors>
+RESILIN_INLINE void add_columns(const float *x, const From *b, int64_t lane, int64_t depth, Lanes *sums) {
+    constexpr int64_t STEPS = 2 * LANES;
+    Lanes sum[Vectors];
+    for (int g = 0; g < Vectors; g++) sum[g] = sums[g];
+    int64_t p = 0;
+    for (; p + STEPS <= depth; p += STEPS) add_steps<From, Vectors, true>(x + p, b + p, lane, 0, sum);
+    const int64_t last = depth - STEPS;
+    if (p < depth && last >= 0) {
+        add_steps<From, Vectors, false>(x + last, b + last, lane, p - last, sum);
+        p = depth;
+    }
+    for (; p < depth; p++)
+        for (int g = 0; g < Vectors; g++) {
+            Pairs bits;
+            for (int64_t i = 0; i < LANES; i++) bits[i] = b[(g * LANES + i) * lane + p].bits;
+            sum[g] = widened(From{}, bits) * x[p] + sum[g];
         }
-    }
-    for (; p < depth; p++) {
-        Pairs bits;
-        for (int64_t i = 0; i < LANES; i++) bits[i] = b[i * lane + p].bits;
-        sum = widened(From{}, bits) * x[p] + sum;
-    }
-    return sum;
+    for (int g = 0; g < Vectors; g++) sums[g] = sum[g];
 }
 
 // Columns [begin, end), whole vectors of them, at most COLUMNS.
@@ -76,7 +97,9 @@ RESILIN_INLINE void some_columns(const Product<float, From> &of, const float *x,
         const From *b = of.b.data + begin * of.b.column + p * of.b.row;
         Lanes sums[COLUMNS / LANES] = {};
         if (of.b.column != 1) {
-            for (int64_t g = 0; g < vectors; g++) sums[g] = along_columns(x + p, b + g * LANES * of.b.column, of.b.column, depth, Lanes{});
+            int64_t g = 0; // of crowded lines the first cache holds those of one vector
+            for (; g + 2 <= vectors && !crowded<From>(of.b.column); g += 2) add_columns<From, 2>(x + p, b + g * LANES * of.b.column, of.b.column, depth, sums + g);
+            for (; g < vectors; g++) add_columns<From, 1>(x + p, b + g * LANES * of.b.column, of.b.column, depth, sums + g);
         } else if (vectors == COLUMNS / LANES) {
             add_rows<From, COLUMNS / LANES>(x + p, b, of.b.row, depth, sums);
         } else {
