@@ -27,7 +27,7 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     16-bit floats are summed in float32 and rounded once; of bfloat16, subnormal numbers and sums count as zero.
     """
     y: Array | None = _native_matmul(a, b, out, None)
-    if y is None and (_is_half(a) or _is_half(b)):
+    if y is None and (pack.is_half(a) or pack.is_half(b)):
         y = _of_vectors(a, b)
         if y is None:
             y = reference_halves(a, b)
@@ -41,13 +41,9 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
 def matmul_add(a: Array, b: Array, c_N: Array) -> Array:
     """a @ b with `c_N` added to every row: to the sum of the first block of K, before the others."""
     y: Array | None = _native_matmul(a, b, None, c_N)
-    if y is None and (_is_half(a) or _is_half(b)):
+    if y is None and (pack.is_half(a) or pack.is_half(b)):
         return reference_halves(a, b, c_N)
     return np.matmul(a, b) + c_N if y is None else y
-
-
-def _is_half(x: Array) -> bool:
-    return x.dtype.itemsize == 2 and x.dtype.kind in "fV"
 
 
 def _of_vectors(a: Array, b: Array) -> Array | None:
@@ -64,14 +60,14 @@ def _of_vectors(a: Array, b: Array) -> Array | None:
 
 def reference_halves(a: Array, b: Array, c_N: Array | None = None) -> Array:
     """a @ b + `c_N`, some of 16-bit floats, by way of float32: rounded once where all are of one dtype."""
-    wide = [_widened(x) for x in (a, b)]
-    y = matmul(*wide) if c_N is None else matmul_add(*wide, _widened(c_N))
+    left, right = _widened(a), _widened(b)
+    y = matmul(left, right) if c_N is None else matmul_add(left, right, _widened(c_N))
     same = a.dtype == b.dtype and (c_N is None or c_N.dtype == a.dtype)
     return pack.astype(y, a.dtype) if same else y
 
 
 def _widened(x: Array) -> Array:
-    return pack.astype(x, _FLOAT32) if _is_half(x) else x
+    return pack.astype(x, _FLOAT32) if pack.is_half(x) else x
 
 
 def matmul_put(a: Array, b: Array, out: Array, factor: float, fresh: bool) -> bool:
