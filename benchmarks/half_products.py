@@ -19,7 +19,7 @@ transpose of a matrix that lies in rows. What the CPU has of 16-bit arithmetic: 
 
 def benchmark(options: Options) -> Report:
     """Every product on one thread and on two, a process per round and side."""
-    rounds, seconds = (1, 0.02) if options.quick else (3, 0.3)
+    rounds, seconds = (1, 0.02) if options.quick else (2, 0.3)
     found: dict[tuple[int, str], dict[str, list[float]]] = {}
     for number, threads, side in product(range(rounds), THREADS, harness.sides(options)):
         arguments = ["--seconds", str(seconds), "--threads", str(threads)]
