@@ -20,6 +20,7 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import NODE_HOOKS
 from resilin.core.autograd.tape import Node, Pick, edge_of
 from resilin.core.device import CPU, different_devices, lacking
+from resilin.core.kernels import pack
 from resilin.core.kernels.contiguous import ascontiguousarray
 from resilin.core.ops.calling import as_array
 from resilin.core.ops.errstate import SILENT, restore, silence
@@ -116,9 +117,9 @@ class Run:
         elif before is None:
             waiting[edge] = as_array(g)
         elif edge in self.owned:
-            np.add(before, g, out=before)
+            pack.add_to(before, g)
         else:
-            total = waiting[edge] = as_array(before + g)
+            total = waiting[edge] = as_array(pack.add(before, g))
             if not self.create and isinstance(total, np.ndarray):
                 self.owned.add(edge)
 
@@ -332,7 +333,7 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
         if not getattr(before._array.flags, "writeable", True):
             leaf._grad = before + wrap(g, leaf._dev)
         else:
-            before._array += g
+            pack.add_to(before._array, g)
             before._bump()
         return
     if isinstance(slot, np.ndarray) and slot.dtype == g.dtype and slot.shape == g.shape:

@@ -1,16 +1,20 @@
 """Matrix products: panels and tiles in registers, on this library's own threads (native/matmul/product.hpp).
 
 An element of a product of matrices is a sum over K in an order that K alone decides, so a result has the same bits for
-any number of threads, any strides, and on every x86-64 CPU with fused multiply-adds. Products with a vector, and of
-types other than float32 and float64, are numpy's.
+any number of threads, any strides, and on every x86-64 CPU with fused multiply-adds. 16-bit floats multiply as the
+float32 numbers that they are, in the same order, and each sum is rounded once. Products of float32 and float64 with a
+vector, and of other types, are numpy's.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from resilin.core.kernels import pack
 from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
+
+_FLOAT32 = np.dtype(np.float32)
 
 _native_matmul = kernel("matmul")
 
@@ -18,15 +22,52 @@ _native_put = kernel("matmul_put")
 
 
 def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
-    """`np.matmul(a, b, out)`; float32 and float64 are summed in blocks of K, each block and the blocks ascending."""
+    """`np.matmul(a, b, out)`; floats are summed in blocks of K, each block and the blocks ascending.
+
+    16-bit floats are summed in float32 and rounded once; of bfloat16, subnormal numbers and sums count as zero.
+    """
     y: Array | None = _native_matmul(a, b, out, None)
+    if y is None and (pack.is_half(a) or pack.is_half(b)):
+        y = _of_vectors(a, b)
+        if y is None:
+            y = reference_halves(a, b)
+        if out is None:
+            return y
+        out[...] = y
+        return out
     return np.matmul(a, b, out=out) if y is None else y
 
 
 def matmul_add(a: Array, b: Array, c_N: Array) -> Array:
     """a @ b with `c_N` added to every row: to the sum of the first block of K, before the others."""
     y: Array | None = _native_matmul(a, b, None, c_N)
+    if y is None and (pack.is_half(a) or pack.is_half(b)):
+        return reference_halves(a, b, c_N)
     return np.matmul(a, b) + c_N if y is None else y
+
+
+def _of_vectors(a: Array, b: Array) -> Array | None:
+    """A product with vectors as matrices of one row or column; None where there is no kernel."""
+    if min(a.ndim, b.ndim) != 1:
+        return None
+    y: Array | None = _native_matmul(a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b, None, None)
+    if y is None:
+        return None
+    if b.ndim == 1:
+        return y.reshape(y.shape[: a.ndim - 1])
+    return y.reshape((*y.shape[:-2], y.shape[-1]))
+
+
+def reference_halves(a: Array, b: Array, c_N: Array | None = None) -> Array:
+    """a @ b + `c_N`, some of 16-bit floats, by way of float32: rounded once where all are of one dtype."""
+    left, right = _widened(a), _widened(b)
+    y = matmul(left, right) if c_N is None else matmul_add(left, right, _widened(c_N))
+    same = a.dtype == b.dtype and (c_N is None or c_N.dtype == a.dtype)
+    return pack.astype(y, a.dtype) if same else y
+
+
+def _widened(x: Array) -> Array:
+    return pack.astype(x, _FLOAT32) if pack.is_half(x) else x
 
 
 def matmul_put(a: Array, b: Array, out: Array, factor: float, fresh: bool) -> bool:

@@ -55,6 +55,7 @@ def dispatch(lists: Lists, native: Callable[[Lists], bool], reference: Callable[
         if not fast or not native(_chosen(whole, fast)):
             fast = []
         slow = sorted(set(range(len(parameters))) - set(fast))
+        slow = [n for n in slow if not (pack.is_half(parameters[n]) and _native_in_float32(whole, n, native))]
         reference(_chosen(whole, slow))
 
 
@@ -65,6 +66,23 @@ def _is_native(lists: Lists, number: int) -> bool:
         for each in lists
         if each is not None
     )
+
+
+def _native_in_float32(lists: Lists, number: int, native: Callable[[Lists], bool]) -> bool:
+    """Step a 16-bit parameter as `widened` does, by native code; False, and nothing is written, where there is none."""
+    arrays = [None if each is None else each[number] for each in lists]
+    wide = [None if array is None else pack.astype(array, np.dtype(np.float32)) for array in arrays]
+    if not native([None if array is None else [array] for array in wide]):
+        return False
+    _put_rounded(arrays, wide)
+    return True
+
+
+def _put_rounded(arrays: Sequence[Any], results: Sequence[Any]) -> None:
+    """Write what a step made of a parameter and its states; the gradient, which is the second, stays."""
+    for place, (array, result) in enumerate(zip(arrays, results, strict=True)):
+        if array is not None and place != 1:
+            array[...] = pack.astype(result, array.dtype)
 
 
 def _chosen(lists: Lists, numbers: Sequence[int]) -> Lists:
@@ -99,9 +117,7 @@ def widened(rule: Callable[..., None], parameter: Array, states: Sequence[Any], 
     arrays = [parameter, *states]
     wide: list[Any] = [None if array is None else array.astype(np.float32) for array in arrays]
     rule(*wide, *constants)
-    for array, result in zip(arrays, wide, strict=True):
-        if array is not None and array is not states[0]:
-            array[...] = pack.astype(result, array.dtype)
+    _put_rounded(arrays, wide)
 
 
 def _pull(p: Array, g: Array, sign: Any, decay: Any) -> Array:

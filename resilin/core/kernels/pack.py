@@ -43,6 +43,26 @@ def to_float32(x: Array) -> Array:
     return x.astype(np.float32) if y is None else y
 
 
+def is_half(x: Any) -> bool:
+    """Whether `x` is one of numpy's arrays of 16-bit floats."""
+    return isinstance(x, np.ndarray) and x.dtype.itemsize == 2 and x.dtype.kind in "fV"
+
+
+def add(x: Any, y: Any) -> Any:
+    """x + y; of arrays of one 16-bit type several times as fast as numpy's, with the same bits."""
+    if is_half(x) and is_half(y) and x.dtype == y.dtype:
+        return astype(to_float32(x) + to_float32(y), x.dtype)
+    return x + y
+
+
+def add_to(out: Any, x: Any) -> None:
+    """out += x, as `add` does it."""
+    if is_half(out) and is_half(x) and x.dtype == out.dtype:
+        out[...] = add(out, x)
+    else:
+        out += x
+
+
 def astype(x: Array, dtype: np.dtype[Any]) -> Array:
     """`x.astype(dtype)`, for every array; of one of numpy's numbers, which would warn of overflow, an array."""
     if isinstance(x, np.generic):

@@ -16,6 +16,7 @@ Rule = Callable[..., Any]
 
 _BFLOAT16 = dtypes.bfloat16.np  # one object, as numpy keeps one dtype per registered type: compared by `is`, every call
 _FLOAT16 = np.dtype(np.float16)
+_NO_DTYPE = object()
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -53,6 +54,8 @@ IN_NATIVE = native is not None and isinstance(VARIABLE, contextvars.ContextVar)
 
 ON_DEVICES, ON_HOST = "devices", "host"
 """Of the facts `single` and `narrow`: so it is with a device's library, and not with numpy."""
+BY_KERNEL = "kernel"
+"""Of the fact `single`: as `ON_DEVICES`, and the host's function takes both kinds of 16-bit floats and rounds once."""
 ANY = "biufc"  # kinds of dtypes: bool, signed and unsigned integers, floats (bfloat16, too), complex numbers
 _NAMES = {"b": "bool", "i": "integer", "f": "floating point", "c": "complex"}
 
@@ -128,6 +131,8 @@ def _computing(forward: Rule, n: int, single: bool | str, wide_numbers: bool) ->
     """The common case, both at once; in native code, where there is some."""
     general = _rounded_once(_quietly(forward), n, single, wide_numbers)
     if n > 0 and IN_NATIVE:
+        if single == BY_KERNEL:  # no array has a dtype that `general` would have to take
+            return native.quiet_call(forward, general, VARIABLE, SILENT, _NO_DTYPE, n, True, wide_numbers)
         return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n, single is True, wide_numbers)
     return general
 
@@ -141,6 +146,8 @@ def _rounded_once(forward: Rule, n: int, single: bool | str, wide_numbers: bool)
     """
     other = _BFLOAT16 if single is True else _FLOAT16
     everywhere = single != ON_DEVICES
+    if single == BY_KERNEL:
+        return _rounded_by_kernel(forward, n)
 
     def unary(xp: Any, x: Any, *params: Any) -> Any:
         dtype = getattr(x, "dtype", None)
@@ -159,6 +166,18 @@ def _rounded_once(forward: Rule, n: int, single: bool | str, wide_numbers: bool)
         return forward(xp, *args)
 
     return unary if n == 1 else run
+
+
+def _rounded_by_kernel(forward: Rule, n: int) -> Rule:
+    """As `_rounded_once` for a function of `n` tensors that does it itself on the host, and for float16 on devices."""
+
+    def run(xp: Any, *args: Any) -> Any:
+        for x in args[:n]:
+            if getattr(x, "dtype", None) is _BFLOAT16 and not isinstance(x, np.ndarray):
+                return _in_float32(forward, n, args[:n], xp, args)
+        return forward(xp, *args)
+
+    return run
 
 
 def is_half(x: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from resilin.core.kernels import gemm
+from resilin.core.kernels import gemm, pack
 from resilin.core.kernels.common import Array
 
 
@@ -34,7 +34,10 @@ class Region:
 
     def add_to(self, out: Array) -> None:
         """Add to the elements of `out` that this is about."""
-        out[self.index] += self.g
+        if pack.is_half(out):
+            out[self.index] = pack.add(out[self.index], self.g)
+        else:
+            out[self.index] += self.g
 
 
 class Product:

@@ -197,7 +197,8 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
     `moves` (elements are moved or converted, not computed with, so 16-bit floats need no float32; the default for
     views), `single` (forward is one step, which the array library rounds once for float16), `narrow` (its rules are,
-    too, and get 16-bit floats as they are; `guarding.ON_DEVICES` in both: with a device's library, not with numpy),
+    too, and get 16-bit floats as they are; `errstate.ON_DEVICES` in both: with a device's library, not with numpy;
+    `errstate.BY_KERNEL` in `single`: with the host's function, too),
     `wide_numbers` (a Python number beside 16-bit floats is used in float32, not rounded to them),
     `differentiable`, `complex`, `deterministic` (False: on every device; what
     varies on one is listed by its backend), `dtypes` ("full": not of 16 bits), `takes` (the kinds of

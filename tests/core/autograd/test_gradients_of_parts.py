@@ -67,3 +67,11 @@ def test_zeros_around_a_part_of_moved_axes_lie_in_the_order_of_the_tensor_itself
     assert whole.shape == (4, 3, 2)
     assert whole.sum() == 8
     assert whole.transpose(1, 2, 0).flags.c_contiguous
+
+
+@pytest.mark.parametrize("dtype", [resilin.bfloat16, resilin.float16], ids=str)
+def test_gradients_of_parts_of_16_bits_are_summed_where_they_belong(dtype: resilin.dtype) -> None:
+    x = resilin.ones(3, 2, dtype=dtype, requires_grad=True)
+    (x[0, 1] * 2 + x[1].sum() * 3 + (x[0] * 5).sum() + x[0, 1] * 0.25).backward()
+    assert x.grad.dtype is dtype
+    assert x.grad.tolist() == [[5, 7.25], [3, 3], [0, 0]]

@@ -102,3 +102,24 @@ def test_unpacking_is_exact_for_all_values(dtype: Any) -> None:
     x = np.arange(1 << 16, dtype=np.uint16).view(dtype)
     np.testing.assert_array_equal(pack.to_float32(x), x.astype(np.float32))
     np.testing.assert_array_equal(pack.to_float32(x[::3]), x[::3].astype(np.float32))
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), pack.BFLOAT16], ids=str)
+@pytest.mark.parametrize("size", RAGGED)
+def test_sums_of_16_bit_arrays_have_numpys_bits(dtype: np.dtype[Any], size: int) -> None:
+    x, y = np.random.default_rng(size).standard_normal((2, size)).astype(np.float32).astype(dtype)
+    expected = x + y
+    assert pack.add(x, y).dtype == dtype
+    assert np.array_equal(pack.add(x, y).view(np.uint16), expected.view(np.uint16))
+    wider = np.zeros(2 * size, dtype)
+    wider[::2] = x
+    pack.add_to(wider[::2], y)
+    assert np.array_equal(wider[::2], expected)
+    assert not wider[1::2].any()
+
+
+def test_sums_of_other_arrays_and_of_several_dtypes_are_numpys() -> None:
+    x, y = np.ones(3, np.float32), np.ones(3, np.float16)
+    assert pack.add(x, y).dtype == np.float32
+    pack.add_to(x, y)
+    assert x.tolist() == [2, 2, 2]

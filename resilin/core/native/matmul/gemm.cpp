@@ -2,9 +2,12 @@
 #include "binding/kernels.hpp"
 #include "matrices.hpp"
 #include "memory/parallel.hpp"
+#include "memory/scratch.hpp"
+#include "panels.hpp"
 #include "product.hpp"
 
 #include <limits>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -42,7 +45,20 @@ bool takes(const PyArrayObject *out, const std::vector<npy_intp> &shape, const P
            !may_overlap(out, b);
 }
 
-template <class T> nb::object product(PyArrayObject *a, PyArrayObject *b, PyArrayObject *out, const T *plus) {
+// A new array of the dtype of `like`.
+nb::object new_array(const std::vector<npy_intp> &shape, PyArrayObject *like) {
+    PyArray_Descr *descr = PyArray_DESCR(like);
+    Py_INCREF(descr);
+    nb::object made = nb::steal(PyArray_NewFromDescr(&PyArray_Type, descr, static_cast<int>(shape.size()), shape.data(), nullptr,
+                                                     nullptr, 0, nullptr));
+    if (!made.ptr()) throw nb::python_error();
+    return made;
+}
+
+// a and b of type From, summed as T. numpy has functions for vectors of the types that it multiplies itself.
+template <class T, class From = T> nb::object product(PyArrayObject *a, PyArrayObject *b, PyArrayObject *out, const T *plus) {
+    constexpr bool rounds = !std::is_same_v<T, From>;
+    constexpr int64_t size = sizeof(From), least = rounds ? 1 : 2;
     const int na = PyArray_NDIM(a), nb_ = PyArray_NDIM(b);
     const int64_t rows = PyArray_DIM(a, na - 2), depth = PyArray_DIM(a, na - 1), columns = PyArray_DIM(b, nb_ - 1);
     std::vector<npy_intp> shape;
@@ -50,23 +66,27 @@ template <class T> nb::object product(PyArrayObject *a, PyArrayObject *b, PyArra
     const std::vector<npy_intp> leading = shape;
     int64_t products = 1;
     for (npy_intp length : leading) products *= length;
-    if (rows < 2 || columns < 2 || depth < 1 || products < 1) return nb::none(); // numpy has functions for vectors
-    View<T> va, vb, vo;
+    if (rows < least || columns < least || depth < 1 || products < 1) return nb::none();
+    View<From> va, vb, vo;
     if (!view_of(a, va) || !view_of(b, vb)) return nb::none();
     shape.push_back(rows);
     shape.push_back(columns);
     if (out && !takes(out, shape, a, b)) return nb::none();
-    nb::object made = out ? nb::borrow(reinterpret_cast<PyObject *>(out))
-                          : NewArray<T>(static_cast<int>(shape.size()), shape.data()).object;
+    nb::object made = out ? nb::borrow(reinterpret_cast<PyObject *>(out)) : new_array(shape, a);
     out = reinterpret_cast<PyArrayObject *>(made.ptr());
     if (!view_of(out, vo) || vo.column != 1) return nb::none();
-    const Product<T> first{rows, columns, depth, va, vb, static_cast<T *>(PyArray_DATA(out)), vo.row, plus};
+    const Product<T, From> first{rows, columns, depth, va, vb, nullptr, vo.row, plus};
     auto one = [&](int64_t i, bool threads) {
-        Product<T> product = first;
-        product.a.data += offset_of(a, leading, i) / static_cast<int64_t>(sizeof(T));
-        product.b.data += offset_of(b, leading, i) / static_cast<int64_t>(sizeof(T));
-        product.c += offset_of(out, leading, i) / static_cast<int64_t>(sizeof(T));
-        multiply(product, threads);
+        Product<T, From> product = first;
+        product.a.data += offset_of(a, leading, i) / size;
+        product.b.data += offset_of(b, leading, i) / size;
+        From *to = static_cast<From *>(PyArray_DATA(out)) + offset_of(out, leading, i) / size;
+        if constexpr (rounds) {
+            multiply(product, to, vo.row, threads);
+        } else {
+            product.c = to;
+            multiply(product, threads);
+        }
     };
     const double flops = first.flops() * static_cast<double>(products);
     WithoutGil free(flops > 1e5 ? std::numeric_limits<int64_t>::max() : 0);
@@ -77,6 +97,17 @@ template <class T> nb::object product(PyArrayObject *a, PyArrayObject *b, PyArra
     return made;
 }
 
+// The same of 16-bit floats, with `plus` of the same type.
+template <class From> nb::object halves(PyArrayObject *a, PyArrayObject *b, PyArrayObject *out, const ExactArray &plus) {
+    if (!plus) return product<float, From>(a, b, out, nullptr);
+    View<From> bits;
+    if (PyArray_TYPE(plus.array) != PyArray_TYPE(a) || !view_of_row(plus.array, bits)) return nb::none();
+    static thread_local Scratch<float> scratch;
+    float *wide = scratch.of(plus.size());
+    pack(bits.data, bits.column, 0, plus.size(), plus.size(), 1, wide);
+    return product<float, From>(a, b, out, wide);
+}
+
 // a @ b, plus the vector `plus`, into `out` or a new array; None for what has no kernel, and for vectors.
 nb::object matmul(ExactArray a, ExactArray b, ExactArray out, ExactArray plus) {
     if (!a || !b || a.ndim() < 2 || b.ndim() < 2) return nb::none();
@@ -85,6 +116,9 @@ nb::object matmul(ExactArray a, ExactArray b, ExactArray out, ExactArray plus) {
     if (plus && (plus.ndim() != 1 || plus.size() != b.last())) return nb::none();
     if (type == NPY_FLOAT32 && plus.is_or_none<float>()) return product(a.array, b.array, out.array, plus.data<float>());
     if (type == NPY_FLOAT64 && plus.is_or_none<double>()) return product(a.array, b.array, out.array, plus.data<double>());
+    if (type == NPY_HALF) return halves<Half>(a.array, b.array, out.array, plus);
+    // of dtypes that numpy was taught, bfloat16 is the only one of two bytes
+    if (PyTypeNum_ISUSERDEF(type) && PyArray_ITEMSIZE(a.array) == sizeof(BFloat)) return halves<BFloat>(a.array, b.array, out.array, plus);
     return nb::none();
 }
 

@@ -16,6 +16,13 @@ template <class T> bool view_of(const PyArrayObject *array, View<T> &view) {
     return down % size == 0 && right % size == 0 && PyArray_ISALIGNED(array) && PyArray_ISNOTSWAPPED(array);
 }
 
+// A vector as a matrix of one row.
+template <class T> bool view_of_row(const PyArrayObject *array, View<T> &view) {
+    const int64_t step = PyArray_STRIDE(array, 0);
+    view = {static_cast<const T *>(PyArray_DATA(array)), 0, step / static_cast<int64_t>(sizeof(T))};
+    return step % static_cast<int64_t>(sizeof(T)) == 0 && PyArray_ISALIGNED(array) && PyArray_ISNOTSWAPPED(array);
+}
+
 // Leading axes of an operand, broadcast to those of the result: the byte offset of its i-th matrix.
 inline int64_t offset_of(const PyArrayObject *array, const std::vector<npy_intp> &leading, int64_t i) {
     const int own = PyArray_NDIM(array) - 2;

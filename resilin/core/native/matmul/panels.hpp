@@ -1,10 +1,12 @@
 // The operands of a matrix product, cut into panels: the lanes (rows of A or columns of B) of one tile. A panel is read
-// where it lies, or from a packed copy in which lane i at depth p is at p * size + i.
+// where it lies, or from a packed copy in which lane i at step p is at p * size + i. A step is one of the depth, or two
+// where 16-bit floats go in pairs.
 #pragma once
 #include "product.hpp"
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 namespace resilin {
 
@@ -34,14 +36,26 @@ struct Panels {
 // to[p * size + i] = from[i * lane + p * step] for `used` lanes of `depth`; the other lanes up to `size` are zero.
 void pack(const float *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
 void pack(const double *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, double *to);
+// The same of 16-bit floats, as float32.
+void pack(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
+void pack(const Half *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
+// to[q * size + i] = the elements of lane i at depths 2q, in the upper half, and 2q + 1, or `behind` the last.
+void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, BFloat behind, float *to);
+
+// y = x, rounded to nearest even; NaN stays NaN.
+void round_row(const float *x, int64_t n, BFloat *y);
+void round_row(const float *x, int64_t n, Half *y);
+
+// The first columns of a product of one row, as many as there is a way for without packing (maybe 0), rounded into `out`.
+template <class From> int64_t multiply_row(const Product<float, From> &product, int64_t blocks, From *out, bool threads);
 
 // One operand: its panels, where they are in memory, and whether tiles read them there. A panel with padding is packed
 // in any case.
-template <class T> struct Operand {
+template <class T, class From> struct Operand {
     Panels panels;
     int64_t lane, step; // strides of a lane and of a step in depth
-    const T *data;
-    bool direct;
+    const From *data;
+    bool direct, pairs;
 
     bool is_direct(int64_t i) const { return direct && panels.used(i) == panels.size(i); }
     // packed lanes before panel i
@@ -49,6 +63,8 @@ template <class T> struct Operand {
         if (!direct) return i < panels.count ? panels.place(i) : panels.padded();
         return i < panels.count || is_direct(i - 1) ? 0 : panels.size(i - 1);
     }
+    // Steps of a tile in a block of the depth.
+    int64_t steps(int64_t depth) const { return pairs ? ceil_div(depth, 2) : depth; }
     // Packs a block that starts at depth p: panels [begin, end), one after another. Lanes that lie side by side are read
     // along memory: a few steps of all panels, then the next.
     void pack(int64_t begin, int64_t end, int64_t p, int64_t depth, T *to) const {
@@ -56,14 +72,23 @@ template <class T> struct Operand {
         for (int64_t q = 0; q < depth; q += strip)
             for (int64_t i = direct ? end - 1 : begin; i < end; i++)
                 if (!is_direct(i))
-                    resilin::pack(data + panels.begin(i) * lane + (p + q) * step, lane, step, panels.used(i), panels.size(i),
-                                  std::min(strip, depth - q), to + (stored(i) - start) * depth + q * panels.size(i));
+                    pack_panel(data + panels.begin(i) * lane + (p + q) * step, panels.used(i), panels.size(i),
+                               std::min(strip, depth - q), to + (stored(i) - start) * steps(depth) + steps(q) * panels.size(i));
     }
     // Panel i of a block that starts at depth p, for a tile: lane, step and first element. `packed` is what pack() made
     // of panels from `begin` on.
     View<T> at(int64_t i, int64_t p, int64_t depth, int64_t begin, const T *packed) const {
-        if (is_direct(i)) return {data + panels.begin(i) * lane + p * step, lane, step};
-        return {packed + (stored(i) - stored(begin)) * depth, 1, panels.size(i)};
+        if constexpr (std::is_same_v<T, From>)
+            if (is_direct(i)) return {data + panels.begin(i) * lane + p * step, lane, step};
+        return {packed + (stored(i) - stored(begin)) * steps(depth), 1, panels.size(i)};
+    }
+
+  private:
+    static constexpr BFloat ZERO{0}, MINUS_ZERO{0x8000}; // a sum plus their product is the sum, -0 too
+    void pack_panel(const From *from, int64_t used, int64_t size, int64_t depth, T *to) const {
+        if constexpr (std::is_same_v<From, BFloat>)
+            if (pairs) return pack_pairs(from, lane, step, used, size, depth, panels.width ? ZERO : MINUS_ZERO, to);
+        resilin::pack(from, lane, step, used, size, depth, to);
     }
 };
 

@@ -4,11 +4,24 @@
 // The depth is cut into blocks of at most DEPTH_BYTES by its length alone. An element of C is the sum of its blocks,
 // ascending; a block is one chain of fused multiply-adds, ascending. So its bits depend on nothing else: not on the
 // number of threads, the matrices' strides, the other rows and columns, or which x86-64 CPU it is.
+//
+// 16-bit floats multiply as the float32 numbers that they are, in the same blocks and chains, and the sum is rounded once.
+// Packing converts them; for a CPU that multiplies pairs of bfloat16 it makes pairs, in which the earlier element is the
+// odd one: vdpbf16ps is two fused multiply-adds, the odd elements' first. As it does, products of bfloat16 take subnormal
+// numbers as zero and give none, whatever tiles run.
 #pragma once
 #include <cstdint>
 #include <string>
 
 namespace resilin {
+
+// 16-bit floats, as stored.
+struct BFloat {
+    uint16_t bits;
+};
+struct Half {
+    uint16_t bits;
+};
 
 // A matrix that is only read: any strides, in elements.
 template <class T> struct View {
@@ -18,10 +31,10 @@ template <class T> struct View {
 
 // c (rows, columns; each row contiguous, ldc apart) = scale * (a (rows, depth) @ b (depth, columns)) + plus (rows ld_plus
 // apart; 0: one row for all; null: nothing). `plus` may be c. Only products that can_scale() are `scaled`: the product, its
-// multiple and the sum are rounded one after the other.
-template <class T> struct Product {
+// multiple and the sum are rounded one after the other. T is the type of the sums, From that of the operands.
+template <class T, class From = T> struct Product {
     int64_t rows, columns, depth;
-    View<T> a, b;
+    View<From> a, b;
     T *c;
     int64_t ldc;
     const T *plus = nullptr;
@@ -38,10 +51,14 @@ constexpr double SHARED_FLOPS = 4e6;
 // In the calling thread alone, or on all of this library's threads where that is worth it. float and double.
 template <class T> void multiply(const Product<T> &product, bool threads);
 
+// The same of BFloat or Half, rounded into `out` (rows ld_out apart); `product.c` is not used.
+template <class From> void multiply(const Product<float, From> &product, From *out, int64_t ld_out, bool threads);
+
 // Whether products of this depth may be scaled: it is one block, and the CPU has tiles that do it.
 template <class T> bool can_scale(int64_t depth);
 
-// For tests: products use the tiles of instruction set `name` from now on ("avx512", "avx2", "portable"; else the best).
+// For tests: products use the tiles of instruction set `name` from now on ("avx512_bf16", which is avx512 but for pairs of
+// bfloat16, "avx512", "avx2", "portable"; else the best).
 // False, and nothing changes, where this CPU does not have it.
 bool use_tiles(const std::string &name);
 

@@ -30,11 +30,13 @@ template <class T> struct Tiles {
     const Tile<T> *wide;   // wide[h - 1]: tiles h <= height high and `width` wide
     const Tile<T> *narrow; // tiles half as wide
     bool scales;           // whether they take `scaled`
+    bool pairs = false;    // whether a step is a pair of bfloat16, the earlier one in the upper half
 };
 
 // x86-64-v4, x86-64-v3 (on x86-64 only) and any CPU. One that has no fused multiply-add rounds twice.
 const Tiles<float> &avx512_tiles(float);
 const Tiles<double> &avx512_tiles(double);
+const Tiles<float> &avx512_bf16_tiles(); // of pairs; x86-64-v4 with AVX512_BF16
 const Tiles<float> &avx2_tiles(float);
 const Tiles<double> &avx2_tiles(double);
 const Tiles<float> &portable_tiles(float);
