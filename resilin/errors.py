@@ -241,7 +241,10 @@ class CorruptFile(CheckpointError):
 
 
 class UnsafePickle(CorruptFile):
-    """The PyTorch file at `path` asks for `refused`, which is no tensor or plain container. Nothing of it was run."""
+    """The PyTorch file at `path` asks for `refused`, which is no tensor or plain container.
+
+    Nothing of it was run, but of classes and functions that the program gave to `serialization.add_safe_globals`.
+    """
 
     def __init__(self, message: str, path: str = "", refused: str = "") -> None:
         super().__init__(message, path)
