@@ -29,6 +29,7 @@ HEADLINES = {
     "dist_overhead": "shm, 2 ranks, 1 KiB: as it is, with both",
     "gpu_step": GPT,
     "half_products": "1024 x 1024 by 1024 x 1024, bfloat16, 1 thread",
+    "kubernetes": "scale 2 to 4: to the first step of four, median",
     "models_step": f"{GPT}, 1 thread",
     "node_changes": "a node joins: pause of the other, beyond a step, median",
     "op_overhead": "`linear, relu, cross entropy, backward`",
