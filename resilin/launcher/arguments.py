@@ -199,7 +199,8 @@ def _add_rendezvous(p: _Parser) -> None:
         "--rdzv-conf",
         default="",
         metavar="K=V,...",
-        help="join_timeout (600), last_call_timeout (0.5), read_timeout (30), lease_ttl (5), is_host; seconds",
+        help="join_timeout (600), last_call_timeout (0.5), rejoin_timeout (0), read_timeout (30), lease_ttl (5), "
+        "is_host; seconds",
     )
     p.flag("--master-addr", default="127.0.0.1", metavar="HOST", help="static: address of the node with rank 0")
     p.flag(

@@ -123,7 +123,7 @@ def make(args: argparse.Namespace, program: Program | None = None) -> LaunchPlan
     )
     config = Config(
         min_nodes=low, max_nodes=high, max_restarts=_at_least("--max-restarts", int(args.max_restarts), 0),
-        last_call_s=conf.get("last_call_timeout", 0.5),
+        last_call_s=conf.get("last_call_timeout", 0.5), rejoin_s=conf.get("rejoin_timeout", 0.0),
         max_step_failures=_at_least("--max-step-failures", int(args.max_step_failures), 0),
     )  # fmt: skip
     return LaunchPlan(
@@ -275,9 +275,9 @@ def _conf(text: str) -> tuple[dict[str, float], dict[str, str]]:
         if key in ("user", "password_file"):
             words_of[key] = value
             continue
-        if key not in ("join_timeout", "last_call_timeout", "read_timeout", "lease_ttl", "is_host"):
+        if key not in ("join_timeout", "last_call_timeout", "rejoin_timeout", "read_timeout", "lease_ttl", "is_host"):
             raise UsageError(
-                f"--rdzv-conf: unknown key {key!r}; known: join_timeout, last_call_timeout, "
+                f"--rdzv-conf: unknown key {key!r}; known: join_timeout, last_call_timeout, rejoin_timeout, "
                 "read_timeout, lease_ttl, is_host; for etcd: user, password_file"
             )
         words = {"true": 1.0, "false": 0.0}

@@ -16,6 +16,8 @@ from resilin.operator.spec import ElasticJobSpec
 CONFIG_FOLDER = "/etc/resilin"
 _SECRET_FILE = f"{names.SECRET_FOLDER}/{names.SECRET_KEY}"
 _GRACE_MARGIN_S = 5  # for the agent itself, after its workers had theirs
+_CONF = "RESILIN_RDZV_CONF"
+_REJOIN_S = 60  # more than survivors of a cut need to notice it and to find the new store
 _AGENTS = ("elastic-run", "torchrun")
 _SECRET_VOLUME, _CONFIG_VOLUME, _SHM_VOLUME, _CHECKPOINT_VOLUME, _TLS_VOLUME = (
     "resilin-secret", "resilin-config", "resilin-shm", "resilin-checkpoint", "resilin-tls",
@@ -181,13 +183,28 @@ def _environment(main: dict[str, Any], spec: ElasticJobSpec, observed: Observed)
         {"name": "RESILIN_HEALTH_PORT", "value": str(names.HEALTH_PORT)},
         {"name": "RESILIN_TERMINATION_MESSAGE", "value": names.TERMINATION_FILE},
     ]
-    if spec.rdzv.backend == "embedded":
-        ours.append({"name": "RESILIN_RDZV_CONF", "value": "is_host=false"})
+    conf = ["is_host=false"] if spec.rdzv.backend == "embedded" else []
+    if _has_survivors(observed):
+        conf.append(f"rejoin_timeout={_REJOIN_S:g}")
+    conf += [one["value"] for one in main.get("env") or () if one["name"] == _CONF and one.get("value")]  # counts more
     if spec.checkpoint is not None:
         where = spec.checkpoint.url or spec.checkpoint.mount_path
         ours.append({"name": "RESILIN_CHECKPOINT", "value": where})
-    given = {one["name"] for one in main.get("env") or ()}
-    main["env"] = [one for one in ours if one["name"] not in given] + list(main.get("env") or ())
+    theirs = list(main.get("env") or ())
+    if conf and not any(one["name"] == _CONF and "value" not in one for one in theirs):
+        ours.append({"name": _CONF, "value": ",".join(conf)})
+        theirs = [one for one in theirs if one["name"] != _CONF]
+    given = {one["name"] for one in theirs}
+    main["env"] = [one for one in ours if one["name"] not in given] + theirs
+
+
+def _has_survivors(observed: Observed) -> bool:
+    """Whether a pod lives that has trained: the store's pod may be lost with the others."""
+    begun = (observed.job.get("status") or {}).get("worldGeneration")
+    return bool(begun) and any(
+        pod.role == names.WORKER and pod.phase == "Running" and pod.started and pod.deletion is None
+        for pod in observed.pods
+    )
 
 
 def _endpoint(spec: ElasticJobSpec, observed: Observed) -> str:

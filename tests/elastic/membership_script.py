@@ -100,6 +100,7 @@ class Script:
             max_restarts=int(options.get("restarts", 0)),
             max_step_failures=int(options.get("same-step", 3)),
             last_call_s=float(options.get("last-call", 0.5)),
+            rejoin_s=float(options.get("rejoin", 0)),
         )
 
     def _join(self, name: str, *words: str) -> None:

@@ -234,6 +234,9 @@ def _gather(view: View, config: Config, now: float, reason: str, counted: int = 
     settled = max(seen.first_seen for seen in ready) + config.last_call_s
     if not formed and len(ready) < config.max_nodes and now < settled:
         return Situation(action="wait", reason=f"{len(ready)} nodes are there, waiting for more", until=settled)
+    begins = min(seen.first_seen for seen in ready) + config.rejoin_s
+    if view.generation is None and now < begins:
+        return Situation(action="wait", reason="waiting for a node that was in this job before", until=begins)
     return Situation(action="form", reason=reason, counted=counted)
 
 

@@ -24,6 +24,9 @@ class Config:
     """Failures that are answered with a new worker, counted over the whole job."""
     last_call_s: float = 0.5
     """Seconds without a new node before a world smaller than `max_nodes` forms, or before one that runs is enlarged."""
+    rejoin_s: float = 0.0
+    """Seconds that this node, which replaces one of a job that has begun, leaves to those who were in it to come back,
+    before it begins the job anew in a store that knows none. Its own: it need not be equal on all nodes."""
     max_step_failures: int = 3
     """Failures at one step, in a row, that end the job; 0: any number."""
 

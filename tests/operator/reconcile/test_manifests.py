@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import kubernetes_validate
@@ -10,6 +11,7 @@ import pytest
 from cluster_model import job_manifest
 
 from resilin.operator import manifests, names, pods, spec
+from resilin.operator import observed as observed_job
 from resilin.operator.observed import Observed
 from resilin.store.connect import connect
 from resilin.testing.etcd import EtcdCluster
@@ -121,6 +123,28 @@ def test_a_pod_has_all_that_agents_and_kubelets_need_of_one_another():
     secret = next(one for one in made["volumeMounts"] if one["mountPath"] == names.SECRET_FOLDER)
     assert secret["readOnly"] is True
     assert variables["RESILIN_SECRET_FILE"] == f"{names.SECRET_FOLDER}/secret", "a file, never a variable"
+
+
+def _conf(observed, **container):
+    template = {"spec": {"containers": [{"name": "trainer", "image": "x", **container}]}}
+    made = pods.worker(spec.parse(_observed(template=template).job), observed, 2)["spec"]["containers"][0]
+    return [one for one in made["env"] if one["name"] == "RESILIN_RDZV_CONF"]
+
+
+def test_a_replacement_leaves_survivors_time_to_put_back_what_a_lost_store_knew():
+    observed = _observed()
+    own = [{"name": "RESILIN_RDZV_CONF", "value": "lease_ttl=3"}]
+    assert [one["value"] for one in _conf(observed)] == ["is_host=false"]
+    assert [one["value"] for one in _conf(observed, env=own)] == ["is_host=false,lease_ttl=3"]
+    trained = replace(observed, job={**observed.job, "status": {"worldGeneration": 3}})
+    assert [one["value"] for one in _conf(trained)] == ["is_host=false"], "nobody lives who could come back"
+    raw = {**pods.worker(spec.parse(observed.job), observed, 0), "status": {"phase": "Running"}}
+    raw["metadata"] = {**raw["metadata"], "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    survivor = replace(observed_job.pod(raw), started=True)
+    assert [one["value"] for one in _conf(replace(trained, pods=(survivor,)))] == ["is_host=false,rejoin_timeout=60"]
+    assert [one["value"] for one in _conf(replace(observed, pods=(survivor,)))] == ["is_host=false"]
+    taken = [{"name": "RESILIN_RDZV_CONF", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]
+    assert _conf(replace(trained, pods=(survivor,)), env=taken) == taken
 
 
 @pytest.mark.parametrize(
