@@ -176,6 +176,12 @@ def pipeline(
     Raises: UsageError where the module does more than run its parts in a row: that needs a tracer. UsageTypeError for
         what no stage can hand on.
     """
+    if not isinstance(module, Module):
+        raise UsageTypeError(f"pipeline: module: expected a Module, got {type(module).__name__}")
+    if not isinstance(mb_args, tuple | list):
+        raise UsageTypeError(
+            f"pipeline: mb_args: expected a tuple of one micro-batch's arguments, got {type(mb_args).__name__}"
+        )
     if split_spec is not None and split_policy is not None:
         raise UsageError("Cannot specify both `split_spec` and `split_policy`. Please use only one of them.")
     if split_policy is not None or not split_spec:

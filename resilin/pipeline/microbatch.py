@@ -65,6 +65,11 @@ def split_tensor(tensor: Tensor, spec: TensorChunkSpec, chunks: int, what: str =
 
     UsageError where there are fewer elements than parts.
     """
+    if not isinstance(tensor, Tensor):
+        raise UsageTypeError(
+            f"{what}: expected a tensor to split into micro-batches, got {type(tensor).__name__}; what is split "
+            "already goes to _step_microbatches, and more for the loss into loss_kwargs"
+        )
     size = _length(tensor, spec.split_dim, what)
     if size < chunks:
         raise UsageError(

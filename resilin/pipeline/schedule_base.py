@@ -255,7 +255,9 @@ class PipelineSchedule:
         def prepare() -> dict[str, Any]:
             made.append(self._with_targets(make(), trains))
             more = self._more(made[0]) if trains else None
-            return agreement.said(type(self).__name__, plan, self._stages, trains, self.steps, more)
+            said = agreement.said(type(self).__name__, plan, self._stages, trains, self.steps, more)
+            said["equal"]["scale_grads"] = bool(self.scale_grads)
+            return said
 
         self._agreed[trains] = agreement.agree(self._group, plan, prepare)
         if self._exchange is None:
@@ -333,6 +335,8 @@ class PipelineSchedule:
 
 
 def _checked(stages: Sequence[PipelineStage], name: str) -> list[PipelineStage]:
+    if isinstance(stages, PipelineStage):
+        raise UsageTypeError(f"{name}: expected the list of this rank's stages, got one PipelineStage: give [stage]")
     found = list(stages)
     for stage in found:
         if not isinstance(stage, PipelineStage):

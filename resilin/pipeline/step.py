@@ -18,7 +18,8 @@ from resilin._base import fault_points
 from resilin.core import rng
 from resilin.core.autograd import checkpoint
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
-from resilin.core.tensor import Tensor, wrap
+from resilin.core.autograd.graph import stand_in
+from resilin.core.tensor import Tensor
 from resilin.errors import UsageTypeError
 from resilin.pipeline import values
 from resilin.pipeline.messages import Exchange, MessageKind, RngState, Route, StageMessage
@@ -175,13 +176,18 @@ class PipelineStep:
         return found, sources
 
     def _leaves(self, message: StageMessage) -> tuple[Any, Source]:
-        """The value of a message whose tensors are leaves here."""
-        tensors = [wrap(tensor._array, tensor._dev) for tensor in message.tensors]
+        """The value of a message, whose tensors are leaves here; a stage may write those that have no other uses.
+
+        Writes are counted with those of the stage that sent them, where both are on this rank.
+        """
+        leaves = [tensor.detach() for tensor in message.tensors]
         told = message.layout.tensors
-        for tensor, layout in zip(tensors, told, strict=True):
+        shown = list(leaves)
+        for place, (leaf, layout) in enumerate(zip(leaves, told, strict=True)):
             if self._trains and layout.wants_grad:
-                tensor.requires_grad_()
-        return values.put_together(message.layout, tensors), Source(tensors, [each.in_parts for each in told])
+                leaf.requires_grad_()
+                shown[place] = leaf if layout.in_parts else stand_in(leaf)
+        return values.put_together(message.layout, shown), Source(leaves, [each.in_parts for each in told])
 
     def _run(
         self, stage: PipelineStage, microbatch: int, args: Any, kwargs: Any, popped: Mapping[str, Any]
@@ -210,10 +216,12 @@ class PipelineStep:
         for name in stage.stashes:
             tensors, layout = values.take_apart(stashed[name], several)
             graph.keep(name, tensors)
-            given.append((self._skip(MessageKind.SKIP, name), self._message(microbatch, tensors, layout)))
+            kept = values.apart_from_buffers(tensors, stage.submod)
+            given.append((self._skip(MessageKind.SKIP, name), self._message(microbatch, kept, layout)))
         if not stage.is_last:
             tensors, layout = values.take_apart(output, several)
             graph.keep(OUTPUT, tensors)
+            tensors = values.apart_from_buffers(tensors, stage.submod)
             route = Route(MessageKind.FORWARD, stage.stage_index, stage.stage_index + 1)
             given.append((route, self._message(microbatch, tensors, layout, where)))
         elif self._keep_outputs:

@@ -14,10 +14,12 @@ import numpy as np
 
 from resilin.core import trees
 from resilin.core.dtype import by_name
+from resilin.core.state.versions import same_memory
 from resilin.core.tensor import Tensor
 from resilin.distributed.wire import object_codec
 from resilin.distributed.wire.object_codec import Hole
 from resilin.errors import DistError, UsageTypeError
+from resilin.nn.modules.module import Module
 
 
 class TensorLayout(NamedTuple):
@@ -61,6 +63,17 @@ def take_apart(value: Any, several: frozenset[int] = frozenset()) -> tuple[list[
         for t in tensors
     )
     return tensors, ValueLayout(trees.unflatten(leaves, tree), told)
+
+
+def apart_from_buffers(tensors: list[Tensor], module: Module) -> list[Tensor]:
+    """Give `tensors` with copies of those that are buffers of `module`, which its next micro-batch may change."""
+    if all(tensor._rg for tensor in tensors):
+        return tensors
+    buffers = list(module.buffers())
+    return [
+        tensor.clone() if not tensor._rg and any(same_memory(tensor, each) for each in buffers) else tensor
+        for tensor in tensors
+    ]
 
 
 def put_together(layout: ValueLayout, tensors: list[Tensor]) -> Any:

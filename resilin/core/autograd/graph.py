@@ -151,11 +151,22 @@ def _led_to(value: Any, edge: Any) -> Any:
     if not isinstance(value, Tensor) or edge is None:
         return value
     made = wrap(value._array, value._dev)
-    if isinstance(edge, Tensor):  # a leaf; the unpacked values are not the leaf itself, but its gradient is theirs
-        meta = (made._array.shape, made._array.dtype)
-        edge = Node(copy, copy.generic, made._dev, (edge,), (meta,), (True,), ())
-        edge.saved, edge.versions = (None,), (0,)
-    made._node, made._rg = edge, True
+    made._node, made._rg = (_to_leaf(edge, made) if isinstance(edge, Tensor) else edge), True
+    return made
+
+
+def _to_leaf(leaf: Tensor, shown: Tensor) -> Node:
+    """A node by which the gradient of `shown`, which is not the leaf itself, is the leaf's."""
+    meta = (shown._array.shape, shown._array.dtype)
+    node = Node(copy, copy.generic, shown._dev, (leaf,), (meta,), (True,), ())
+    node.saved, node.versions = (None,), (0,)
+    return node
+
+
+def stand_in(leaf: Tensor) -> Tensor:
+    """Give a tensor of a leaf's memory and gradient that is no leaf: it may be written in place."""
+    made = leaf.detach()
+    made._node, made._rg = _to_leaf(leaf, made), True
     return made
 
 

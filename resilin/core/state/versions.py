@@ -53,6 +53,11 @@ def share_version(tensor: Versioned) -> list[Any]:
     return tensor._vc
 
 
+def same_memory(one: Versioned, other: Versioned) -> bool:
+    """Whether both are one tensor, views of one, or one taken out of the graph: a write in place changes both."""
+    return one is other or (one._vc is not None and one._vc is other._vc)
+
+
 def share_writes(tensor: Versioned) -> list[int]:
     """The counter behind `_writes` of `tensor`'s memory, for another holder of that memory."""
     vc = share_version(tensor)

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from resilin.core import rng
+from resilin.core import rng, trees
 from resilin.core.autograd import surroundings
 from resilin.core.device import device as device_of
+from resilin.core.state.versions import same_memory
 from resilin.core.tensor import Tensor
 from resilin.nn.modules.module import Module
 from resilin.pipeline.sync.checkpoint import checkpoint
@@ -92,8 +93,21 @@ class Pipeline:
             skips = [copy(work.skips.pop(name), device) for name in popped]
             run = partial(_run, self.partitions[j], len(batch), popped, stashed)
             out, left = checkpoint(run, *batch, *skips) if checkpointed else run(*batch, *skips)
+        if j + 1 < len(self.partitions):  # the next reads it while this one has another micro-batch
+            held = list(self.partitions[j].buffers())
+            out, left = _apart_from(held, out), _apart_from(held, left)
         work.batch = BatchValues(out)
         work.skips.update(zip(stashed, left, strict=True))
+
+
+def _apart_from(buffers: Sequence[Tensor], value: Any) -> Any:
+    """`value` with copies of the buffers in it."""
+
+    def apart(leaf: Any) -> Any:
+        held = isinstance(leaf, Tensor) and not leaf._rg and any(same_memory(leaf, each) for each in buffers)
+        return leaf.clone() if held else leaf
+
+    return trees.transform(apart, value) if buffers else value
 
 
 def _run(

@@ -12,7 +12,15 @@ import resilin.distributed as dist
 from resilin import nn, pipeline
 from resilin._base import fault_points
 from resilin.distributed.wire import tags
-from resilin.errors import CollectiveMismatch, CollectiveTimeout, DistError, GroupAborted, PeerLost, UsageError
+from resilin.errors import (
+    CollectiveMismatch,
+    CollectiveTimeout,
+    DistError,
+    GroupAborted,
+    PeerLost,
+    UsageError,
+    UsageTypeError,
+)
 from resilin.nn import functional as F
 from resilin.pipeline import (
     PipelineStage,
@@ -157,6 +165,25 @@ def test_a_loss_on_one_rank_only_is_refused_on_both():
     said, _ = refused(run)
     assert said[0] == said[1]
     assert "whether there is a loss_fn" in said[0]
+
+
+def test_scaling_on_one_rank_only_is_refused_on_both():
+    def run(rank):
+        plan = Schedule1F1B(stage_of(rank), 4, loss_fn=F.mse_loss, scale_grads=bool(rank))
+        plan.step(resilin.ones(4, 4), target=resilin.ones(4, 4))
+
+    said, _ = refused(run)
+    assert said[0] == said[1]
+    assert "scale_grads is False on rank 0 and True on rank 1" in said[0]
+
+
+def test_a_target_that_cannot_be_split_is_refused_on_all_ranks():
+    def run(rank):
+        plan = Schedule1F1B(stage_of(rank), 4, loss_fn=F.mse_loss)
+        plan.step(resilin.ones(4, 4), target=(resilin.ones(4, 4),))
+
+    said, _ = refused(run)
+    assert all("target: expected a tensor to split into micro-batches, got tuple" in each for each in said)
 
 
 def test_bad_arguments_of_one_rank_are_heard_by_all():
@@ -356,3 +383,10 @@ def test_what_was_not_cut_is_refused():
     for spec in (["1"], {1: pipeline.SplitPoint.END}):
         with pytest.raises(UsageError, match="split_spec: expected a dict of paths to SplitPoints"):
             pipeline.pipeline(layers, (), split_spec=spec)
+    cut = {"1": pipeline.SplitPoint.END}
+    with pytest.raises(UsageTypeError, match="mb_args: expected a tuple of one micro-batch's arguments, got Tensor"):
+        pipeline.pipeline(layers, resilin.ones(2), split_spec=cut)
+    with pytest.raises(UsageTypeError, match="module: expected a Module, got function"):
+        pipeline.pipeline(lambda x: x, (), split_spec=cut)
+    with pytest.raises(UsageTypeError, match="expected the list of this rank's stages, got one PipelineStage"):
+        ScheduleInterleaved1F1B(stage_of(0), 4)

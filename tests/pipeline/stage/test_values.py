@@ -280,3 +280,47 @@ def test_a_batch_with_fewer_samples_than_micro_batches_is_refused_on_all_ranks()
     errors = run_ranks(2, run).errors
     assert sorted(errors) == [0, 1]
     assert all(isinstance(e, UsageError) and "Expecting 4 arg_mbs but got 3" in str(e) for e in errors.values())
+
+
+class Written(nn.Module):
+    """Writes what it is given, and hands on its buffer, which it counts in."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.linear, self.first = nn.Linear(4, 4), first
+        self.register_buffer("count", resilin.zeros(1))
+
+    def forward(self, x, count=1.0):
+        self.count += 1
+        return self.linear(x if self.first else x.mul_(2)) * self.count.clone() * count, self.count
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_stage_may_write_what_it_is_given_and_hand_on_a_buffer(schedule):
+    def parts(count):
+        resilin.manual_seed(1)
+        return [Written(first=n == 0) for n in range(count)]
+
+    def loss(output, target):
+        return F.mse_loss(output[0], target)
+
+    def run(rank, per_rank):
+        cls, count = get_schedule_class(schedule), 2 * per_rank
+        modules, (x, y) = parts(count), batch()
+        mine = cls.stage_indices(rank, 2, count)
+        stages = [PipelineStage(modules[index], index, count, "cpu") for index in mine]
+        plan = cls(stages[0] if schedule in SINGLE else stages, 8, loss_fn=loss, scale_grads=False)
+        plan.step(x, target=y)
+        return dict(zip(mine, grads([stage.submod for stage in stages]), strict=True))
+
+    per_rank = 1 if schedule in SINGLE else 2
+    modules, (x, y) = parts(2 * per_rank), batch()
+    for xs, ys in zip(x.tensor_split(8), y.tensor_split(8), strict=True):
+        value = (xs,)
+        for module in modules:
+            value = module(*value)
+        loss(value, ys).backward()
+    found = {}
+    for each in run_ranks(2, run, per_rank).results():
+        found |= each
+    assert [found[index] for index in sorted(found)] == grads(modules)

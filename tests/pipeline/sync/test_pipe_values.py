@@ -130,3 +130,21 @@ def test_micro_batches_that_are_not_alike_are_refused():
 def test_inputs_that_give_different_numbers_of_micro_batches_are_refused():
     with pytest.raises(RuntimeError, match="Found different number of chunks produced for inputs: 2 of input 0 and 1"):
         Pipe(nn.Sequential(nn.Bilinear(1, 1, 1)), chunks=2)(torch.ones(2, 1), torch.ones(1, 1))
+
+
+def test_a_buffer_that_is_handed_on_is_that_of_its_micro_batch():
+    class Counted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            self.count += 1
+            return x, {"count": self.count}
+
+    class Used(nn.Module):
+        def forward(self, x, rest):
+            return x * rest["count"]
+
+    model = Pipe(nn.Sequential(Counted(), Used()), chunks=4, checkpoint="never")
+    assert model(torch.ones(4)).local_value().tolist() == [1, 2, 3, 4]
