@@ -84,16 +84,23 @@ class StageModule(Module):
         return value
 
 
-class Pipe:
-    """A module, cut into stages. `build_stage` gives one to a rank; the others need not be kept."""
+class Pipe(Module):
+    """A module, cut into stages. `build_stage` gives one to a rank; the others need not be kept.
+
+    Called, it runs all stages here, one after the other. As in PyTorch stage n is its part `split_gm.submod_pp_n`.
+    """
 
     def __init__(self, stages: Sequence[StageModule], info: PipeInfo) -> None:
-        self._stages, self._info = list(stages), info
+        super().__init__()
+        self._info = info
+        self.split_gm = Module()
+        for number, stage in enumerate(stages):
+            self.split_gm.add_module(f"submod_pp_{number}", stage)
 
     @property
     def num_stages(self) -> int:
         """How many stages there are."""
-        return len(self._stages)
+        return self._info.num_stages
 
     def info(self) -> PipeInfo:
         """Give what `build_stage` must know."""
@@ -103,7 +110,8 @@ class Pipe:
         """Give the module of a stage. UsageError when there is none."""
         if not 0 <= stage_idx < self.num_stages:
             raise UsageError(f"Invalid stage index {stage_idx}: there are {self.num_stages} stages")
-        return self._stages[stage_idx]
+        stage: StageModule = getattr(self.split_gm, f"submod_pp_{stage_idx}")
+        return stage
 
     def build_stage(
         self, stage_index: int, device: Any, group: ProcessGroup | None = None, checkpoint: str = "never"
@@ -111,15 +119,16 @@ class Pipe:
         """Give a stage for schedules. checkpoint: see PipelineStage."""
         return build_stage(self.get_stage_module(stage_index), stage_index, self._info, device, group, checkpoint)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run all stages here, one after the other."""
         value: Any = args
-        for number, stage in enumerate(self._stages):
+        for number, stage in enumerate(self.split_gm.children()):
             value = stage(*_as_arguments(value), **(kwargs if number == 0 else {}))
         return value
 
     def __repr__(self) -> str:
-        return f"<Pipe of {self.num_stages} stages: {', '.join('+'.join(s.part_names) for s in self._stages)}>"
+        stages = map(self.get_stage_module, range(self.num_stages))
+        return f"<Pipe of {self.num_stages} stages: {', '.join('+'.join(stage.part_names) for stage in stages)}>"
 
 
 def build_stage(

@@ -30,7 +30,7 @@ from resilin.pipeline.values import ValueLayout
 HEADER_BYTES = 1024  # travels with its message's notice: up to 4 KiB need no second look
 _HEADER = struct.Struct("<4sHHqqiQQQI")
 _MAGIC = b"rpip"
-_VERSION = 1
+_VERSION = 2
 _SAME_LAYOUT, _HAS_RNG, _TRAINS = 1, 2, 4
 _FIRST_TAG = -(1 << 30)  # below those of users and of collectives
 _STAGE_BITS = 9  # of a tag, which has 32 with its sign

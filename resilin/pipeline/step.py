@@ -19,6 +19,7 @@ from resilin.core import rng
 from resilin.core.autograd import checkpoint
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
 from resilin.core.autograd.graph import stand_in
+from resilin.core.state.versions import in_common
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageTypeError
 from resilin.pipeline import values
@@ -176,7 +177,7 @@ class PipelineStep:
         return found, sources
 
     def _leaves(self, message: StageMessage) -> tuple[Any, Source]:
-        """The value of a message, whose tensors are leaves here; a stage may write those that have no other uses.
+        """The value of a message, whose tensors are leaves here; a stage may write those that are alone.
 
         Writes are counted with those of the stage that sent them, where both are on this rank.
         """
@@ -186,7 +187,7 @@ class PipelineStep:
         for place, (leaf, layout) in enumerate(zip(leaves, told, strict=True)):
             if self._trains and layout.wants_grad:
                 leaf.requires_grad_()
-                shown[place] = leaf if layout.in_parts else stand_in(leaf)
+                shown[place] = stand_in(leaf) if layout.is_alone else leaf
         return values.put_together(message.layout, shown), Source(leaves, [each.in_parts for each in told])
 
     def _run(
@@ -210,16 +211,16 @@ class PipelineStep:
         graph: MicrobatchGraph,
     ) -> Given:
         """What goes to other stages after a forward."""
-        several = _in_several([output, *stashed.values()]) if stashed else frozenset()
+        several, sharing = _in_common([output, *stashed.values()])
         where = RngState(generator._seed, generator.stream, generator.offset)
         given: Given = []
         for name in stage.stashes:
-            tensors, layout = values.take_apart(stashed[name], several)
+            tensors, layout = values.take_apart(stashed[name], several, sharing)
             graph.keep(name, tensors)
             kept = values.apart_from_buffers(tensors, stage.submod)
             given.append((self._skip(MessageKind.SKIP, name), self._message(microbatch, kept, layout)))
         if not stage.is_last:
-            tensors, layout = values.take_apart(output, several)
+            tensors, layout = values.take_apart(output, several, sharing)
             graph.keep(OUTPUT, tensors)
             tensors = values.apart_from_buffers(tensors, stage.submod)
             route = Route(MessageKind.FORWARD, stage.stage_index, stage.stage_index + 1)
@@ -335,15 +336,15 @@ def _as_arguments(value: Any) -> tuple[Any, ...]:
     return tuple(value) if type(value) in (tuple, list) else (value,)
 
 
-def _in_several(given: Sequence[Any]) -> frozenset[int]:
-    """The ids of tensors that are in more than one of the values."""
-    seen: set[int] = set()
+def _in_common(given: Sequence[Any]) -> tuple[frozenset[int], frozenset[int]]:
+    """The ids of tensors that are in more than one of the values, and of those that share memory with another."""
+    seen: dict[int, Tensor] = {}
     several: set[int] = set()
     for value in given:
-        here = {id(tensor) for tensor in values.take_apart(value)[0]}
-        several |= seen & here
+        here = {id(tensor): tensor for tensor in values.take_apart(value)[0]}
+        several |= seen.keys() & here.keys()
         seen |= here
-    return frozenset(several)
+    return frozenset(several), frozenset(map(id, in_common(seen.values())))
 
 
 def _detached(value: Any) -> Any:

@@ -31,6 +31,8 @@ class TensorLayout(NamedTuple):
     wants_grad: bool
     in_parts: bool
     """Whether its gradient is sent back as the contributions to it, unsummed: it has other uses elsewhere."""
+    is_alone: bool
+    """Whether nothing else that is handed on shares its memory, so that who gets it may write it."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,13 @@ class ValueLayout:
         return all(leaf is None or type(leaf) is Hole for leaf in trees.flatten(self.around)[0])
 
 
-def take_apart(value: Any, several: frozenset[int] = frozenset()) -> tuple[list[Tensor], ValueLayout]:
-    """Give the tensors in `value`, each once, and its layout. several: ids of those that go to other stages, too."""
+def take_apart(
+    value: Any, several: frozenset[int] = frozenset(), sharing: frozenset[int] = frozenset()
+) -> tuple[list[Tensor], ValueLayout]:
+    """Give the tensors in `value`, each once, and its layout.
+
+    several: ids of those that go to other stages, too. sharing: ids of those with memory in common.
+    """
     leaves, tree = trees.flatten(value)
     tensors: list[Tensor] = []
     numbers: dict[int, int] = {}
@@ -59,7 +66,13 @@ def take_apart(value: Any, several: frozenset[int] = frozenset()) -> tuple[list[
                 tensors.append(leaf)
             leaves[place] = Hole(number)
     told = tuple(
-        TensorLayout(tuple(t._array.shape), t._array.dtype.name, bool(t._rg), bool(t._rg) and id(t) in several)
+        TensorLayout(
+            tuple(t._array.shape),
+            t._array.dtype.name,
+            bool(t._rg),
+            bool(t._rg) and id(t) in several,
+            id(t) not in several and id(t) not in sharing,
+        )
         for t in tensors
     )
     return tensors, ValueLayout(trees.unflatten(leaves, tree), told)
@@ -111,7 +124,7 @@ def decode(data: bytes) -> ValueLayout:
     """Read what `encode` wrote. DistError for anything else."""
     around, tensors = object_codec.load(data, weights_only=True)
     try:
-        told = tuple(TensorLayout(tuple(shape), dtype, grad, parts) for shape, dtype, grad, parts in tensors)
+        told = tuple(TensorLayout(tuple(shape), *others) for shape, *others in tensors)
     except (TypeError, ValueError) as error:
         raise DistError(f"a message between stages is malformed: {error}") from None
     return ValueLayout(around, told)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 
@@ -56,6 +58,13 @@ def share_version(tensor: Versioned) -> list[Any]:
 def same_memory(one: Versioned, other: Versioned) -> bool:
     """Whether both are one tensor, views of one, or one taken out of the graph: a write in place changes both."""
     return one is other or (one._vc is not None and one._vc is other._vc)
+
+
+def in_common(tensors: Iterable[Base]) -> list[Base]:
+    """Those of different `tensors` whose memory another of them has, too."""
+    counted = [(tensor, id(tensor._vc)) for tensor in tensors if tensor._vc is not None]
+    found = Counter(count for _, count in counted)
+    return [tensor for tensor, count in counted if found[count] > 1]
 
 
 def share_writes(tensor: Versioned) -> list[int]:

@@ -43,6 +43,7 @@ def run(args: argparse.Namespace) -> int:
     if args.schedule.lower().endswith(".csv"):
         plan = csv.read(args.schedule)
     elif args.ranks is None or args.microbatches is None:
+        generate.schedule(args.schedule)
         raise UsageError("--ranks and --microbatches are needed, unless the schedule is a file NAME.csv")
     else:
         plan = generate.generate(args.schedule, args.ranks, args.microbatches, args.stages_per_rank)

@@ -64,6 +64,7 @@ def test_gradients_in_another_order_are_told_to_wait(tmp_path, capsys):
     ("arguments", "message"),
     [
         (["draw", "1F1B"], "--ranks and --microbatches are needed"),
+        (["draw", "2F2B"], "Unknown schedule name '2F2B'"),
         (["draw", "2F2B", "--ranks", "2", "--microbatches", "2"], "Unknown schedule name '2F2B'"),
         (["draw", "1F1B", "--ranks", "4", "--microbatches", "2"], r"Number of microbatches (2) must be greater"),
         (["draw", "none.csv"], "none.csv: expected a schedule as CSV"),

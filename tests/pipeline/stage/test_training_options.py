@@ -189,3 +189,14 @@ def test_what_is_alive_at_once_does_not_grow_with_the_number_of_micro_batches(sc
     few, many = run_ranks(2, run, 6).results(), run_ranks(2, run, 24).results()
     assert few == many
     assert max(few) <= 6
+
+
+def test_what_was_cut_is_a_module_with_the_parameters_of_all_stages():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 2))
+    pipe = pipeline.pipeline(net, (), split_spec={"2": pipeline.SplitPoint.BEGINNING}).eval()
+    assert not net[1].training
+    assert [id(each) for each in pipe.parameters()] == [id(each) for each in net.parameters()]
+    assert next(iter(pipe.state_dict())) == "split_gm.submod_pp_0.0.weight"
+    x = resilin.randn(3, 4)
+    assert resilin.equal(pipe(x), net(x))
+    assert repr(pipe) == "<Pipe of 2 stages: 0+1, 2>"

@@ -324,3 +324,26 @@ def test_a_stage_may_write_what_it_is_given_and_hand_on_a_buffer(schedule):
     for each in run_ranks(2, run, per_rank).results():
         found |= each
     assert [found[index] for index in sorted(found)] == grads(modules)
+
+
+def test_a_stage_may_not_write_one_of_two_views_of_a_tensor():
+    class Views(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            y = self.linear(x)
+            return y[:, :2], y.T
+
+    class Writes(nn.Module):
+        def forward(self, x, y):
+            y.mul_(2)  # without a pipeline this would change x
+            return x
+
+    def run(rank):
+        stage = PipelineStage((Views, Writes)[rank](), rank, 2, "cpu")
+        ScheduleGPipe(stage, 2, loss_fn=F.mse_loss).step(resilin.ones(4, 4), target=resilin.ones(4, 2))
+
+    errors = run_ranks(2, run, abort=False).errors
+    assert "a leaf Variable that requires grad is being used in an in-place operation" in str(errors[1])
