@@ -37,6 +37,8 @@ from resilin.pipeline.elastic_state import StagesContent, StageTensors
 from resilin.pipeline.microbatch import check_count
 from resilin.pipeline.plan import generate
 from resilin.pipeline.reducing import Shard
+from resilin.pipeline.stage import check_checkpoint
+from resilin.pipeline.step import check_loss_fn
 from resilin.resharding.survivor import Survivor, hand_over
 
 DataParallel = Callable[[Module, ProcessGroup], Module]
@@ -110,6 +112,8 @@ class ElasticPipeline:
         check_count("ElasticPipeline", n_microbatches)
         if redo not in ("unfinished", "step"):
             raise UsageError(f'ElasticPipeline: redo: expected "unfinished" or "step", got {redo!r}')
+        check_checkpoint(checkpoint)
+        check_loss_fn("ElasticPipeline", loss_fn)
         self._schedule_name = generate.schedule(schedule).name
         per_rank = generate.schedule(schedule).stages_per_rank if stages_per_rank is None else stages_per_rank
         check_count("ElasticPipeline", per_rank, "stages_per_rank")

@@ -18,7 +18,7 @@ from resilin.pipeline.plan.action import Action
 from resilin.pipeline.plan.plan import PipelinePlan
 from resilin.pipeline.plan.validate import validate
 from resilin.pipeline.stage import PipelineStage
-from resilin.pipeline.step import PipelineStep, Results, StepBatch, check_loss
+from resilin.pipeline.step import PipelineStep, Results, StepBatch, check_loss, check_loss_fn
 from resilin.pipeline.step_log import StepLog
 from resilin.pipeline.tied_weights import Holder, TiedWeights
 
@@ -43,6 +43,7 @@ class PipelineSchedule:
     ) -> None:
         self._stages = _checked(stages, type(self).__name__)
         microbatch.check_count(type(self).__name__, n_microbatches)
+        check_loss_fn(type(self).__name__, loss_fn)
         first = self._stages[0]
         self._n_microbatches = n_microbatches
         self._loss_fn = loss_fn

@@ -19,6 +19,12 @@ from resilin.pipeline.sync.skip.tracker import SkipTracker, use_skip_tracker
 CHECKPOINTS = ("never", "except_last", "always")
 
 
+def check_checkpoint(mode: str) -> None:
+    """UsageError for what does not say which micro-batches keep their inputs alone."""
+    if mode not in CHECKPOINTS:
+        raise UsageError(f"checkpoint is not one of 'always', 'except_last', or 'never': got {mode!r:.80}")
+
+
 class PipelineStage:
     """A stage: `submodule` computes what the stage before hands on; a schedule says when.
 
@@ -82,8 +88,7 @@ class PipelineStage:
             raise UsageError(f"Stage index {stage_index} is out of range of {num_stages}")
         if get_mesh is not None:
             raise UsageError("PipelineStage: get_mesh: there are no distributed tensors; leave it out")
-        if checkpoint not in CHECKPOINTS:
-            raise UsageError("checkpoint is not one of 'always', 'except_last', or 'never'")
+        check_checkpoint(checkpoint)
         self.submod = submodule
         self.stage_index, self.num_stages = stage_index, num_stages
         self.device = device_of(device)

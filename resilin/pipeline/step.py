@@ -353,6 +353,12 @@ def _detached(value: Any) -> Any:
     return values.put_together(layout, [tensor.detach() for tensor in tensors])
 
 
+def check_loss_fn(where: str, loss_fn: Any) -> None:
+    """UsageTypeError unless it is a function, or None."""
+    if loss_fn is not None and not callable(loss_fn):
+        raise UsageTypeError(f"{where}: loss_fn: expected a function of (output, target), got {loss_fn!r:.80}")
+
+
 def check_loss(loss: Any, microbatch: int) -> Tensor:
     """Give `loss`. UsageTypeError unless a backward can begin at it."""
     if not isinstance(loss, Tensor):

@@ -358,6 +358,18 @@ def test_arguments_of_stages_are_checked():
             PipelineStage(**given)
 
 
+def test_what_is_no_loss_function_and_no_checkpoint_mode_is_refused_at_once():
+    pipe = pipeline.pipeline(nn.Sequential(nn.ReLU(), nn.ReLU()), (), split_spec={"1": pipeline.SplitPoint.BEGINNING})
+    for make in (
+        lambda: ScheduleGPipe(stage_of(0, 1), 4, loss_fn="mse"),
+        lambda: pipeline.ElasticPipeline(pipe, 4, "mse"),
+    ):
+        with pytest.raises(UsageTypeError, match=r"loss_fn: expected a function of \(output, target\), got 'mse'"):
+            make()
+    with pytest.raises(UsageError, match="checkpoint is not one of 'always', 'except_last', or 'never': got 'some'"):
+        pipeline.ElasticPipeline(pipe, 4, checkpoint="some")
+
+
 def test_names_of_schedules_are_found_in_any_case():
     assert get_schedule_class("interleavedzerobubble") is pipeline.ScheduleInterleavedZeroBubble
     assert get_schedule_class("1f1b") is Schedule1F1B
