@@ -61,7 +61,8 @@ class RRefContext:
         self.me, self._worker, self._tell, self._wake = me, worker, tell, wake
         self._lock = threading.RLock()
         self._next = first  # guarded by _lock
-        self._ended: dict[int, tuple[int, str]] = {}  # guarded by _lock: workers that were lost: their turn, and why
+        before = (first >> TURN_BITS) - 1, f"another process was {me} then"
+        self._ended = {me.id: before}  # guarded by _lock: workers that were lost: their turn, and why
         self._lost_values: dict[GloballyUniqueId, str] = {}  # guarded by _lock: which went with their holders, and why
         self._owners: dict[GloballyUniqueId, OwnedValue] = {}  # guarded by _lock
         self._forks: dict[GloballyUniqueId, dict[GloballyUniqueId, int]] = {}  # guarded by _lock: fork -> who has it
