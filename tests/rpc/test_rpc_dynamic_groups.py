@@ -11,6 +11,7 @@ from rpc_workers import Me, on_workers, spawned, until
 import resilin as torch
 import resilin.distributed.rpc as rpc
 from resilin.errors import OwnerLost, PeerLost
+from resilin.rpc.references.states import GloballyUniqueId
 
 
 def names() -> list[str]:
@@ -174,3 +175,35 @@ def test_a_leave_or_an_entry_that_is_told_late_does_not_touch_the_one_that_came_
         assert rpc.rpc_sync("worker1", identity, args=(3,)) == 3
     me.meet("done")
     rpc.shutdown(timeout=20)
+
+
+@on_workers(3, setup=False)
+def test_a_reference_from_one_that_has_not_heard_of_the_owners_replacement_refers_to_nothing(me: Me) -> None:
+    for turn in range(3):
+        if turn == me.rank:
+            me.init(world_size=None)
+        me.meet(f"in {turn}")
+    if me.rank == 1:
+        rpc.shutdown()
+        me.init(world_size=None)
+    me.meet("back")
+    rrefs = rpc._get_current_rpc_agent().rrefs
+    if me.rank == 0:
+        made_by_rank_2, fork, owner, sender, owners_turn = (2, 0), (2, 7), 1, 2, 0
+        state = rrefs.arrived((*made_by_rank_2, *fork, owner, sender, owners_turn))
+        with pytest.raises(OwnerLost, match="another process has taken the place of its owner"):
+            raise state.error
+        assert state.confirmed
+        with pytest.raises(PeerLost, match="another process has taken the place of its owner"):
+            rpc.rpc_sync("worker1", value_of, args=((1, 5),), timeout=20)
+    if me.rank == 1:
+        with pytest.raises(PeerLost, match="another process has taken the place of its owner"):
+            rrefs.arrived((2, 0, 2, 8, 1, 2, 0)).value.wait()
+    me.meet("asked")
+    assert debug_info()["num_owner_rrefs"] == "0"
+    me.meet("done")
+    rpc.shutdown(timeout=20)
+
+
+def value_of(id: tuple[int, int]) -> object:
+    return rpc._get_current_rpc_agent().rrefs.owner(GloballyUniqueId(*id)).value.wait()
