@@ -17,8 +17,8 @@ from resilin.rpc.agent.agent import Agent
 from resilin.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT, UNSET_RPC_TIMEOUT
 from resilin.rpc.group import gather
 from resilin.rpc.group.gather import gatherings
-from resilin.rpc.options import _number
 from resilin.rpc.references.rref import RRef, handle
+from resilin.rpc.timeouts import seconds as seconds_of
 from resilin.rpc.worker_info import WorkerInfo
 
 __all__ = [
@@ -104,7 +104,7 @@ def get_rpc_timeout() -> float:
 
 def _set_rpc_timeout(rpcTimeoutSeconds: float) -> None:
     """Change the seconds that calls may take which name no timeout, from now on."""
-    current.require().timeout_s = _number(rpcTimeoutSeconds, "rpc_timeout")
+    current.require().timeout_s = seconds_of(rpcTimeoutSeconds, "rpc_timeout")
 
 
 def stats() -> dict[str, Any]:
@@ -140,6 +140,8 @@ def _all_gather(
     obj: Any, worker_names: Iterable[str] | None = None, timeout: float = UNSET_RPC_TIMEOUT
 ) -> dict[str, Any]:
     """Return what every worker of `worker_names` (None: all) has given, by name; all of them call it."""
+    if timeout != UNSET_RPC_TIMEOUT:
+        timeout = seconds_of(timeout, "timeout")
     return gatherings.gather(current.require(), obj, worker_names, timeout)
 
 
@@ -168,10 +170,10 @@ def shutdown(graceful: bool = True, timeout: float = DEFAULT_SHUTDOWN_TIMEOUT) -
     others, and leave). Otherwise calls that are under way fail. timeout: seconds for this; 0 is without end.
     """
     agent: Agent = current.require()
+    deadline = Deadline(seconds_of(timeout, "timeout") or None)
     leaks = ""
     try:
         if graceful and isinstance(agent, Agent):
-            deadline = Deadline(timeout or None)
             if agent.membership.is_static:
                 gather.quiesce(agent, deadline)
                 _let_go(deadline)

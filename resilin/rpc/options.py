@@ -10,23 +10,13 @@ from resilin._base.said_once import say_once
 from resilin.core.device import check_type, device
 from resilin.errors import UsageError, UsageTypeError
 from resilin.rpc.constants import DEFAULT_INIT_METHOD, DEFAULT_NUM_WORKER_THREADS, DEFAULT_RPC_TIMEOUT_SEC
+from resilin.rpc.timeouts import seconds as seconds_of
 from resilin.rpc.transports.base import MAX_MESSAGE_BYTES
 
 _LOG = log.logger("rpc.options")
 Device = int | str | device
 _MOST_PENDING = 1 << 16
 _NOT_USED = "an option of TensorPipe has no meaning here and is not used"
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageTypeError(
-            f"RpcBackendOptions: incompatible constructor arguments: {name}: expected seconds as a number, got "
-            f"{value!r:.80}"
-        )
-    if not value >= 0:
-        raise UsageError(f"RpcBackendOptions: {name}: expected seconds, 0 for no limit, got {value!r}")
-    return float(value)
 
 
 class RpcBackendOptions:
@@ -52,7 +42,7 @@ class RpcBackendOptions:
 
     @rpc_timeout.setter
     def rpc_timeout(self, seconds: float) -> None:
-        self._rpc_timeout = _number(seconds, "rpc_timeout")
+        self._rpc_timeout = seconds_of(seconds, "RpcBackendOptions: incompatible constructor arguments: rpc_timeout")
 
 
 class TensorPipeRpcBackendOptions(RpcBackendOptions):

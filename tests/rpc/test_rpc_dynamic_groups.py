@@ -5,12 +5,13 @@ import signal
 from pathlib import Path
 
 import pytest
-from rpc_functions import identity, sleeps
+from rpc_functions import debug_info, identity, sleeps
 from rpc_workers import Me, on_workers, spawned, until
 
 import resilin as torch
 import resilin.distributed.rpc as rpc
 from resilin.errors import OwnerLost, PeerLost
+from resilin.rpc.references.states import GloballyUniqueId
 
 
 def names() -> list[str]:
@@ -120,3 +121,89 @@ def test_a_replacement_of_the_dead_is_reached_under_its_name(kind: str, tmp_path
     (tmp_path / kind).touch()
     with spawned(_replaced, 3, tmp_path) as ended:
         assert [ended(rank) for rank in range(3)] == [0, -signal.SIGKILL, 0]
+
+
+@on_workers(3, setup=False)
+def test_references_to_the_values_of_one_that_left_raise_also_when_its_place_is_taken(me: Me) -> None:
+    for turn in range(3):
+        if turn == me.rank:
+            me.init(world_size=None)
+        me.meet(f"in {turn}")
+    made = [rpc.remote("worker1", identity, args=(number,)) for number in range(2)] if me.rank != 1 else []
+    assert [rref.to_here() for rref in made] == [*range(len(made))]
+    me.meet("made")
+    if me.rank == 1:
+        rpc.shutdown()
+    me.meet("left")
+    if me.rank != 1:
+        with pytest.raises(OwnerLost, match=r"worker 'worker1' .* has left"):
+            made[0].to_here(timeout=20)
+        with pytest.raises(OwnerLost, match="has left"):
+            rpc.rpc_sync(me.name(2 - me.rank), identity, args=(made[0],))
+    me.meet("asked")
+    if me.rank == 1:
+        me.init(world_size=None)
+    me.meet("back")
+    if me.rank != 1:
+        assert rpc.rpc_sync("worker1", identity, args=(3,)) == 3
+        with pytest.raises(OwnerLost, match="has left"):
+            made[1].to_here(timeout=20)
+        assert rpc.rpc_sync("worker1", debug_info)["num_owner_rrefs"] == "0"
+    me.meet("done")
+    rpc.shutdown(timeout=20)
+
+
+@on_workers(2, setup=False)
+def test_a_leave_or_an_entry_that_is_told_late_does_not_touch_the_one_that_came_since(me: Me) -> None:
+    for turn in range(2):
+        if turn == me.rank:
+            me.init(world_size=None)
+        me.meet(f"in {turn}")
+    peers = rpc._get_current_rpc_agent().peers
+    before = peers._members[1]
+    me.meet("known")
+    if me.rank == 1:
+        rpc.shutdown()
+        me.init(world_size=None)
+    me.meet("back")
+    if me.rank == 0:
+        now = peers._members[1]
+        assert now.turn == before.turn + 1
+        peers.left(before)
+        peers.take([before])
+        assert peers._members[1] is now
+        assert rpc.rpc_sync("worker1", identity, args=(3,)) == 3
+    me.meet("done")
+    rpc.shutdown(timeout=20)
+
+
+@on_workers(3, setup=False)
+def test_a_reference_from_one_that_has_not_heard_of_the_owners_replacement_refers_to_nothing(me: Me) -> None:
+    for turn in range(3):
+        if turn == me.rank:
+            me.init(world_size=None)
+        me.meet(f"in {turn}")
+    if me.rank == 1:
+        rpc.shutdown()
+        me.init(world_size=None)
+    me.meet("back")
+    rrefs = rpc._get_current_rpc_agent().rrefs
+    if me.rank == 0:
+        made_by_rank_2, fork, owner, sender, owners_turn = (2, 0), (2, 7), 1, 2, 0
+        state = rrefs.arrived((*made_by_rank_2, *fork, owner, sender, owners_turn))
+        with pytest.raises(OwnerLost, match="another process has taken the place of its owner"):
+            raise state.error
+        assert state.confirmed
+        with pytest.raises(PeerLost, match="another process has taken the place of its owner"):
+            rpc.rpc_sync("worker1", value_of, args=((1, 5),), timeout=20)
+    if me.rank == 1:
+        with pytest.raises(PeerLost, match="another process has taken the place of its owner"):
+            rrefs.arrived((2, 0, 2, 8, 1, 2, 0)).value.wait()
+    me.meet("asked")
+    assert debug_info()["num_owner_rrefs"] == "0"
+    me.meet("done")
+    rpc.shutdown(timeout=20)
+
+
+def value_of(id: tuple[int, int]) -> object:
+    return rpc._get_current_rpc_agent().rrefs.owner(GloballyUniqueId(*id)).value.wait()

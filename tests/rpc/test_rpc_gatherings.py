@@ -65,3 +65,11 @@ def test_a_gathering_with_one_that_never_comes_ends_where_that_one_is_gone(me: M
         rpc._all_gather(0)
     me.meet("raised")
     rpc.shutdown(graceful=False)
+
+
+@on_workers(2)
+def test_a_gathering_without_this_worker_is_refused_at_once(me: Me) -> None:
+    for names in ({me.next}, me.name(me.rank), {me.name(me.rank), 5}):
+        with pytest.raises(ValueError, match=f"expected names of workers, 'worker{me.rank}', which gathers"):
+            rpc.api._all_gather(0, names)  # type: ignore[arg-type]
+    assert rpc.api._all_gather(1, [me.name(me.rank)]) == {me.name(me.rank): 1}

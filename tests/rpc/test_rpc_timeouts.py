@@ -51,8 +51,29 @@ def test_what_is_no_number_of_seconds_is_refused(me: Me) -> None:
             call(me.next, min, args=(1, 2), timeout=timedelta(seconds=3))
         with pytest.raises(ValueError, match="timeout: expected seconds"):
             call(me.next, min, args=(1, 2), timeout=-3)
+        with pytest.raises(ValueError, match="timeout: expected seconds, 0 for no limit, got nan"):
+            call(me.next, min, args=(1, 2), timeout=float("nan"))
+    for end in (rpc.shutdown, rpc.api._all_gather):
+        with pytest.raises(TypeError, match="timeout: expected seconds"):
+            end(True, timeout="3")
+        with pytest.raises(ValueError, match="timeout: expected seconds"):
+            end(True, timeout=-3)
+    assert rpc.rpc_sync(me.next, min, args=(1, 2)) == 1, "a shutdown that is refused ends nothing"
     with pytest.raises(TypeError, match="expected seconds"):
         rpc._set_rpc_timeout(timedelta(seconds=3))  # type: ignore[arg-type]
+
+
+@on_workers(2, setup=False)
+def test_more_seconds_than_the_system_can_wait_are_without_end(me: Me) -> None:
+    for transport in ("host", "zeromq", "grpc"):
+        me.init(transport, transports=(transport,), rpc_timeout=float("inf"))
+        assert rpc.get_rpc_timeout() == 0
+        for long in (float("inf"), 1e10, 10**400):
+            assert rpc.rpc_sync(me.next, min, args=(1, 2), timeout=long) == 1
+            assert rpc.rpc_async(me.next, min, args=(1, 2), timeout=long).wait() == 1
+            assert rpc.remote(me.next, min, args=(1, 2), timeout=long).to_here(long) == 1
+            assert rpc.api._all_gather(me.rank, timeout=long) == {me.name(rank): rank for rank in range(2)}
+        rpc.shutdown(timeout=float("inf"))
 
 
 @on_workers(2)

@@ -43,6 +43,7 @@ from resilin.rpc.serialization.messages import (
     expiry,
 )
 from resilin.rpc.serialization.serializer import Serializer
+from resilin.rpc.timeouts import seconds
 from resilin.rpc.transports.base import REQUESTS, Queues, RpcMessage, Transport
 from resilin.rpc.worker_info import WorkerInfo
 
@@ -74,7 +75,9 @@ class Agent:
         self._numbers = count((me.turn << TURN_BITS) + 1)
         self._closed = False
         self.pending = Table(self._wake)
-        self.rrefs = RRefContext(self.me, self._info, self._tell, self._wake, me.turn << TURN_BITS)
+        self.rrefs = RRefContext(
+            self.me, self._info, lambda id: self.peers.turn_of(id), self._tell, self._wake, me.turn << TURN_BITS
+        )
         self.peers = KnownPeers(me, queues, membership, self._lost)
         self._channels = {channel.name: channel for channel in channels}
         self.serializer = Serializer(channels, self.rrefs, me.allows_closures)
@@ -137,13 +140,8 @@ class Agent:
 
     def _limit(self, timeout: Any) -> float | None:
         """Seconds that a call may take; None: without end."""
-        if timeout is None or isinstance(timeout, bool) or not isinstance(timeout, int | float):
-            raise TypeError(f"timeout: expected seconds as a number, got {timeout!r:.80}")
-        if timeout == UNSET_RPC_TIMEOUT:
-            timeout = self.timeout_s
-        if timeout < 0:
-            raise UsageError(f"timeout: expected seconds, 0 for no limit, got {timeout!r}")
-        return float(timeout) or None
+        named = seconds(timeout, "timeout") if timeout != UNSET_RPC_TIMEOUT else self.timeout_s
+        return named or None
 
     def call(self, to: Any, function: Any, args: Any, kwargs: Any, timeout: float) -> Any:
         """Run `function` at worker `to`, and return what it returns; see `rpc_sync`."""

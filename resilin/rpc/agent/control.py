@@ -163,8 +163,7 @@ class ControlMessages:
             self._acknowledge(message, queue, number)
         else:
             self._acknowledge(message, queue, number)
-            self._pending.lost(member.id, PeerLost(f"{member.described()} has left", [member.id]))
-            self._peers.drop(member.id)
+            self._peers.left(member)
 
     def post(self, channel: str, peer: int, note: bytes) -> None:
         """Send a note to the same channel of a peer. Never raises."""

@@ -85,6 +85,8 @@ class KnownPeers:
         for member in members:
             with self._lock:
                 old = self._members.get(member.id)
+                if old is not None and member.turn < old.turn:
+                    continue  # it is told late: another one has taken its place
                 if old is not None and old.incarnation != member.incarnation and member.id != self.me.id:
                     self._routes.pop(member.id, None)
                     self.gone.pop(member.id, None)
@@ -97,15 +99,23 @@ class KnownPeers:
                 self.calls[member.id] = Peer(member.id, member.name, *common, here, ours)
                 self.replies[member.id] = Peer(member.id, member.name, *common, here, there)
 
-    def drop(self, id: int) -> None:
-        """Forget a worker that has left."""
+    def left(self, member: WorkerRecord) -> None:
+        """Forget a worker that has left: its calls and values are as those of a lost one.
+
+        Nothing where it is told late, and another one has taken its place.
+        """
         with self._lock:
-            member = self._members.pop(id, None)
-            if member is not None and id != self.me.id:
-                self._ids.pop(member.name, None)
-                self.calls.pop(id, None)
-                self.replies.pop(id, None)
-                self._hang_up(id)
+            known = self._members.get(member.id)
+            if known is None or known.incarnation != member.incarnation or member.id == self.me.id:
+                return
+            error = self.losses[member.id] = PeerLost(f"{member.described()} has left", [member.id])
+        self._on_gone(member.id, error)
+        with self._lock:
+            del self._members[member.id]
+            self._ids.pop(member.name, None)
+            self.calls.pop(member.id, None)
+            self.replies.pop(member.id, None)
+            self._hang_up(member.id)
 
     def _hang_up(self, id: int) -> None:
         self._routes.pop(id, None)

@@ -13,7 +13,7 @@ from typing import Any
 from resilin._base.clock import Deadline
 from resilin.distributed.wire.error_codec import copy_error
 from resilin.distributed.work.future import Future
-from resilin.errors import PeerLost, RpcError, RpcTimeout
+from resilin.errors import PeerLost, RpcError, RpcTimeout, UsageError
 from resilin.rpc.agent.agent import Agent
 from resilin.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT, UNSET_RPC_TIMEOUT
 
@@ -85,8 +85,11 @@ class Gatherings:
 
     def gather(self, agent: Agent, thing: Any, names: Iterable[str] | None, timeout: float) -> dict[str, Any]:
         """See `api._all_gather`."""
+        me = agent.me.name
         workers = frozenset(names or (info.name for info in agent.get_worker_infos()))
-        leader, me = min(workers), agent.me.name
+        if me not in workers or not all(isinstance(name, str) for name in workers):
+            raise UsageError(f"expected names of workers, {me!r}, which gathers, among them, got {names!r:.200}")
+        leader = min(workers)
         with self._lock:
             key = " ".join(sorted(workers))
             number = self._counts.get(key, 0)

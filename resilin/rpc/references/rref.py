@@ -11,7 +11,7 @@ from resilin.distributed.work.future import Future
 from resilin.errors import RpcError
 from resilin.rpc import current, functions
 from resilin.rpc.constants import UNSET_RPC_TIMEOUT
-from resilin.rpc.references.rref_context import RRefContext
+from resilin.rpc.references.rref_context import RRefContext, Wire
 from resilin.rpc.references.states import OwnedValue, UserReference
 from resilin.rpc.serialization import remote_errors
 from resilin.rpc.serialization.on_the_way import now
@@ -154,7 +154,7 @@ def handle(context: RRefContext, state: OwnedValue | UserReference) -> RRef[Any]
     return made
 
 
-def _arrived(wire: tuple[int, int, int, int, int, int]) -> RRef[Any]:
+def _arrived(wire: Wire) -> RRef[Any]:
     """Make the reference that has come in a message."""
     into = now.into
     if into is None:

@@ -25,8 +25,10 @@ from resilin.rpc.serialization.messages import CHILD_ACCEPT, FORK_REQUEST, RREF,
 from resilin.rpc.worker_info import WorkerInfo
 
 _MOST_GONE = 1 << 14  # forks that were let go: what comes late of one of them is not taken up
+_REPLACED = "another process has taken the place of its owner"
 
-
+Wire = tuple[int, int, int, int, int, int, int]
+"""A fork in a message: the ids of the value and the fork, its owner and sender, and the turn of the owner."""
 Tell = Callable[[int, int, bytes, Callable[[BaseException | None], None]], None]
 """Sends a message of a kind to a peer until it answers; then calls what it is given, with an error when it is gone."""
 
@@ -42,7 +44,7 @@ class Fork:
         self, context: RRefContext, state: OwnedValue | UserReference, fork: GloballyUniqueId, peer: int
     ) -> None:
         self._context, self._state, self.id, self._peer = context, state, fork, peer
-        self.wire = (*state.id, *fork, state.owner.id, context.me.id)
+        self.wire = (*state.id, *fork, state.owner.id, context.me.id, context.turn_of(state))
 
     def take_back(self) -> None:
         """Undo it: the message is not sent."""
@@ -56,12 +58,20 @@ class RRefContext:
     """All references of one worker."""
 
     def __init__(
-        self, me: WorkerInfo, worker: Callable[[int], WorkerInfo], tell: Tell, wake: Callable[[], None], first: int
-    ):
-        self.me, self._worker, self._tell, self._wake = me, worker, tell, wake
+        self,
+        me: WorkerInfo,
+        worker: Callable[[int], WorkerInfo],
+        turn: Callable[[int], int],
+        tell: Tell,
+        wake: Callable[[], None],
+        first: int,
+    ) -> None:
+        """turn: how many processes have been a worker before the one that is known. first: the first id's number."""
+        self.me, self._worker, self._turn, self._tell, self._wake = me, worker, turn, tell, wake
         self._lock = threading.RLock()
         self._next = first  # guarded by _lock
-        self._ended: dict[int, tuple[int, str]] = {}  # guarded by _lock: workers that were lost: their turn, and why
+        before = (first >> TURN_BITS) - 1, _REPLACED
+        self._ended = {me.id: before}  # guarded by _lock: workers that were lost: their turn, and why
         self._lost_values: dict[GloballyUniqueId, str] = {}  # guarded by _lock: which went with their holders, and why
         self._owners: dict[GloballyUniqueId, OwnedValue] = {}  # guarded by _lock
         self._forks: dict[GloballyUniqueId, dict[GloballyUniqueId, int]] = {}  # guarded by _lock: fork -> who has it
@@ -139,10 +149,14 @@ class RRefContext:
     def new_user(self, owner: WorkerInfo) -> UserReference:
         """Return a reference to what `owner` is about to make."""
         id, fork = self.new_id(), self.new_id()
-        user = UserReference(id, fork, owner)
+        user = UserReference(id, fork, owner, self._turn(owner.id))
         with self._lock:
             self._users[fork] = user
         return user
+
+    def turn_of(self, state: OwnedValue | UserReference) -> int:
+        """Return how many processes had been its owner before the one that has the value."""
+        return state.turn if isinstance(state, UserReference) else self._turn(self.me.id)
 
     def created(self, user: UserReference, error: BaseException | None) -> None:
         """Take what the owner has answered to the call that makes the value."""
@@ -184,21 +198,30 @@ class RRefContext:
                 self._children[made] = state, peer
         return Fork(self, state, made, peer)
 
-    def arrived(self, wire: tuple[int, int, int, int, int, int]) -> OwnedValue | UserReference:
-        """Return the reference that a fork, which has come in a message, is here."""
+    def arrived(self, wire: Wire) -> OwnedValue | UserReference:
+        """Return the reference that a fork, which has come in a message, is here.
+
+        Its sender may not have heard that the owner is gone, and that another process has taken its place: that one is
+        not asked for a value that it will never have.
+        """
         id, fork = GloballyUniqueId(*wire[:2]), GloballyUniqueId(*wire[2:4])
-        owner, parent = wire[4], wire[5]
+        owner, parent, turn = wire[4:]
+        replaced = turn < self._turn(owner)
         if owner == self.me.id:
-            state = self.owner(id)
+            state = OwnedValue(id, self.me) if replaced else self.owner(id)
+            if replaced:
+                state.settle(None, _gone_with(id, _REPLACED))
             if parent == owner:
                 self.drop_fork(id, fork)
             else:
                 self._say(parent, CHILD_ACCEPT, id, fork)
             return state
-        user = UserReference(id, fork, self._worker(owner))
+        user = UserReference(id, fork, self._worker(owner), turn)
         with self._lock:
             self._users[fork] = user
-        if parent == owner:
+        if replaced:
+            self._answered(user, parent, PeerLost(_REPLACED, [owner]))
+        elif parent == owner:
             self._confirm(user)
         else:
             self._say(owner, FORK_REQUEST, id, fork, partial(self._answered, user, parent))

@@ -49,8 +49,10 @@ class UserReference:
 
     is_owner = False
 
-    def __init__(self, id: GloballyUniqueId, fork: GloballyUniqueId, owner: WorkerInfo) -> None:
+    def __init__(self, id: GloballyUniqueId, fork: GloballyUniqueId, owner: WorkerInfo, turn: int) -> None:
         self.id, self.fork, self.owner = id, fork, owner
+        self.turn = turn
+        """How many processes had been the owner before the one that has the value."""
         self.creation: Future[Any] = Future()
         self.confirmed = False
         self.error: BaseException | None = None
