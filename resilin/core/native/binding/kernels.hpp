@@ -62,5 +62,6 @@ void bind_select(nanobind::module_ &m);
 void bind_sigmoid(nanobind::module_ &m);
 void bind_silu(nanobind::module_ &m);
 void bind_softmax(nanobind::module_ &m);
+void bind_special(nanobind::module_ &m);
 
 } // namespace resilin

@@ -68,4 +68,5 @@ NB_MODULE(_native, m) {
     resilin::bind_sigmoid(m);
     resilin::bind_silu(m);
     resilin::bind_softmax(m);
+    resilin::bind_special(m);
 }
