@@ -36,6 +36,7 @@ void bind_dispatch(nanobind::module_ &m);
 void bind_embedding(nanobind::module_ &m);
 void bind_erf(nanobind::module_ &m);
 void bind_extremes(nanobind::module_ &m);
+void bind_fused(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);
 void bind_gemm(nanobind::module_ &m);
 void bind_in_place(nanobind::module_ &m);
