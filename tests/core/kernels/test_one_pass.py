@@ -86,7 +86,7 @@ def test_one_pass_in_place_is_followed_by_the_graph() -> None:
 
 
 def test_one_pass_is_the_same_for_any_number_of_threads() -> None:
-    given, before, found = _three(40_000), threads.get_num_threads(), set()
+    given, before, found = _three(140_000), threads.get_num_threads(), set()
     for count in (1, 2):
         threads.set_num_threads(count)
         found.add(b"".join(_bits(call(*given)) for call in CALLS.values()))

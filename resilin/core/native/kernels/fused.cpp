@@ -10,7 +10,6 @@
 namespace resilin {
 namespace {
 
-constexpr int64_t COST = 4; // of an element of several arrays beside PARALLEL_MIN's: threads from 32768 elements
 constexpr float INF = std::numeric_limits<float>::infinity();
 
 struct Given {
@@ -67,7 +66,7 @@ nb::object run(Span span, const ExactArray &out, std::initializer_list<const Exa
     const Given given{at[0], at[1], at[2], p.value, q.value, r.value};
     auto pass = [&](float *into) {
         WithoutGil free(first.size());
-        parallel_rows(first.size(), COST, [&](int64_t begin, int64_t end) { span(given, begin, end, into); });
+        parallel_rows(first.size(), 1, [&](int64_t begin, int64_t end) { span(given, begin, end, into); });
     };
     if (out) {
         pass(out.data<float>());
