@@ -286,6 +286,9 @@ def _as_large(self: Tensor, src: Tensor) -> Tensor:
     return src.expand(self._array.shape).to(self.dtype)
 
 
+_PLAIN_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Write one number everywhere."""
     if isinstance(value, Tensor):
@@ -302,7 +305,12 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     if mode.grad and tracked((self,)):
         setitem(self, Ellipsis, value)
         return self
-    _write_array(_once(self._array), dtypes.number_for("fill_", value, self._array.dtype))
+    array = self._array
+    plain = type(array) is np.ndarray and array.dtype in _PLAIN_FLOATS and array.flags.writeable
+    if plain and isinstance(value, int | float) and abs(value) < 1e38:
+        array.fill(value)  # most calls: nothing to convert, nothing to warn of
+    else:
+        _write_array(_once(array), dtypes.number_for("fill_", value, array.dtype))
     self._bump()
     return self
 

@@ -92,3 +92,18 @@ def test_one_pass_is_the_same_for_any_number_of_threads() -> None:
         found.add(b"".join(_bits(call(*given)) for call in CALLS.values()))
     threads.set_num_threads(before)
     assert len(found) == 1
+
+
+def test_logarithms_of_sums_keep_their_digits() -> None:
+    r = np.random.default_rng(0)
+    ends = np.array([0.0, -20.0, 60.0, np.inf, -np.inf, np.nan, 1e-30, -87.5])
+    a, b = (v.ravel() for v in np.meshgrid(ends, ends))
+    a, b = (np.concatenate([v, r.normal(size=2000) * s]).astype(np.float32) for v, s in ((a, 3), (b, 20)))
+    with np.errstate(invalid="ignore"):
+        expected = np.logaddexp(a.astype(np.float64), b.astype(np.float64))
+    found = resilin.logaddexp(resilin.tensor(a), resilin.tensor(b)).numpy()
+    rounding = 4 * np.finfo(np.float32).eps
+    np.testing.assert_allclose(found, expected, rounding, 2 * rounding)
+    near = np.float32([0.0]), np.float32([-20.0])
+    small = resilin.logaddexp(*map(resilin.tensor, near)).numpy()
+    np.testing.assert_allclose(small, np.log1p(np.exp(-20.0)), rounding)

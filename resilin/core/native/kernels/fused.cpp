@@ -18,6 +18,13 @@ struct Given {
 };
 using Span = void (*)(const Given &, int64_t, int64_t, float *);
 
+// log(e^a + e^b); log(1 + e) is corrected for the rounding of 1 + e
+RESILIN_INLINE float log_of_sum(float a, float b) {
+    const float e = exp_low(-__builtin_fabsf(a - b)), one = 1.0f + e, rest = one - 1.0f;
+    const float beyond = rest == 0.0f ? e : log_(one) * e / rest;
+    return a == b ? a + 0.693147181f : (a > b ? a : b) + beyond; // infinities of one sign are equal
+}
+
 // The output may be one of the inputs, so that the loop's iterations are independent, which the compiler cannot know.
 #define RESILIN_SPAN(name, result)                                                                                     \
     RESILIN_SIMD void name(const Given &given, int64_t begin, int64_t end, float *out) {                               \
@@ -39,6 +46,7 @@ RESILIN_SPAN(lerp_from_start, x + p * (y - x))
 RESILIN_SPAN(lerp_from_end, y - p * (y - x)) // p is what is left of the weight
 RESILIN_SPAN(nan_to_num, x != x ? p : x == INF ? q : x == -INF ? r : x)
 RESILIN_SPAN(heaviside, x == 0.0f ? y : x > 0.0f ? 1.0f : 0.0f)
+RESILIN_SPAN(logaddexp, log_of_sum(x, y))
 RESILIN_SPAN(copysign, __builtin_copysignf(x, y))
 RESILIN_SPAN(sign, (x > 0.0f ? 1.0f : 0.0f) - (x < 0.0f ? 1.0f : 0.0f))
 RESILIN_SPAN(negative, -x)
@@ -107,6 +115,7 @@ void bind_fused(nb::module_ &m) {
     m.def("fused_lerp_from_end", &of_two_by<lerp_from_end>, nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
     m.def("fused_nan_to_num", &replaced, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
     m.def("fused_heaviside", &of_two<heaviside>, nb::arg().none(), nb::arg(), nb::arg());
+    m.def("fused_logaddexp", &of_two<logaddexp>, nb::arg().none(), nb::arg(), nb::arg());
     m.def("fused_copysign", &of_two<copysign>, nb::arg().none(), nb::arg(), nb::arg());
     m.def("fused_sign", &of_one<sign>, nb::arg().none(), nb::arg());
     m.def("fused_negative", &of_one<negative>, nb::arg().none(), nb::arg());

@@ -223,8 +223,9 @@ void log_ndtr(const double *x, double *out) {
     });
 }
 
-// x >= 0 with erfc(x) = z <= 1: three steps of Newton's method for the logarithms
-void erfc_inverse_right(const double *z, double *out) {
+// x >= 0 with erfc(x) = z <= 1: steps of Newton's method for the logarithms, each of which doubles the digits; three
+// for all of a double
+template <int Steps> void erfc_inverse_right(const double *z, double *out) {
     Block scaled, logarithm;
     each([&](int64_t i) {
         logarithm[i] = std::log(z[i]);
@@ -233,7 +234,7 @@ void erfc_inverse_right(const double *z, double *out) {
         const double bottom = 1 + t * (1.432788 + t * (0.189269 + t * 0.001308));
         out[i] = (t - top / bottom) / SQRT_TWO;
     });
-    for (int step = 0; step < 3; step++) {
+    for (int step = 0; step < Steps; step++) {
         erfcx(out, scaled);
         each([&](int64_t i) {
             const double off = std::log(scaled[i]) - out[i] * out[i] - logarithm[i];
@@ -243,14 +244,15 @@ void erfc_inverse_right(const double *z, double *out) {
     each([&](int64_t i) { out[i] = z[i] == 0 ? INF : z[i] < 0 ? NOT_A_NUMBER : out[i]; });
 }
 
-void erfinv(const double *y, double *out) {
+// with a step less for float, whose digits there are then twice
+template <int Steps> void erfinv(const double *y, double *out) {
     Block tail, rest;
     each([&](int64_t i) { rest[i] = std::fabs(y[i]) > 0.5 ? 1 - std::fabs(y[i]) : 0.5; });
-    erfc_inverse_right(rest, tail);
+    erfc_inverse_right<Steps + 1>(rest, tail);
     each([&](int64_t i) {
         const double size = std::fabs(y[i]), inner = size > 0.5 ? 0.5 : size, square = inner * inner;
         double x = inner * (SQRT_PI / 2) * (1 + square * (PI / 12 + square * (7 * (PI * PI) / 480 + square * 0.06)));
-        for (int step = 0; step < 2; step++) { // Halley's
+        for (int step = 0; step < Steps; step++) { // Halley's, which makes three digits of one
             const double move = (std::erf(x) - inner) * (SQRT_PI / 2) * std::exp(x * x);
             x -= move / (1 + x * move);
         }
@@ -265,8 +267,8 @@ void ndtri(const double *p, double *out) {
         z[i] = twice <= 1 ? twice : 2 - twice > 1 ? 1 : 2 - twice;
         middle[i] = std::fabs(1 - twice) < 0.5 ? 1 - twice : 0;
     });
-    erfc_inverse_right(z, side);
-    erfinv(middle, middle);
+    erfc_inverse_right<3>(z, side);
+    erfinv<2>(middle, middle);
     each([&](int64_t i) {
         const double twice = 2 * p[i];
         out[i] = -SQRT_TWO * (std::fabs(1 - twice) < 0.5 ? middle[i] : twice <= 1 ? side[i] : -side[i]);
@@ -295,8 +297,8 @@ template <class T> nb::object apply(Formula formula, const Array &x) {
     return made;
 }
 
-template <Formula formula> nb::object call(Array x) {
-    if (x.is<float>()) return apply<float>(formula, x);
+template <Formula formula, Formula of_float = formula> nb::object call(Array x) {
+    if (x.is<float>()) return apply<float>(of_float, x);
     return x.is<double>() ? apply<double>(formula, x) : nb::none();
 }
 
@@ -319,7 +321,7 @@ void bind_special(nb::module_ &m) {
     m.def("special_digamma", &call<digamma>);
     m.def("special_erfc", &call<erfc>);
     m.def("special_erfcx", &call<erfcx>);
-    m.def("special_erfinv", &call<erfinv>);
+    m.def("special_erfinv", &call<erfinv<2>, erfinv<1>>);
     m.def("special_ndtr", &call<ndtr>);
     m.def("special_ndtri", &call<ndtri>);
     m.def("special_log_ndtr", &call<log_ndtr>);
