@@ -41,15 +41,20 @@ def accumulate(ufunc: Any, x: Array, axis: int) -> Array:
     return ufunc.accumulate(x.astype(wide, copy=False), axis).astype(x.dtype, copy=False)  # type: ignore[no-any-return]
 
 
+def _is_whole(x: Array) -> bool:
+    """Whether memory holds every element: an expanded array may have more than memory can, which numpy says."""
+    return isinstance(x, np.ndarray) and 0 not in x.strides
+
+
 def running_product(x: Array, axis: int) -> Array:
     """Products along `axis` of all elements up to each."""
-    y: Array | None = _native_running_product(x, axis) if isinstance(x, np.ndarray) else None
+    y: Array | None = _native_running_product(x, axis) if _is_whole(x) else None
     return accumulate(np.multiply, x, axis) if y is None else y
 
 
 def running_extreme(x: Array, axis: int, largest: bool) -> tuple[Array, Array]:
     """Largest (or smallest) elements up to each, and where they are: the last of equals; NaN wins."""
-    found: tuple[Array, Array] | None = _native_running_extreme(x, axis, largest)
+    found: tuple[Array, Array] | None = _native_running_extreme(x, axis, largest) if _is_whole(x) else None
     return reference_running_extreme(x, axis, largest) if found is None else found
 
 
@@ -63,14 +68,14 @@ def reference_running_extreme(x: Array, axis: int, largest: bool) -> tuple[Array
 
 def running_log_sum(x: Array, axis: int) -> Array:
     """log of the sums along `axis` of the exponentials of all elements up to each."""
-    y: Array | None = _native_running_log_sum(x, axis) if isinstance(x, np.ndarray) else None
+    y: Array | None = _native_running_log_sum(x, axis) if _is_whole(x) else None
     return accumulate(np.logaddexp, x, axis) if y is None else y
 
 
 def running_log_sum_backward(g: Array, x: Array, axis: int) -> Array:
     """The gradient of `running_log_sum` by x."""
-    arrays = isinstance(g, np.ndarray) and isinstance(x, np.ndarray)
-    dx: Array | None = _native_running_log_sum_backward(g, x, axis) if arrays else None
+    whole = _is_whole(g) and _is_whole(x)
+    dx: Array | None = _native_running_log_sum_backward(g, x, axis) if whole else None
     return reference_running_log_sum_backward(g, x, axis) if dx is None else dx
 
 
