@@ -23,6 +23,7 @@ REAL_ONLY = {
     "functions of real numbers": """arctan2 bessel_j0 bessel_j1 bessel_k0 bessel_k0e bessel_k1 bessel_k1e bessel_y0
         bessel_y1 digamma entr erf erfc erfcx erfinv gammainc gammaincc gammaln hypot i0 i0e i1 i1e log_ndtr logit ndtr
         ndtri polygamma zeta""",
+    "of complex numbers a loop of logaddexp": "logcumsumexp",
     "from real to complex": "fft_r2c make_complex view_as_complex",
     "layers and losses of real numbers": """attention avg_pool2d avg_pool2d_spread batch_norm bce_with_logits
         binary_cross_entropy cross_entropy embedding embedding_grad gelu layer_norm log_sigmoid log_softmax mish silu

@@ -86,6 +86,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "std": lambda x, axis=None, ddof=1, keepdims=False: np.std(x, axis=axis, ddof=ddof, keepdims=keepdims),
     "cumsum": lambda x, axis=0: np.cumsum(x, axis=axis, dtype=x.dtype),
     "cumprod": lambda x, axis=0: np.cumprod(x, axis=axis, dtype=x.dtype),
+    "logcumsumexp": lambda x, axis=0: np.logaddexp.accumulate(x, axis),
     "permute_dims": lambda x, axes: np.transpose(x, axes),
     "concat": lambda parts, axis=0, *_: np.concatenate(parts, axis),
     "stack": lambda parts, axis=0, *_: np.stack(parts, axis),

@@ -54,7 +54,7 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     return ops.reshape.call(found, (*front, *(1,) * ndim)) if params[place] else found
 
 
-@rule("softmax", "log_softmax", "cumsum", "cumprod", "flip")
+@rule("softmax", "log_softmax", "cumsum", "cumprod", "logcumsumexp", "flip")
 def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     x, ndim = batch.lead(inputs[0]), shown(inputs[0])
     if ndim:

@@ -48,14 +48,49 @@ def add_slices(g: Array, shape: tuple[int, ...], index: Any) -> Array:
     return reference_add_slices(g, shape, index) if out is None else out
 
 
+_native_range = kernel("integer_range")
+
+
+def once(index: Array) -> Array:
+    """Each element of an expanded array of places once: with dimensions of length 1 where it was expanded."""
+    if 0 not in index.strides or not index.size:
+        return index
+    return index[tuple([slice(0, 1) if step == 0 else _ALL for step in index.strides])]
+
+
+def range_of(index: Any) -> tuple[int, int]:
+    """The smallest and the largest place in an array that has some."""
+    if isinstance(index, np.ndarray):
+        index = once(index)
+        if (found := _native_range(index)) is not None:
+            return found  # type: ignore[no-any-return]
+    return int(index.min()), int(index.max())
+
+
+def _slices(index: Any, shape: tuple[int, ...], axis: int) -> Any:
+    """The index that picks whole slices where `index`, one place per element, was expanded from a place per slice."""
+    if not isinstance(index, np.ndarray) or index.ndim != len(shape) or index.ndim < 2:
+        return None
+    for d, (step, n, m) in enumerate(zip(index.strides, index.shape, shape, strict=True)):
+        if d != axis and (step or n != m):
+            return None
+    places = index[tuple([_ALL if d == axis else 0 for d in range(index.ndim)])]
+    return (*(_ALL,) * axis, places)
+
+
 def take_along(x: Array, index: Array, axis: int) -> Array:
     """`np.take_along_axis`."""
+    slices = _slices(index, x.shape, axis) if index.size else None
+    if slices is not None and (found := take_slices(x, slices)) is not None:
+        return found
     y: Array | None = _native_take_along(x, index, axis) if isinstance(x, np.ndarray) else None
     return np.take_along_axis(x, index, axis) if y is None else y
 
 
 def add_along(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Array:
     """Zeros of `shape` with `g` added at `index` along `axis`: what undoes `take_along`."""
+    if index.size and g.shape == index.shape and (slices := _slices(index, shape, axis)) is not None:
+        return add_slices(g, shape, slices)
     out: Array | None = _native_add_along(g, shape, axis, index) if isinstance(g, np.ndarray) else None
     return reference_add_along(g, shape, axis, index) if out is None else out
 

@@ -331,8 +331,14 @@ def _line(where: str, start: Any, end: Any, steps: int, dtype: Any) -> Any:
     first, last = wide(start), wide(end)
     if steps < 2:
         return np.full(steps, first)
-    step, places = (last - first) / (steps - 1), np.arange(steps)
-    return np.where(places < steps // 2, first + step * places, last - step * (steps - 1 - places))
+    step, line = (last - first) / (steps - 1), np.arange(steps, dtype=wide)
+    near, far = line[: steps // 2], line[steps // 2 :]
+    near *= step
+    near += first
+    np.subtract(steps - 1, far, out=far)
+    far *= step
+    np.subtract(last, far, out=far)
+    return line
 
 
 def _spaced(where: str, values: Any, dtype: Any) -> Any:

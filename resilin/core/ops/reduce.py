@@ -272,18 +272,10 @@ def _(xp, g, y, x, axis=None, keepdims=False, p=3.0):
     return xp.where(flat, xp.zeros_like(x), ratio ** (p - 1) * _spread(xp, g, axis, keepdims))
 
 
-def _scan(ufunc, x, axis):
-    """A running sum or product, which goes through every element, so that narrow floats would lose their digits."""
-    if not x.ndim:
-        return x.copy()
-    wide = {"f": "float64", "V": "float64", "c": "complex128"}.get(x.dtype.kind, x.dtype)
-    return ufunc.accumulate(x.astype(wide, copy=False), axis).astype(x.dtype, copy=False)
-
-
 @op(complex=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), 1)])
 def cumsum(xp, x, axis=0):
     """Running sums along `axis`, ascending, added in float64 (complex128) and rounded to x's dtype."""
-    return _scan(xp.add, x, axis)
+    return scan.accumulate(xp.add, x, axis)
 
 
 @cumsum.vjp
@@ -302,7 +294,7 @@ override(
 @op(complex=True, samples=lambda r: [(r(3, 4, low=0.5, high=2.0), 0), (_with_zeros(r), 1), (_with_zeros(r), 0)])
 def cumprod(xp, x, axis=0):
     """Running products along `axis`, ascending, multiplied in float64 (complex128) and rounded to x's dtype."""
-    return _scan(xp.multiply, x, axis)
+    return scan.accumulate(xp.multiply, x, axis)
 
 
 @cumprod.vjp
@@ -327,6 +319,43 @@ def _(xp, g, y, x, axis=0):
 
 def _from_here_on(xp, x, axis):
     return xp.flip(xp.cumsum(xp.flip(x, axis), axis), axis)
+
+
+override(
+    "cumprod",
+    "cpu",
+    lambda xp, x, axis: scan.running_product(x, axis),
+    cumprod.generic.vjp,
+)
+
+
+@op(takes="f", host="CuPy's logaddexp does not accumulate", samples=lambda r: [(r(3, 4), 0), (r(3, 4), 1)])
+def logcumsumexp(xp, x, axis=0):
+    """log of the running sums of exp(x) along `axis`, ascending, in float64, each rounded to x's dtype."""
+    return scan.accumulate(xp.logaddexp, x, axis)
+
+
+@logcumsumexp.vjp
+def _(xp, g, y, x, axis=0):
+    # exp(x_j - y_j) times the sum of g_i exp(y_j - y_i) over i >= j, whose exponentials are at most 1: sums of 1, 2,
+    # 4, ... terms, each of two halves
+    if not g.ndim:
+        return g
+    n, total, nothing = g.shape[axis], g, xp.zeros_like(g)
+    place = xp.cumsum(xp.ones_like(g), axis)
+    for step in [1 << k for k in range((n - 1).bit_length())]:
+        inside = place <= n - step
+        decay = xp.exp(xp.where(inside, y - xp.roll(y, -step, axis), nothing))
+        total = total + xp.where(inside, decay * xp.roll(total, -step, axis), nothing)
+    return xp.exp(x - y) * total
+
+
+override(
+    "logcumsumexp",
+    "cpu",
+    lambda xp, x, axis: scan.running_log_sum(x, axis),
+    lambda xp, needs, g, _y, x, axis: (scan.running_log_sum_backward(g, x, axis),),
+)
 
 
 def _test(name: str) -> Any:

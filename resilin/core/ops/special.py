@@ -11,16 +11,11 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import bessel, gamma
+from resilin.core.kernels.special import in_double, native_or
 from resilin.core.ops.registry import op
 
 _SQRT_PI = math.sqrt(math.pi)
 _SQRT_HALF = math.sqrt(0.5)
-
-
-def _in_double(fn: Any, x: Any, *rest: Any) -> Any:
-    """`fn` of float64 copies, in the dtype of `x`."""
-    wide = [v.astype(np.float64) if isinstance(v, np.ndarray) else v for v in (x, *rest)]
-    return np.asarray(fn(*wide)).astype(x.dtype, copy=False)
 
 
 def _any(r: Any) -> list[tuple[Any, ...]]:
@@ -43,13 +38,19 @@ _PLAIN: dict[str, Any] = {"elementwise": True, "floats": True}
 _ONE: dict[str, Any] = {**_PLAIN, "takes": "biuf", "host": "CuPy has it in cupyx.scipy.special, or not at all"}
 
 
+_erfc, _erfcx = native_or("erfc", gamma.erfc), native_or("erfcx", bessel.erfcx)
+_erfinv = native_or("erfinv", gamma.erfinv)
+_ndtri = native_or("ndtri", lambda p: -math.sqrt(2) * gamma.erfcinv(2 * p))
+_gammaln, _digamma = native_or("gammaln", gamma.lgamma), native_or("digamma", gamma.digamma)
+
+
 # -- error functions
 
 
 @op(**_ONE, samples=_any)
 def erfc(xp, x):
     """1 - erf(x), without cancellation."""
-    return _in_double(gamma.erfc, x)
+    return _erfc(x)
 
 
 @erfc.vjp
@@ -60,7 +61,7 @@ def _(xp, g, _y, x):
 @op(**_ONE, samples=_any)
 def erfcx(xp, x):
     """exp(x ** 2) erfc(x)."""
-    return _in_double(bessel.erfcx, x)
+    return _erfcx(x)
 
 
 @erfcx.vjp
@@ -71,7 +72,7 @@ def _(xp, g, y, x):
 @op(**_ONE, samples=_inside)
 def erfinv(xp, x):
     """The inverse of erf; NaN beyond [-1, 1]."""
-    return _in_double(gamma.erfinv, x)
+    return _erfinv(x)
 
 
 @erfinv.vjp
@@ -82,13 +83,16 @@ def _(xp, g, y, _x):
 @op(**_ONE, samples=_any)
 def ndtr(xp, x):
     """The normal distribution function."""
-    return _in_double(_ndtr, x)
+    return _native_ndtr(x)
 
 
 def _ndtr(x):
     left = np.minimum(x, -1)
     tail = 0.5 * bessel.erfcx(left * -_SQRT_HALF) * bessel.exp_square(left, -0.5)
     return np.where(x < -1, tail, 0.5 * gamma.erfc(x * -_SQRT_HALF))
+
+
+_native_ndtr = native_or("ndtr", _ndtr)
 
 
 @ndtr.vjp
@@ -99,7 +103,7 @@ def _(xp, g, _y, x):
 @op(**_ONE, samples=lambda r: [(r(3, 4, low=0.05, high=0.95),)])
 def ndtri(xp, x):
     """The inverse of the normal distribution function; NaN beyond [0, 1]."""
-    return _in_double(lambda v: -math.sqrt(2) * gamma.erfcinv(2 * v), x)
+    return _ndtri(x)
 
 
 @ndtri.vjp
@@ -110,13 +114,16 @@ def _(xp, g, y, _x):
 @op(**_ONE, samples=lambda r: [(r(3, 4, low=-5.0),)])
 def log_ndtr(xp, x):
     """log(ndtr(x)), also where that underflows."""
-    return _in_double(_log_ndtr, x)
+    return _native_log_ndtr(x)
 
 
 def _log_ndtr(x):
     left = np.minimum(x, -1)
     tail = np.log(bessel.erfcx(left * -_SQRT_HALF) * 0.5) - left * left * 0.5
     return np.where(x < -1, tail, np.log1p(-_ndtr(-np.maximum(x, -1))))
+
+
+_native_log_ndtr = native_or("log_ndtr", _log_ndtr)
 
 
 @log_ndtr.vjp
@@ -161,7 +168,7 @@ def _(xp, g, _y, x):
 @op(**_ONE, samples=lambda r: [(r(3, 4, low=0.3, high=20.0),), (r(4, low=-0.9, high=-0.1),)])
 def gammaln(xp, x):
     """log |Gamma(x)|."""
-    return _in_double(gamma.lgamma, x)
+    return _gammaln(x)
 
 
 @gammaln.vjp
@@ -172,7 +179,7 @@ def _(xp, g, _y, x):
 @op(**_ONE, samples=lambda r: [(r(3, 4, low=0.3, high=20.0),), (r(4, low=-0.9, high=-0.1),)])
 def digamma(xp, x):
     """The derivative of log Gamma."""
-    return _in_double(gamma.digamma, x)
+    return _digamma(x)
 
 
 @digamma.vjp
@@ -183,7 +190,7 @@ def _(xp, g, _y, x):
 @op(**_ONE, samples=lambda r: [(r(3, 4, low=0.5, high=20.0), 1), (r(4, low=0.5, high=5.0), 3), (r(3, low=1.0), 0)])
 def polygamma(xp, x, n=1):
     """The n-th derivative of digamma."""
-    return _in_double(gamma.digamma if n == 0 else lambda v: gamma.polygamma(v, n), x)
+    return _digamma(x) if n == 0 else in_double(lambda v: gamma.polygamma(v, n), x)
 
 
 @polygamma.vjp
@@ -254,8 +261,10 @@ def _density(xp, a, x):
 
 
 def _bessel(name: str, fn: Any, doc: str, samples: Any, rule: Any) -> Any:
+    compute = native_or(name, fn)
+
     def forward(xp, x):
-        return _in_double(fn, x)
+        return compute(x)
 
     forward.__name__, forward.__doc__ = name, doc
     declared = op(**_ONE, samples=samples)(forward)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.ops.registry import is_complex, op
+import numpy as np
+
+from resilin.core.kernels.loader import kernel
+from resilin.core.ops.registry import is_complex, op, override
 
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
 
@@ -322,6 +325,18 @@ def _(xp, g, y, a, b):
 @logaddexp.vjp(1)
 def _(xp, g, y, a, b):
     return g * (xp.conj(xp.exp(b - y)) if is_complex(y) else xp.sigmoid(b - a))
+
+
+_native_logaddexp = kernel("fused_logaddexp")
+
+
+def _logaddexp(xp, a, b):
+    arrays = isinstance(a, np.ndarray) and isinstance(b, np.ndarray)
+    y = _native_logaddexp(None, a, b) if arrays else None
+    return logaddexp.generic.forward(xp, a, b) if y is None else y
+
+
+override("logaddexp", "cpu", _logaddexp, logaddexp.generic.vjp)
 
 
 @op(

@@ -178,10 +178,10 @@ _SPLICE.vjp(0)(_splice_base)
 _SPLICE.vjp(1)(_splice_part)
 
 
-def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., Tensor]:
+def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None) -> Callable[..., Tensor]:
     """The in-place method of an op: `x.name(...)` does what `fn(x, ...)` does, into x's memory.
 
-    Outside the graph a numpy `ufunc` writes straight into the memory.
+    Outside the graph a numpy `ufunc` writes straight into the memory, or the `short` way of one pass (`one_pass.py`).
     """
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -194,7 +194,9 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None) -> Callable[..., 
         recorded = mode.grad and tracked((self, *args))
         if recorded:
             check_writable(self)
-        elif ufunc is not None and len(args) == 1 and not kwargs and _direct(ufunc, self, args[0]):
+        elif (ufunc is not None and len(args) == 1 and not kwargs and _direct(ufunc, self, args[0])) or (
+            short is not None and short(self, *args, out=self._array, **kwargs) is not None
+        ):
             self._bump()
             return self
         return write(self, _on_old_value(fn, self, args, kwargs) if recorded else fn(self, *args, **kwargs))
@@ -284,6 +286,9 @@ def _as_large(self: Tensor, src: Tensor) -> Tensor:
     return src.expand(self._array.shape).to(self.dtype)
 
 
+_PLAIN_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Write one number everywhere."""
     if isinstance(value, Tensor):
@@ -300,7 +305,12 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     if mode.grad and tracked((self,)):
         setitem(self, Ellipsis, value)
         return self
-    _write_array(_once(self._array), dtypes.number_for("fill_", value, self._array.dtype))
+    array = self._array
+    plain = type(array) is np.ndarray and array.dtype in _PLAIN_FLOATS and array.flags.writeable
+    if plain and isinstance(value, int | float) and abs(value) < 1e38:
+        array.fill(value)  # most calls: nothing to convert, nothing to warn of
+    else:
+        _write_array(_once(array), dtypes.number_for("fill_", value, array.dtype))
     self._bump()
     return self
 

@@ -161,3 +161,34 @@ def test_points_that_do_not_fit_are_left_to_numpy() -> None:
     assert points(x, weights, at[..., :4]) is None
     assert points(x[0], weights, at) is None
     assert loader.native.points_backward(np.ones((2, 3, 4), np.float32), x, weights, at, True, True) is None
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_places_of_whole_slices_are_those_of_their_elements(axis: int) -> None:
+    r, shape = np.random.default_rng(axis), (5, 6, 7)
+    x = resilin.tensor(r.standard_normal(shape).astype(np.float32))
+    line = resilin.tensor(r.integers(0, shape[axis], 9)).reshape([-1 if d == axis else 1 for d in range(3)])
+    index = line.expand([9 if d == axis else n for d, n in enumerate(shape)])
+    narrow = index.narrow((axis + 1) % 3, 0, 2)  # fewer elements than a slice has
+    for given in (index, narrow):
+        whole = given.contiguous()
+        source = x.gather(axis, whole)
+        assert resilin.equal(x.gather(axis, given), source)
+        assert resilin.equal(x.scatter_add(axis, given, source), x.scatter_add(axis, whole, source))
+        leaf = x.clone().requires_grad_()
+        (leaf.gather(axis, given) * source).sum().backward()
+        assert resilin.equal(leaf.grad, resilin.zeros(shape).scatter_add(axis, whole, source))
+
+
+def test_gradients_of_expanded_places_are_of_those_there_were() -> None:
+    x, line = resilin.ones(3, 2, requires_grad=True), resilin.tensor([[0], [2]])
+    y = x.gather(0, line.expand(2, 2)).sum()
+    line.fill_(1)
+    y.backward()
+    assert x.grad.tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+def test_the_range_of_places_is_numpys() -> None:
+    x = np.random.default_rng(0).integers(-99, 99, (3, 35))
+    for index in (x, x[:, ::2], x.astype(np.int32), np.broadcast_to(x[:, :1], x.shape)):
+        assert places.range_of(index) == (index.min(), index.max())

@@ -139,6 +139,8 @@ def test_results_are_the_same_for_any_number_of_threads() -> None:
     for count in (1, 2, 3):
         threads.set_num_threads(count)
         parts = [scan.running_sum(x, 0), scan.running_sum(x, 2), select.places(x, 5, True)]
+        parts += [scan.running_product(x, 1), *scan.running_extreme(x, 1, True)]
+        parts += [scan.running_log_sum(x, 1), scan.running_log_sum_backward(x, x, 1)]
         parts += [
             contiguous.ascontiguousarray(x.transpose(2, 0, 1)),
             *channels.backward(x, x, None, (True, True, True)),
@@ -180,3 +182,49 @@ def test_resampling_has_the_bits_of_its_declared_form(shape: Any, each: int | No
 def test_terms_that_are_not_there_are_left_to_numpy(rows: Any, columns: Any, size: int, axis: int) -> None:
     x = np.ones((2, 3), np.float32)
     assert loader.native.resample(x, np.array(rows), np.array(columns), None, size, axis) is None
+
+
+SCANNED = [((1,), 0), ((31, 33), 1), ((31, 33), 0), ((9, 1100), 0), ((3, 4, 65), 1), ((0, 3), 0), ((3, 0), 1)]
+
+
+@pytest.mark.parametrize(("shape", "axis"), SCANNED)
+def test_running_products_have_the_bits_of_their_reference(shape: Any, axis: int) -> None:
+    x = _random(shape)
+    x.flat[::50] = np.inf
+    fast = loader.native.running_product(x, axis)
+    assert fast.tobytes() == scan.accumulate(np.multiply, x, axis).tobytes()
+
+
+@pytest.mark.parametrize(("shape", "axis"), SCANNED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("largest", [False, True])
+def test_running_extremes_are_those_of_their_reference(shape: Any, axis: int, dtype: Any, largest: bool) -> None:
+    x = np.round(_random(shape) * 3).astype(dtype)
+    if dtype is not np.int64:
+        x.flat[40::70], x.flat[1::9], x.flat[3::11] = np.nan, -0.0, -np.inf
+    values, places = loader.native.running_extreme(x, axis, largest)
+    expected, where = scan.reference_running_extreme(x, axis, largest)
+    np.testing.assert_array_equal(values, expected)
+    np.testing.assert_array_equal(places, where)
+
+
+@pytest.mark.parametrize(("shape", "axis"), SCANNED)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_running_sums_of_exponentials_and_their_gradients_equal_their_references(
+    shape: Any, axis: int, dtype: Any
+) -> None:
+    x, g = (_random(shape) * 20).astype(dtype), _random(shape).astype(dtype)
+    x.flat[3::40], x.flat[5::90] = -np.inf, np.inf
+    rounding = 4 * np.finfo(dtype).eps
+    fast = loader.native.running_log_sum(x, axis)
+    np.testing.assert_allclose(fast, scan.accumulate(np.logaddexp, x, axis), rounding)
+    dx = loader.native.running_log_sum_backward(g, x, axis)
+    with np.errstate(invalid="ignore"):  # as in every op
+        expected = scan.reference_running_log_sum_backward(g, x, axis)
+    np.testing.assert_allclose(dx, expected, rounding, 1e-14)
+
+
+def test_a_running_sum_of_exponentials_keeps_its_digits_at_every_size() -> None:
+    x = resilin.tensor([-1000.0, -999.0, 0.0, -40.0, 1000.0], dtype=resilin.float64)
+    expected = [-1000.0, -999 + np.log1p(np.exp(-1)), 0.0, np.exp(-40), 1000.0]
+    np.testing.assert_allclose(x.logcumsumexp(0).numpy(), expected, 1e-14, 1e-300)

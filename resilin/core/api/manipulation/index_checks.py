@@ -9,6 +9,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
+from resilin.core.kernels import places
 from resilin.core.kernels.common import is_readable
 from resilin.core.tensor import Tensor
 
@@ -23,7 +24,7 @@ def index_array(
     if array.dtype.kind not in "iu":
         raise RuntimeError(f"{where}(): expected indices of an integer dtype, got {index.dtype}")
     if dim_length is not None and is_readable(array):
-        low, high = int(array.min()), int(array.max())
+        low, high = places.range_of(array)
         if low < lowest or high >= dim_length:
             bad = low if low < lowest else high
             raise error(f"{where}(): index {bad} is out of bounds for a dimension of size {dim_length}")
@@ -36,7 +37,7 @@ def kept(array: Any, *readers: Any) -> Any:
     Its tensor may be written to before that, and is no part of the graph, so nothing would notice.
     """
     if mode.grad and isinstance(array, np.ndarray) and any(isinstance(x, Tensor) and x.requires_grad for x in readers):
-        return array.copy()
+        return np.broadcast_to(places.once(array).copy(), array.shape)
     return array
 
 

@@ -19,6 +19,7 @@ from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
 from resilin.core.device import CPU, different_devices
+from resilin.core.kernels import places
 from resilin.core.kernels.common import array_namespace, is_array, is_readable
 from resilin.core.ops import creation
 from resilin.core.ops import index as ops
@@ -427,10 +428,16 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor; negative indices count from its end."""
     size = input._array.size
     array = index_checks.index_array("take", index)
-    if is_readable(array) and not (-size <= int(array.min()) and int(array.max()) < size):
-        raise IndexError(f"take(): indices from {array.min()} to {array.max()} are out of range for {size} elements")
-    forward = array_namespace(array).where(array < 0, array + size, array)
-    return ops.getitem.call(shape_ops.reshape.call(input, (size,)), forward)
+    lowest = -1
+    if is_readable(array):
+        lowest, highest = places.range_of(array)
+        if lowest < -size or highest >= size:
+            raise IndexError(f"take(): indices from {lowest} to {highest} are out of range for {size} elements")
+    if lowest < 0:
+        array = array_namespace(array).where(array < 0, array + size, array)
+    else:
+        array = index_checks.kept(array, input)
+    return ops.getitem.call(shape_ops.reshape.call(input, (size,)), array)
 
 
 @through_host

@@ -154,4 +154,7 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     if not input._array.ndim:
         raise IndexError("unbind(): expected a tensor of one dimension or more, got one of 0; it has no slices")
     axis = check_dim(dim, input._array.ndim)
-    return tuple(ops.squeeze.call(part, (axis,)) for part in split(input, 1, axis)) if input._array.shape[axis] else ()
+    length, before = input._array.shape[axis], (slice(None),) * axis
+    if not (mode.grad and input.requires_grad) and type(input) not in BATCHED:
+        return tuple([index_ops.getitem.call(input, (*before, place)) for place in range(length)])
+    return tuple(ops.squeeze.call(part, (axis,)) for part in split(input, 1, axis)) if length else ()

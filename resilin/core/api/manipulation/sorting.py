@@ -12,7 +12,7 @@ import numpy as np
 from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.mathematics.reducing import Found
 from resilin.core.batching.active import ACTIVE, batched_in
-from resilin.core.kernels import select
+from resilin.core.kernels import scan, select
 from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
@@ -120,21 +120,21 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
 @through_host
 def cummax(input: Tensor, dim: int) -> Found:
     """Running maxima along `dim` and the index of each (the last of equals); NaN is largest."""
-    return _running(input, dim, np.maximum)
+    return _running(input, dim, True)
 
 
 @through_host
 def cummin(input: Tensor, dim: int) -> Found:
     """Running minima along `dim` and the index of each (the last of equals); NaN is smallest."""
-    return _running(input, dim, np.minimum)
+    return _running(input, dim, False)
 
 
-def _running(input: Tensor, dim: int, pick: Any) -> Found:
+def _running(input: Tensor, dim: int, largest: bool) -> Found:
     axis = check_dim(dim, input._array.ndim)
     array = input._array
     if array.ndim == 0:
         return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
-    new = (array == pick.accumulate(array, axis)) | (array != array)
-    places = np.arange(array.shape[axis]).reshape(-1, *(1,) * (array.ndim - 1 - axis))
-    found = np.maximum.accumulate(np.where(new, places, 0), axis)
+    values, found = scan.running_extreme(array, axis, largest)
+    if not input.requires_grad and isinstance(array, np.ndarray):
+        return Found(wrap(values, input._dev), wrap(found, input._dev))
     return Found(ops.take_along_axis.call(input, found, axis), wrap(found, input._dev))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.api.mathematics import one_pass
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.autograd.grad_mode import is_grad_enabled
 from resilin.core.batching.active import ACTIVE, batched_in
@@ -341,6 +342,7 @@ def trace(input: Tensor) -> Tensor:
 
 
 @rounded_once
+@one_pass.preferring(one_pass.lerp)
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """input + weight * (end - input), from whichever end is nearer: an infinite end is met, not subtracted."""
     difference = end - input
@@ -352,6 +354,7 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
 
 
 @rounded_once
+@one_pass.preferring(one_pass.addcmul)
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 * tensor2, all in their common dtype; integers have a `value` rounded towards 0."""
     kind = dtypes.promote_np(input._array.dtype, dtypes.promote_np(tensor1._array.dtype, tensor2._array.dtype))
@@ -363,6 +366,7 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 
 
 @rounded_once
+@one_pass.preferring(one_pass.addcdiv)
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 / tensor2. RuntimeError for integers, whose division could mean two things."""
     if all(x._array.dtype.kind in "biu" for x in (tensor1, tensor2)):
@@ -414,6 +418,7 @@ def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e
     return bool(close.all())
 
 
+@one_pass.preferring(one_pass.nan_to_num)
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """NaN and infinities replaced; by the dtype's limits where no number is given. Integers have none: a copy."""
     if input._array.dtype.kind in "biu":

@@ -14,7 +14,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import indexing
-from resilin.core.api.mathematics import arithmetic
+from resilin.core.api.mathematics import arithmetic, one_pass
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.ops import shape as shape_ops
@@ -85,6 +85,7 @@ def positive(input: Tensor) -> Tensor:
     return input
 
 
+@one_pass.preferring(one_pass.copysign)
 def copysign(input: Tensor, other: Any) -> Tensor:
     """The size of `input` with the sign of `other` (that of -0.0 counts); the gradient at 0 is 0."""
     _real("copysign", input, other)
@@ -168,6 +169,7 @@ def float_power(input: Any, exponent: Any) -> Tensor:
     return arithmetic.pow(base, power)
 
 
+@one_pass.preferring(one_pass.heaviside)
 def heaviside(input: Tensor, values: Tensor) -> Tensor:
     """0 where input < 0 or NaN, 1 where input > 0, `values` where it is 0. NotImplementedError for a gradient."""
     _real("heaviside", input, values)

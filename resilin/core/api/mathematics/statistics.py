@@ -17,6 +17,7 @@ from resilin.core.api.mathematics import arithmetic, products, reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.mathematics.reducing import Found
 from resilin.core.ops import index as index_ops
+from resilin.core.ops import reduce as reduce_ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
@@ -76,12 +77,14 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
 
 @rounded_once
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
-    """log of the running sums of exp(input) along `dim`, shifted by the maximum of the line, so nothing overflows."""
+    """log of the running sums of exp(input) along `dim`; nothing overflows."""
     if input._array.dtype.kind in "biu":
         raise NotImplementedError(f"logcumsumexp(): not implemented for {input.dtype}; convert to a float dtype")
     axis = check_dim(dim, input._array.ndim)
     if not input._array.ndim or not input._array.size:
         return input.clone()
+    if input._array.dtype.kind != "c":
+        return reduce_ops.logcumsumexp.call(input, axis)
     lines = joining.unbind(input, axis)
     out = [lines[0]]  # one logaddexp per place: a sum shifted once for the line would underflow at its small start
     for line in lines[1:]:

@@ -36,6 +36,7 @@ void bind_dispatch(nanobind::module_ &m);
 void bind_embedding(nanobind::module_ &m);
 void bind_erf(nanobind::module_ &m);
 void bind_extremes(nanobind::module_ &m);
+void bind_fused(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);
 void bind_gemm(nanobind::module_ &m);
 void bind_in_place(nanobind::module_ &m);
@@ -62,5 +63,6 @@ void bind_select(nanobind::module_ &m);
 void bind_sigmoid(nanobind::module_ &m);
 void bind_silu(nanobind::module_ &m);
 void bind_softmax(nanobind::module_ &m);
+void bind_special(nanobind::module_ &m);
 
 } // namespace resilin

@@ -42,6 +42,7 @@ NB_MODULE(_native, m) {
     resilin::bind_embedding(m);
     resilin::bind_erf(m);
     resilin::bind_extremes(m);
+    resilin::bind_fused(m);
     resilin::bind_gelu(m);
     resilin::bind_gemm(m);
     resilin::bind_in_place(m);
@@ -68,4 +69,5 @@ NB_MODULE(_native, m) {
     resilin::bind_sigmoid(m);
     resilin::bind_silu(m);
     resilin::bind_softmax(m);
+    resilin::bind_special(m);
 }

@@ -56,9 +56,28 @@ nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool l
     return y.object;
 }
 
+RESILIN_SIMD void range_of(const int64_t *x, int64_t n, int64_t *range) {
+    int64_t low = x[0], high = x[0];
+    for (int64_t i = 1; i < n; i++) {
+        low = x[i] < low ? x[i] : low;
+        high = x[i] > high ? x[i] : high;
+    }
+    range[0] = low;
+    range[1] = high;
+}
+
+// (smallest, largest) of the elements
+nb::object integer_range(ExactArray x) {
+    if (!x.is<int64_t>() || !x.size()) return nb::none();
+    int64_t range[2];
+    range_of(x.data<int64_t>(), x.size(), range);
+    return nb::make_tuple(range[0], range[1]);
+}
+
 } // namespace
 
 void bind_extremes(nb::module_ &m) {
+    m.def("integer_range", &integer_range);
     m.def("extreme_last", &extreme_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("largest"));
 }
 

@@ -1,10 +1,12 @@
-// Running sums along a dimension, from its start or from its end, added in float64.
+// Running sums, products, extremes and sums of exponentials along a dimension, in float64.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 
 #include <algorithm>
+#include <cmath>
+#include <vector>
 
 namespace resilin {
 namespace {
@@ -12,36 +14,84 @@ namespace {
 constexpr int64_t ABREAST = 8;    // rows at a time, whose additions wait for one another no more
 constexpr int64_t COLUMNS = 1024; // columns at a time: their sums stay in the first cache
 
-// `rows` <= ABREAST rows of n elements
-RESILIN_SIMD void scan_rows(const float *x, int64_t rows, int64_t n, bool reverse, float *y) {
-    double sum[ABREAST] = {};
+struct Sum {
+    static constexpr double START = 0.0;
+    static double with(double all, double x) { return all + x; }
+};
+struct Product {
+    static constexpr double START = 1.0;
+    static double with(double all, double x) { return all * x; }
+};
+
+// `rows` <= ABREAST rows of n elements; the result of one row by itself stays in a register
+template <class Op>
+RESILIN_INLINE void scan_rows(const float *x, int64_t rows, int64_t n, bool reverse, float *y) {
+    if (rows == 1) {
+        double all = Op::START;
+        for (int64_t step = 0; step < n; step++) {
+            const int64_t i = reverse ? n - 1 - step : step;
+            all = Op::with(all, static_cast<double>(x[i]));
+            y[i] = static_cast<float>(all);
+        }
+        return;
+    }
+    double all[ABREAST];
+    for (double &start : all) start = Op::START;
     for (int64_t step = 0; step < n; step++) {
         const int64_t i = reverse ? n - 1 - step : step;
         for (int64_t row = 0; row < rows; row++) {
-            sum[row] += static_cast<double>(x[row * n + i]);
-            y[row * n + i] = static_cast<float>(sum[row]);
+            all[row] = Op::with(all[row], static_cast<double>(x[row * n + i]));
+            y[row * n + i] = static_cast<float>(all[row]);
         }
     }
 }
 
 // `width` <= COLUMNS columns of a matrix of n rows, D elements apart
-RESILIN_SIMD void scan_columns(const float *x, int64_t n, int64_t D, int64_t width, bool reverse, float *y) {
-    double sum[COLUMNS];
-    for (int64_t j = 0; j < width; j++) sum[j] = 0.0;
+template <class Op>
+RESILIN_INLINE void scan_columns(const float *x, int64_t n, int64_t D, int64_t width, bool reverse, float *y) {
+    double all[COLUMNS];
+    for (int64_t j = 0; j < width; j++) all[j] = Op::START;
     for (int64_t step = 0; step < n; step++) {
         const int64_t i = (reverse ? n - 1 - step : step) * D;
         for (int64_t j = 0; j < width; j++) {
-            sum[j] += static_cast<double>(x[i + j]);
-            y[i + j] = static_cast<float>(sum[j]);
+            all[j] = Op::with(all[j], static_cast<double>(x[i + j]));
+            y[i + j] = static_cast<float>(all[j]);
         }
     }
 }
 
-nb::object running_sum(Array x, int64_t axis, bool reverse) {
+RESILIN_SIMD void sum_rows(const float *x, int64_t rows, int64_t n, bool reverse, float *y) {
+    scan_rows<Sum>(x, rows, n, reverse, y);
+}
+RESILIN_SIMD void sum_columns(const float *x, int64_t n, int64_t D, int64_t width, bool reverse, float *y) {
+    scan_columns<Sum>(x, n, D, width, reverse, y);
+}
+RESILIN_SIMD void multiply_rows(const float *x, int64_t rows, int64_t n, bool reverse, float *y) {
+    scan_rows<Product>(x, rows, n, reverse, y);
+}
+RESILIN_SIMD void multiply_columns(const float *x, int64_t n, int64_t D, int64_t width, bool reverse, float *y) {
+    scan_columns<Product>(x, n, D, width, reverse, y);
+}
+
+// How many lines lie before and behind `axis`, and how long they are.
+struct Lines {
+    int64_t outer = 1, n, inner = 1;
+    Lines(const ExactArray &x, int64_t axis) : n(x.dim(static_cast<int>(axis))) {
+        for (int i = 0; i < x.ndim(); i++) (i < axis ? outer : inner) *= i == axis ? 1 : x.dim(i);
+    }
+    // fn(offset of the first element) for each line, its elements `inner` apart; `cost` of an element beside a sum's
+    template <class Fn> void each(int64_t cost, Fn fn) const {
+        parallel_rows(outer * inner, n * cost, [&](int64_t begin, int64_t end) {
+            for (int64_t line = begin; line < end; line++) fn(line / inner * n * inner + line % inner);
+        });
+    }
+};
+
+template <class Rows, class Columns>
+nb::object running(const Array &x, int64_t axis, bool reverse, Rows rows, Columns columns) {
     if (!x.is<float>() || axis < 0 || axis >= x.ndim()) return nb::none();
-    int64_t outer = 1, inner = 1;
-    const int64_t n = x.dim(static_cast<int>(axis));
-    for (int i = 0; i < x.ndim(); i++) (i < axis ? outer : inner) *= i == axis ? 1 : x.dim(i);
+    const Lines lines(x, axis);
+    const int64_t outer = lines.outer, n = lines.n, inner = lines.inner;
     NewArray<float> y(x);
     nb::object made = y.object;
     WithoutGil free(x.size());
@@ -49,7 +99,7 @@ nb::object running_sum(Array x, int64_t axis, bool reverse) {
         const int64_t groups = (outer + ABREAST - 1) / ABREAST;
         parallel_rows(groups, ABREAST * n, [&](int64_t begin, int64_t end) {
             for (int64_t row = begin * ABREAST; row < std::min(end * ABREAST, outer); row += ABREAST)
-                scan_rows(x.data<float>() + row * n, std::min(ABREAST, outer - row), n, reverse, y.data + row * n);
+                rows(x.data<float>() + row * n, std::min(ABREAST, outer - row), n, reverse, y.data + row * n);
         });
         return made;
     }
@@ -57,14 +107,135 @@ nb::object running_sum(Array x, int64_t axis, bool reverse) {
     parallel_rows(outer * tiles, n * std::min(inner, COLUMNS), [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; task++) {
             const int64_t first = task % tiles * COLUMNS, at = task / tiles * n * inner + first;
-            scan_columns(x.data<float>() + at, n, inner, std::min(COLUMNS, inner - first), reverse, y.data + at);
+            columns(x.data<float>() + at, n, inner, std::min(COLUMNS, inner - first), reverse, y.data + at);
         }
     });
     return made;
 }
 
+nb::object running_sum(Array x, int64_t axis, bool reverse) {
+    return running(x, axis, reverse, sum_rows, sum_columns);
+}
+nb::object running_product(Array x, int64_t axis) { return running(x, axis, false, multiply_rows, multiply_columns); }
+
+// The last of equals and every NaN counts as a new extreme.
+template <bool Largest, class T>
+void extremes_of_line(const T *x, int64_t n, int64_t step, T *values, int64_t *places) {
+    T best = n ? x[0] : T{};
+    int64_t place = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const T now = x[i * step];
+        if (now != now || (Largest ? now >= best : now <= best)) { // rare, so that a guess saves waiting for it
+            best = now;
+            place = i;
+        }
+        values[i * step] = best;
+        places[i * step] = place;
+    }
+}
+
+template <class T> nb::object extremes_of(const Array &x, int64_t axis, bool largest) {
+    const Lines lines(x, axis);
+    NewArray<T> values(x);
+    NewArray<int64_t> places(x);
+    nb::object made = nb::make_tuple(values.object, places.object);
+    WithoutGil free(x.size());
+    lines.each(1, [&](int64_t at) {
+        (largest ? extremes_of_line<true, T> : extremes_of_line<false, T>)(x.data<T>() + at, lines.n, lines.inner,
+                                                                           values.data + at, places.data + at);
+    });
+    return made;
+}
+
+nb::object running_extreme(Array x, int64_t axis, bool largest) {
+    if (axis < 0 || axis >= x.ndim()) return nb::none();
+    if (x.is<float>()) return extremes_of<float>(x, axis, largest);
+    if (x.is<double>()) return extremes_of<double>(x, axis, largest);
+    if (x.is<int64_t>()) return extremes_of<int64_t>(x, axis, largest);
+    return nb::none();
+}
+
+constexpr int64_t EXPONENTIAL = 16; // an exponential and a logarithm take as long as that many additions
+
+// log(e^a + e^b), as numpy computes it
+double log_of_sum(double a, double b) {
+    if (a == b) return a + 0.693147180559945309417232121458176568; // infinities of one sign, too
+    const double difference = a - b;
+    if (difference > 0) return a + std::log1p(std::exp(-difference));
+    if (difference <= 0) return b + std::log1p(std::exp(difference));
+    return difference; // NaN
+}
+
+template <class T> void log_sums_of_line(const T *x, int64_t n, int64_t step, T *y) {
+    double sum = n ? static_cast<double>(x[0]) : 0.0;
+    for (int64_t i = 0; i < n; i++) {
+        if (i) sum = log_of_sum(sum, static_cast<double>(x[i * step]));
+        y[i * step] = static_cast<T>(sum);
+    }
+}
+
+// The derivative of log(e^a + e^b) by b is the logistic function of b - a, by a the rest of 1. What comes to the sum
+// of the first i elements is its own gradient and what the next one passes on.
+template <class T> void log_sums_backward_of_line(const T *g, const T *x, int64_t n, int64_t step, T *dx) {
+    std::vector<double> by_sum(static_cast<size_t>(n)), by_element(static_cast<size_t>(n), 1.0);
+    double sum = n ? static_cast<double>(x[0]) : 0.0;
+    for (int64_t i = 1; i < n; i++) {
+        const double now = static_cast<double>(x[i * step]), difference = now - sum;
+        const double e = std::exp(-std::fabs(difference)), large = 1.0 / (1.0 + e), small = e / (1.0 + e);
+        by_element[static_cast<size_t>(i)] = difference > 0 ? large : small;
+        by_sum[static_cast<size_t>(i)] = difference > 0 ? small : large;
+        sum = log_of_sum(sum, now);
+    }
+    double passed = 0.0;
+    for (int64_t i = n - 1; i >= 0; i--) {
+        const double all = static_cast<double>(g[i * step]) + passed;
+        dx[i * step] = static_cast<T>(all * by_element[static_cast<size_t>(i)]);
+        passed = all * by_sum[static_cast<size_t>(i)];
+    }
+}
+
+template <class T> nb::object log_sums(const Array &x, int64_t axis) {
+    const Lines lines(x, axis);
+    NewArray<T> y(x);
+    nb::object made = y.object;
+    WithoutGil free(x.size() * EXPONENTIAL);
+    lines.each(EXPONENTIAL, [&](int64_t at) {
+        log_sums_of_line(x.data<T>() + at, lines.n, lines.inner, y.data + at);
+    });
+    return made;
+}
+
+template <class T> nb::object log_sums_backward(const Array &g, const Array &x, int64_t axis) {
+    const Lines lines(x, axis);
+    NewArray<T> dx(x);
+    nb::object made = dx.object;
+    WithoutGil free(x.size() * EXPONENTIAL);
+    lines.each(2 * EXPONENTIAL, [&](int64_t at) {
+        log_sums_backward_of_line(g.data<T>() + at, x.data<T>() + at, lines.n, lines.inner, dx.data + at);
+    });
+    return made;
+}
+
+nb::object running_log_sum(Array x, int64_t axis) {
+    if (axis < 0 || axis >= x.ndim()) return nb::none();
+    if (x.is<float>()) return log_sums<float>(x, axis);
+    return x.is<double>() ? log_sums<double>(x, axis) : nb::none();
+}
+
+nb::object running_log_sum_backward(Array g, Array x, int64_t axis) {
+    if (axis < 0 || axis >= x.ndim() || !g.same_shape(x)) return nb::none();
+    if (g.is<float>() && x.is<float>()) return log_sums_backward<float>(g, x, axis);
+    return g.is<double>() && x.is<double>() ? log_sums_backward<double>(g, x, axis) : nb::none();
+}
+
 } // namespace
 
-void bind_scan(nb::module_ &m) { m.def("running_sum", &running_sum); }
+void bind_scan(nb::module_ &m) {
+    m.def("running_sum", &running_sum);
+    m.def("running_product", &running_product);
+    m.def("running_extreme", &running_extreme);
+    m.def("running_log_sum", &running_log_sum);
+    m.def("running_log_sum_backward", &running_log_sum_backward);
+}
 
 } // namespace resilin

@@ -1,0 +1,138 @@
+"""Functions of several steps in one pass of native code, where nothing has to know the steps.
+
+Each has the signature of the function that it is the short way of, and `out`, an array to write into. It answers None
+where that function has to go step by step: where a graph or vmap follows it, and for all but contiguous float32 of one
+shape on the CPU. A step's rounding is the one it has by itself, so that the bits are those of the steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from resilin.core import dtype as dtypes
+from resilin.core.autograd.grad_mode import mode
+from resilin.core.batching.active import ACTIVE
+from resilin.core.device import CPU
+from resilin.core.kernels.loader import kernel
+from resilin.core.ops.calling import tracked
+from resilin.core.tensor import Tensor, wrap
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_FLOAT32 = dtypes.finfo(dtypes.float32)
+
+
+def preferring(short: Callable[..., Tensor | None]) -> Callable[[_F], _F]:
+    """Decorate the function that `short` is the short way of."""
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            found = short(*args, **kwargs)
+            return function(*args, **kwargs) if found is None else found
+
+        return run  # type: ignore[return-value]
+
+    return decorate
+
+
+def _kernel(name: str) -> Callable[..., Tensor | None]:
+    native = kernel("fused_" + name)
+
+    def run(out: Any, tensors: tuple[Any, ...], *numbers: float) -> Tensor | None:
+        if ACTIVE or (mode.grad and tracked(tensors)):
+            return None
+        for tensor in tensors:
+            if not isinstance(tensor, Tensor) or tensor._dev is not CPU:
+                return None
+        array = native(out, *[tensor._array for tensor in tensors], *numbers)
+        return None if array is None else wrap(array, CPU)
+
+    return run
+
+
+_add_scaled, _addcmul, _addcdiv, _lerp = map(_kernel, ("add_scaled", "addcmul", "addcdiv", "lerp"))
+_lerp_from_start, _lerp_from_end = _kernel("lerp_from_start"), _kernel("lerp_from_end")
+_nan_to_num, _copysign, _heaviside = map(_kernel, ("nan_to_num", "copysign", "heaviside"))
+_negative, _absolute, _rectify = map(_kernel, ("negative", "absolute", "rectify"))
+
+
+def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor | None:
+    """input + alpha * other."""
+    return _add_scaled(out, (input, other), alpha) if type(alpha) in (float, int) else None
+
+
+def sub(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor | None:
+    """input - alpha * other."""
+    return _add_scaled(out, (input, other), -alpha) if type(alpha) in (float, int) else None
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Any = None) -> Tensor | None:
+    """input + value * tensor1 * tensor2."""
+    return _addcmul(out, (input, tensor1, tensor2), value)
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1, out: Any = None) -> Tensor | None:
+    """input + value * tensor1 / tensor2."""
+    return _addcdiv(out, (input, tensor1, tensor2), value)
+
+
+def lerp(input: Tensor, end: Tensor, weight: Any, *, out: Any = None) -> Tensor | None:
+    """input + weight * (end - input), from whichever end is nearer."""
+    if isinstance(weight, Tensor):
+        return _lerp(out, (input, end, weight))
+    if type(weight) not in (float, int):
+        return None
+    if abs(weight) < 0.5:
+        return _lerp_from_start(out, (input, end), weight)
+    return _lerp_from_end(out, (input, end), 1 - weight)
+
+
+def nan_to_num(
+    input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None, *, out: Any = None
+) -> Tensor | None:
+    """NaN and infinities replaced."""
+    high, low = (_FLOAT32.max if posinf is None else posinf), (_FLOAT32.min if neginf is None else neginf)
+    return _nan_to_num(out, (input,), nan, high, low)
+
+
+def copysign(input: Tensor, other: Any, *, out: Any = None) -> Tensor | None:
+    """The size of `input` with the sign of `other`."""
+    return _copysign(out, (input, other))
+
+
+def heaviside(input: Tensor, values: Tensor, *, out: Any = None) -> Tensor | None:
+    """0 where input < 0 or NaN, 1 where input > 0, `values` where it is 0."""
+    return _heaviside(out, (input, values))
+
+
+def neg(input: Tensor, *, out: Any = None) -> Tensor | None:
+    """-input."""
+    return _negative(out, (input,))
+
+
+def abs_(input: Tensor, *, out: Any = None) -> Tensor | None:
+    """|input|."""
+    return _absolute(out, (input,))
+
+
+def relu(input: Tensor, *, out: Any = None) -> Tensor | None:
+    """max(input, 0)."""
+    return _rectify(out, (input,))
+
+
+IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
+    "add": add,
+    "sub": sub,
+    "addcmul": addcmul,
+    "addcdiv": addcdiv,
+    "lerp": lerp,
+    "nan_to_num": nan_to_num,
+    "copysign": copysign,
+    "heaviside": heaviside,
+    "neg": neg,
+    "abs": abs_,
+    "relu": relu,
+}
+"""By the names of methods, those with a form in place."""
