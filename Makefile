@@ -17,7 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo   train on real data, kill a worker, compare the weights with an undisturbed run"
-	@echo "make test   run the tests (about nine minutes on two cores)"
+	@echo "make test   run the tests (about seven minutes on two cores)"
 	@echo "make test-deep  run what is long by nature at full size (DEEP=3/32: one part; DEEP=commit: whose turn it is)"
 	@echo "make check  lint, types, floors, CUDA kernels compile"
 	@echo "make wheel  build a wheel for other machines in build/wheels, and try it where there is no compiler"
