@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from resilin.errors import UsageError
 
+_T = TypeVar("_T")
 _FREE_PLACES, _PLACES_PER_PART = 1_000_000, 64
 _CONTAINERS = (dict, list, tuple)
 
@@ -82,6 +83,15 @@ def transform(fn: Callable[[Any], Any], value: Any) -> Any:
     """The same structure with fn(leaf) at every leaf."""
     leaves, tree = flatten(value)
     return unflatten([fn(leaf) for leaf in leaves], tree)
+
+
+def of_kind(kind: type[_T], value: Any) -> Iterator[_T]:
+    """All instances of `kind` that `value` is, or that its lists and tuples hold, in order; dicts are not entered."""
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from of_kind(kind, part)
 
 
 def spread(prefix: Any, value: Any, where: str) -> list[Any]:

@@ -187,13 +187,14 @@ class Generation:
     fresh: bool = False
     """Whether some members were not in the one before: they take the state over."""
     failed_step: int = -1
-    """The step at which the last failure of a worker's own doing was; -1: none, or unknown; `poison.ENTERING`."""
+    """The step at which the last failure of a worker's own doing was; -1: none, or unknown;
+    `repeated_failures.ENTERING`."""
     failed_times: int = 0
     """How many generations in a row ended by a failure at that step."""
     failed_on: tuple[str, ...] = ()
     """On which nodes these were: one, or two of several."""
     failed_in: int = 0
-    """Where `failed_step` is `poison.ENTERING`: the generation of the last one that was counted."""
+    """The generation that the last one of these worked in, or was about to enter."""
     retried: int = 0
     """How many worlds of the same members in a row, this one counted, followed one in which ranks waited for one
     another in vain, though all of them answered."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from resilin.core.autograd.function import Function
 from resilin.core.tensor import Tensor
+from resilin.core.trees import of_kind
 
 
 class Context:
@@ -51,7 +52,7 @@ class _Call:
             if self.keyword_only:
                 given["keyword_only_inputs"] = self.keyword_only
             self.op.setup_context(ctx, **given)
-        return tuple(_tensors(self.result))
+        return tuple(of_kind(Tensor, self.result))
 
 
 class _Formula(Function):
@@ -109,14 +110,6 @@ def _gradients(shape: Any, grad: Any) -> Iterator[Any]:
         yield grad
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _tensors(part)
-
-
 def _needs(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_needs(part) for part in value]
@@ -126,7 +119,7 @@ def _needs(value: Any) -> Any:
 def run(op: Any, kernel: Callable[..., Any], bound: inspect.BoundArguments, check: Callable[[Any], Any]) -> Any:
     """Return what the kernel gives, recorded with the operator's formula, or with an error for backward without one."""
     call = _Call(op, kernel, bound, check)
-    tensors = list(_tensors(bound.args))
+    tensors = list(of_kind(Tensor, bound.args))
     shape: list[Any] = []
 
     made = _Formula.apply(_remembering(call, shape), *tensors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from resilin.core.autocast import casting
@@ -13,6 +13,7 @@ from resilin.core.autograd.grad_mode import is_grad_enabled, no_grad
 from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
 from resilin.core.public import dispatch
 from resilin.core.tensor import Tensor
+from resilin.core.trees import of_kind
 from resilin.errors import UsageError
 from resilin.library import formula
 from resilin.library.schema import Schema, parsed
@@ -94,7 +95,7 @@ class Operator:
         if batched and self.vmap is not None:
             return run_batched(f"{self._qualname}'s vmap function", self.vmap, bound.args, bound.kwargs)
         bound.apply_defaults()
-        tensors = list(_tensors((*bound.args, *bound.kwargs.values())))
+        tensors = list(of_kind(Tensor, (*bound.args, *bound.kwargs.values())))
         for kind in autocast.here.enabled:
             casting_kernel = self.kernels.get(AUTOCAST[kind])
             if casting_kernel is not None and any(tensor.device.type == kind for tensor in tensors):
@@ -129,14 +130,14 @@ class Operator:
         if not self._is_custom:
             return result
         memory = {tensor.untyped_storage().data_ptr() for tensor in tensors if has_memory(tensor)}
-        for made in _tensors((result,)):
+        for made in of_kind(Tensor, (result,)):
             if has_memory(made) and made.untyped_storage().data_ptr() in memory:
                 raise RuntimeError(
                     f"{self._qualname}: The output of this custom operator (1) must not also be an input to this "
                     "custom operator and (2) may not alias any inputs to this custom operator: return a clone of it"
                 )
         for name in self._schema.mutated:
-            for tensor in _tensors((arguments[name],)):
+            for tensor in of_kind(Tensor, (arguments[name],)):
                 tensor._bump()  # a kernel may have written by other means than tensors' methods
         return result
 
@@ -144,14 +145,6 @@ class Operator:
 def has_memory(tensor: Tensor) -> bool:
     """Whether elements of `tensor` lie somewhere: there are some, and not on the device "meta"."""
     return bool(tensor.numel()) and not tensor.is_meta
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 def register(qualname: str, schema: str, *, is_custom: bool = False, again: bool = False) -> Operator:

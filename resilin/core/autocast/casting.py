@@ -19,6 +19,7 @@ from resilin.core.autocast.state import Kept, here
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.ops.shape import astype
 from resilin.core.tensor import Parameter, Tensor
+from resilin.core.trees import of_kind
 
 _FLOAT32 = np.dtype(np.float32)
 
@@ -28,7 +29,7 @@ def run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     enabled, call = here.enabled, function.__wrapped__
     if not enabled:
         return call(*args, **kwargs)
-    kind = next((t._dev.type for t in _tensors((*args, *kwargs.values())) if t._dev.type in enabled), None)
+    kind = next((t._dev.type for t in of_kind(Tensor, (*args, *kwargs.values())) if t._dev.type in enabled), None)
     policy = None if kind is None else lists.policy(kind, function.__name__, args, kwargs)
     if kind is None or policy is None:
         return call(*args, **kwargs)
@@ -40,14 +41,6 @@ def run(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return made if after is None else after(here.dtypes[kind].np, made, *args, **kwargs)
     finally:
         here.enabled = enabled
-
-
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _tensors(value)
 
 
 def mapped(cast: Callable[[Tensor], Tensor], value: Any) -> Any:
@@ -98,7 +91,7 @@ def _target(kind: str, policy: str, values: tuple[Any, ...]) -> np.dtype[Any]:
     lower: np.dtype[Any] = here.dtypes[kind].np
     if policy is lists.LOWER:
         return lower
-    found = {tensor._array.dtype for tensor in _tensors(values) if is_eligible(tensor, kind)}
+    found = {tensor._array.dtype for tensor in of_kind(Tensor, values) if is_eligible(tensor, kind)}
     if _FLOAT32 in found:
         return _FLOAT32
     if found - {lower}:

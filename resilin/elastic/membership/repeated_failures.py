@@ -28,7 +28,7 @@ class Tally(NamedTuple):
     nodes: tuple[str, ...] = ()
     """Where its workers failed: one node, or two of those that it were."""
     last: int = 0
-    """Of `ENTERING`: the generation of the last one that was counted."""
+    """The generation of the last one that was counted: that its worker worked in, or that it was about to enter."""
 
 
 class Judgement(NamedTuple):
@@ -47,8 +47,8 @@ def tally(current: Generation, failures: Iterable[Mapping[str, Any]]) -> Tally:
 
     Only a worker's own doing counts (an exception, an exit status, SIGSEGV): a kill may hit any step. What another
     failure has caused does not: it says nothing of the step, nor of the node.
-    Several workers that fail at the same time count once: those after the first did not work in `current`. Their nodes
-    count all the same.
+    Several workers that fail in one generation count once, though `current` is the next one by then. Their nodes count
+    all the same. And one that fails while others are still to join counts, though it never worked in `current`.
     Without such a failure it stays what it was: nodes may come and go between two failures of one step. But where some
     joined `current`, and nobody failed on the way, entering it has not failed in a row.
     """
@@ -59,16 +59,15 @@ def tally(current: Generation, failures: Iterable[Mapping[str, Any]]) -> Tally:
     where: dict[int, set[str]] = {}
     last = known.last
     for body, step in own:
-        number = int(body.get("generation", 0))
-        if number > known.last if step == ENTERING else body.get("worked_in") == current.number:
+        number = int(body.get("generation" if step == ENTERING else "worked_in") or 0)
+        if number > known.last:
             where.setdefault(step, set()).add(str(body["node"]))
-            last = max(last, number) if step == ENTERING else last
+            last = max(last, number)
     if known.step == ENTERING and current.fresh and ENTERING not in where:
-        known = Tally()
+        known = Tally(last=known.last)
     late = {str(body["node"]) for body, step in own if step == known.step}  # with those that were counted, at least
     before = known if not where or known.step in where else Tally(min(where))
     nodes = sorted({*before.nodes, *(late if before is known else ()), *where.get(before.step, ())})
-    last = last if before.step == ENTERING else 0
     return Tally(before.step, before.times + bool(where), tuple(nodes[:_NODES]), last)
 
 

@@ -309,10 +309,12 @@ def test_a_frozen_worker_that_is_the_only_one_left_is_killed_after_its_own_timeo
     assert "(it did not take up generation 2 within 1 s)" in run.err
 
 
-def test_a_step_that_fails_on_whoever_computes_it_ends_the_job_with_that_verdict(launch, steps):
+@pytest.mark.parametrize("spare", [False, True], ids=["started cold", "from a spare, before the survivor works again"])
+def test_a_step_that_fails_on_whoever_computes_it_ends_the_job_with_that_verdict(launch, steps, spare):
     for generation, name in ((1, "die-4"), (2, "die-04"), (3, "die-004")):
         (steps / name).write_text(f"0 raise {generation}")
-    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 20, *command(steps, 50))
+    program = (INPLACE, steps, 50) if spare else command(steps, 50)
+    run = launch("--standalone", "--nproc-per-node", 2, "--max-restarts", 20, *program)
     assert run.wait() == 1
     assert "step 4 has failed 3 times in a row: the fault is of that step" in run.err
 

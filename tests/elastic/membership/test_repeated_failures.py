@@ -11,7 +11,7 @@ from resilin.elastic.records import Generation
 CONFIG = Config(min_nodes=1, max_nodes=3, max_restarts=9)
 BEFORE = Generation(
     number=4, kind="inplace", members=(), nodes=(), master_addr="", master_port=1, restarts_used=2, reason="",
-    failed_step=7, failed_times=2, failed_on=("a",),
+    failed_step=7, failed_times=2, failed_on=("a",), failed_in=3,
 )  # fmt: skip
 
 
@@ -20,22 +20,28 @@ def failure(node="a", step=7, code=1, kind="", worked_in=4):
 
 
 def test_one_more_failure_at_the_same_step_counts_and_its_node_is_kept():
-    assert tally(BEFORE, [failure()]) == Tally(7, 3, ("a",))
-    assert tally(BEFORE, [failure("b")]) == Tally(7, 3, ("a", "b"))
+    assert tally(BEFORE, [failure()]) == Tally(7, 3, ("a",), 4)
+    assert tally(BEFORE, [failure("b")]) == Tally(7, 3, ("a", "b"), 4)
 
 
 def test_workers_that_fail_together_count_once():
-    assert tally(BEFORE, [failure("b"), failure("c"), failure("d")]) == Tally(7, 3, ("a", "b"))
+    assert tally(BEFORE, [failure("b"), failure("c"), failure("d")]) == Tally(7, 3, ("a", "b"), 4)
 
 
 def test_one_that_fails_a_little_later_than_the_others_shows_that_it_is_not_the_node_and_counts_no_more():
-    assert tally(BEFORE, [failure("b", worked_in=3)]) == Tally(7, 2, ("a", "b"))
-    assert tally(BEFORE, [failure("b", step=9, worked_in=3)]) == Tally(7, 2, ("a",))
-    assert tally(BEFORE, [failure("c", step=9), failure("b", worked_in=3)]) == Tally(9, 1, ("c",))
+    assert tally(BEFORE, [failure("b", worked_in=3)]) == Tally(7, 2, ("a", "b"), 3)
+    assert tally(BEFORE, [failure("b", step=9, worked_in=3)]) == Tally(7, 2, ("a",), 3)
+    assert tally(BEFORE, [failure("c", step=9), failure("b", worked_in=3)]) == Tally(9, 1, ("c",), 4)
+
+
+def test_one_that_fails_in_the_world_that_others_are_about_to_enlarge_counts():
+    enlarged = replace(BEFORE, failed_in=2)
+    assert tally(enlarged, [failure("b", worked_in=3)]) == Tally(7, 3, ("a", "b"), 3)
+    assert tally(enlarged, [failure("b", worked_in=2)]) == Tally(7, 2, ("a", "b"), 2), "it was counted"
 
 
 def test_another_step_begins_anew():
-    assert tally(BEFORE, [failure("b", step=9), failure("c", step=8)]) == Tally(8, 1, ("c",))
+    assert tally(BEFORE, [failure("b", step=9), failure("c", step=8)]) == Tally(8, 1, ("c",), 4)
 
 
 @pytest.mark.parametrize(
@@ -44,13 +50,13 @@ def test_another_step_begins_anew():
     ids=["nothing", "killed", "unknown step", "did not work in this generation"],
 )
 def test_what_says_nothing_of_a_step_changes_nothing(told):
-    assert tally(BEFORE, told) == Tally(7, 2, ("a",))
+    assert tally(BEFORE, told) == Tally(7, 2, ("a",), 3)
 
 
 def test_who_failed_because_another_did_speaks_neither_against_its_node_nor_the_step():
-    assert tally(BEFORE, [failure(), failure("b", kind="PeerLost")]) == Tally(7, 3, ("a",))
-    assert tally(BEFORE, [failure("a", code=-9), failure("b", kind="PeerLost")]) == Tally(7, 2, ("a",))
-    assert tally(BEFORE, [failure("b", kind="CollectiveTimeout")]) == Tally(7, 3, ("a", "b"))  # nobody else did
+    assert tally(BEFORE, [failure(), failure("b", kind="PeerLost")]) == Tally(7, 3, ("a",), 4)
+    assert tally(BEFORE, [failure("a", code=-9), failure("b", kind="PeerLost")]) == Tally(7, 2, ("a",), 3)
+    assert tally(BEFORE, [failure("b", kind="CollectiveTimeout")]) == Tally(7, 3, ("a", "b"), 4)  # nobody else did
 
 
 def test_while_one_node_had_them_all_and_others_can_take_over_it_is_suspect():
@@ -99,8 +105,8 @@ def test_those_that_fail_on_the_way_into_one_world_count_once_whenever_they_are_
 
 
 def test_who_joined_and_came_to_work_ends_the_row_and_a_world_without_newcomers_does_not():
-    assert tally(replace(LOST, fresh=True), []) == Tally()
-    assert tally(replace(LOST, fresh=True), [failure(code=-9)]) == Tally()
+    assert tally(replace(LOST, fresh=True), []) == Tally(last=2)
+    assert tally(replace(LOST, fresh=True), [failure(code=-9)]) == Tally(last=2)
     assert tally(LOST, []) == Tally(ENTERING, 2, ("a",), 2)
     assert tally(replace(LOST, fresh=True), [entering()]) == Tally(ENTERING, 3, ("a",), 4)
 

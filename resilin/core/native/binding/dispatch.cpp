@@ -1,6 +1,7 @@
 // The public functions of resilin as callable objects: a call goes straight on to the Python function behind it unless
 // an argument's class has `__tensor_function__` or PyTorch's name of it, or a mode is active; then resilin.core.public.dispatch.take_over gets it.
-// A function that autocast lists goes to resilin.core.autocast.casting.run while autocast is enabled in some thread. Nothing else is decided here. The form in Python (dispatch.py, `_in_python`) does the same.
+// A function that autocast lists goes to resilin.core.autocast.casting.run while autocast is enabled in some thread.
+// Nothing else is decided here. The form in Python (dispatch.py, `_in_python`) does the same.
 #include "kernels.hpp"
 
 #include <structmember.h>
