@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from plans import EVERY, naive_ends, plan, shuffled
 
+from resilin._base.clock import Deadline
 from resilin.errors import UsageError
 from resilin.pipeline.plan.communication import add_communication
 from resilin.pipeline.plan.generate import generate
 from resilin.pipeline.plan.validate import validate
+from resilin.testing.patience import PATIENCE_S
 
 GOOD = ("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1")
 
@@ -129,18 +131,16 @@ def test_the_verdict_is_that_of_trying_all_actions_in_turn(plan):
             validate(plan, in_order=False)
 
 
-def cost_s(plan):
-    """Processor time of a proof: the least of several."""
-    taken = []
-    for _ in range(5):
-        start = time.process_time()
-        validate(plan)
-        taken.append(time.process_time() - start)
-    return min(taken)
-
-
 @pytest.mark.parametrize("name", EVERY)
-def test_a_proof_costs_what_the_plans_actions_cost(name):
-    """Nearly twice for twice the actions; benchmarks/pipeline.py holds 16 ranks and 64 micro-batches to 50 ms."""
-    small, large = (add_communication(generate(name, 16, count)) for count in (32, 64))
-    assert cost_s(large) <= 3 * cost_s(small)
+def test_sixteen_ranks_and_64_microbatches_take_at_most_50_ms(name):
+    plan = add_communication(generate(name, 16, 64))
+    late = Deadline(PATIENCE_S)
+    while cost_s(plan) > 0.05:  # others share the cores: at a quiet moment
+        assert not late.passed()
+
+
+def cost_s(plan):
+    """Processor time of a proof."""
+    start = time.process_time()
+    validate(plan)
+    return time.process_time() - start
