@@ -177,6 +177,28 @@ def test_a_leave_or_an_entry_that_is_told_late_does_not_touch_the_one_that_came_
     rpc.shutdown(timeout=20)
 
 
+@on_workers(2, setup=False)
+def test_a_worker_that_leaves_while_something_is_sent_to_it_is_named_as_lost(me: Me) -> None:
+    for turn in range(2):
+        if turn == me.rank:
+            me.init(world_size=None)
+        me.meet(f"in {turn}")
+    if me.rank == 0:
+        assert rpc.rpc_sync("worker1", identity, args=(3,)) == 3
+        peers = rpc._get_current_rpc_agent().peers
+
+        class LeavesFirst:
+            def send(self, peer, *args):
+                peers.left(peers._members[1])
+                return found.send(peer, *args)
+
+        found, peers._routes[1] = peers._routes[1], LeavesFirst()
+        with pytest.raises(PeerLost, match=r"worker 'worker1' \(id 1, .*\) has left"):
+            rpc.rpc_sync("worker1", identity, args=(3,), timeout=20)
+    me.meet("done")
+    rpc.shutdown(graceful=False)
+
+
 @on_workers(3, setup=False)
 def test_a_reference_from_one_that_has_not_heard_of_the_owners_replacement_refers_to_nothing(me: Me) -> None:
     for turn in range(3):
@@ -191,13 +213,13 @@ def test_a_reference_from_one_that_has_not_heard_of_the_owners_replacement_refer
     if me.rank == 0:
         made_by_rank_2, fork, owner, sender, owners_turn = (2, 0), (2, 7), 1, 2, 0
         state = rrefs.arrived((*made_by_rank_2, *fork, owner, sender, owners_turn))
-        with pytest.raises(OwnerLost, match="another process has taken the place of its owner"):
+        with pytest.raises(OwnerLost, match=r"lost with its owner: worker 'worker1' \(id 1, .*\) (has left|is lost)"):
             raise state.error
         assert state.confirmed
-        with pytest.raises(PeerLost, match="another process has taken the place of its owner"):
+        with pytest.raises(PeerLost, match="another process is worker 1 now"):
             rpc.rpc_sync("worker1", value_of, args=((1, 5),), timeout=20)
     if me.rank == 1:
-        with pytest.raises(PeerLost, match="another process has taken the place of its owner"):
+        with pytest.raises(PeerLost, match="gone with its last holder: another process is worker 1 now"):
             rrefs.arrived((2, 0, 2, 8, 1, 2, 0)).value.wait()
     me.meet("asked")
     assert debug_info()["num_owner_rrefs"] == "0"

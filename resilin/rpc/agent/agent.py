@@ -75,10 +75,10 @@ class Agent:
         self._numbers = count((me.turn << TURN_BITS) + 1)
         self._closed = False
         self.pending = Table(self._wake)
-        self.rrefs = RRefContext(
-            self.me, self._info, lambda id: self.peers.turn_of(id), self._tell, self._wake, me.turn << TURN_BITS
-        )
         self.peers = KnownPeers(me, queues, membership, self._lost)
+        self.rrefs = RRefContext(
+            self.me, self._info, self.peers.turn_of, self.peers.before, self._tell, self._wake, me.turn << TURN_BITS
+        )
         self._channels = {channel.name: channel for channel in channels}
         self.serializer = Serializer(channels, self.rrefs, me.allows_closures)
         self.server = Server(self.peers, self.serializer, self.rrefs, self.stats)

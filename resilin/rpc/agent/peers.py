@@ -88,6 +88,8 @@ class KnownPeers:
                 if old is not None and member.turn < old.turn:
                     continue  # it is told late: another one has taken its place
                 if old is not None and old.incarnation != member.incarnation and member.id != self.me.id:
+                    if member.id not in self.gone:
+                        self.replaced(old)
                     self._routes.pop(member.id, None)
                     self.gone.pop(member.id, None)
                 self._members[member.id] = member
@@ -98,6 +100,15 @@ class KnownPeers:
                 here = member.host == self.member.host
                 self.calls[member.id] = Peer(member.id, member.name, *common, here, ours)
                 self.replies[member.id] = Peer(member.id, member.name, *common, here, there)
+
+    def replaced(self, old: WorkerRecord) -> None:
+        """Note that another process has come in the place of one of whose end nothing was heard here."""
+        self.losses[old.id] = PeerLost(f"{old.described()} is lost: another process has taken its place", [old.id])
+
+    def before(self, id: int) -> str:
+        """Return who was worker `id` before the one that is known, and how it ended, as far as this worker knows."""
+        known = self.losses.get(id)
+        return f"another process is worker {id} now" if known is None else str(known)
 
     def left(self, member: WorkerRecord) -> None:
         """Forget a worker that has left: its calls and values are as those of a lost one.
@@ -175,6 +186,11 @@ class KnownPeers:
             route.send(peer, parts, queue, deadline)
         except PeerLost as error:  # the transport tells of it by itself, behind what has come from there
             raise self._named(peer, error) from None
+        except UsageError:
+            known = self.losses.get(peer)
+            if known is None or self._routes.get(peer) is route:
+                raise
+            raise _copied(known) from None  # it has left meanwhile
 
     def is_connected(self, peer: int) -> bool:
         """Return whether something has been sent to a worker, which is not known to be gone."""

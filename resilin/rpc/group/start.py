@@ -100,6 +100,9 @@ def start(store: Store, name: str, rank: int, world_size: int | None, options: T
     agent.peers.use(made)
     current.agent = agent
     try:
+        before = membership.record(member.id) if member.turn else None
+        if before is not None:
+            agent.peers.replaced(before)
         members = membership.join(member)
         try:
             device_maps.check(members, membership.is_static)

@@ -25,7 +25,6 @@ from resilin.rpc.serialization.messages import CHILD_ACCEPT, FORK_REQUEST, RREF,
 from resilin.rpc.worker_info import WorkerInfo
 
 _MOST_GONE = 1 << 14  # forks that were let go: what comes late of one of them is not taken up
-_REPLACED = "another process has taken the place of its owner"
 
 Wire = tuple[int, int, int, int, int, int, int]
 """A fork in a message: the ids of the value and the fork, its owner and sender, and the turn of the owner."""
@@ -62,16 +61,17 @@ class RRefContext:
         me: WorkerInfo,
         worker: Callable[[int], WorkerInfo],
         turn: Callable[[int], int],
+        before: Callable[[int], str],
         tell: Tell,
         wake: Callable[[], None],
         first: int,
     ) -> None:
-        """turn: how many processes have been a worker before the one that is known. first: the first id's number."""
-        self.me, self._worker, self._turn, self._tell, self._wake = me, worker, turn, tell, wake
+        """turn: how many processes have been a worker before the one that is known. before: who was the last of them,
+        and how it ended. first: the first id's number."""
+        self.me, self._worker, self._turn, self._before, self._tell, self._wake = me, worker, turn, before, tell, wake
         self._lock = threading.RLock()
-        self._next = first  # guarded by _lock
-        before = (first >> TURN_BITS) - 1, _REPLACED
-        self._ended = {me.id: before}  # guarded by _lock: workers that were lost: their turn, and why
+        self._next, self._own_turn = first, first >> TURN_BITS  # _next: guarded by _lock
+        self._ended: dict[int, tuple[int, str]] = {}  # guarded by _lock: workers that were lost: their turn, and why
         self._lost_values: dict[GloballyUniqueId, str] = {}  # guarded by _lock: which went with their holders, and why
         self._owners: dict[GloballyUniqueId, OwnedValue] = {}  # guarded by _lock
         self._forks: dict[GloballyUniqueId, dict[GloballyUniqueId, int]] = {}  # guarded by _lock: fork -> who has it
@@ -99,6 +99,8 @@ class RRefContext:
             if found is None:
                 found = OwnedValue(id, self.me)
                 turn, why = self._ended.get(id.created_on, (-1, ""))
+                if id.created_on == self.me.id:
+                    turn, why = self._own_turn - 1, self._before(self.me.id)
                 why = self._lost_values.get(id, why if id.local_id >> TURN_BITS <= turn else "")
                 if why:
                     found.settle(None, _gone_with(id, why))
@@ -210,7 +212,7 @@ class RRefContext:
         if owner == self.me.id:
             state = OwnedValue(id, self.me) if replaced else self.owner(id)
             if replaced:
-                state.settle(None, _gone_with(id, _REPLACED))
+                state.settle(None, _gone_with(id, self._before(owner)))
             if parent == owner:
                 self.drop_fork(id, fork)
             else:
@@ -220,7 +222,7 @@ class RRefContext:
         with self._lock:
             self._users[fork] = user
         if replaced:
-            self._answered(user, parent, PeerLost(_REPLACED, [owner]))
+            self._answered(user, parent, PeerLost(f"the value is lost with its owner: {self._before(owner)}", [owner]))
         elif parent == owner:
             self._confirm(user)
         else:
