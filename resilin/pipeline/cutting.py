@@ -53,11 +53,13 @@ class PipeInfo:
         num_stages: how many there are.
         tied: by stage, its parameters that others have, too, with the name that all use.
         skip_keys: what all stages call skip tensors.
+        has_loss_and_backward: whether stages compute the loss themselves: never, the schedule's `loss_fn` does.
     """
 
     num_stages: int
     tied: tuple[Mapping[str, str], ...] = ()
     skip_keys: Mapping[SkipName, str] = field(default_factory=dict)
+    has_loss_and_backward: bool = False
 
 
 class StageModule(Module):

@@ -47,6 +47,8 @@ class PipelineSchedule:
         first = self._stages[0]
         self._n_microbatches = n_microbatches
         self._loss_fn = loss_fn
+        for stage in self._stages:
+            stage.has_backward = loss_fn is not None
         self._args_chunk_spec, self._kwargs_chunk_spec = args_chunk_spec, kwargs_chunk_spec
         self._output_merge_spec = output_merge_spec
         self.scale_grads = scale_grads

@@ -9,13 +9,15 @@ from typing import Any, Literal
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
 from resilin.pipeline.plan import csv
-from resilin.pipeline.plan.action import Action
+from resilin.pipeline.plan.action import Action, ComputationType
 from resilin.pipeline.plan.communication import add_communication
 from resilin.pipeline.plan.gradient_order import in_order
 from resilin.pipeline.plan.plan import from_actions
 from resilin.pipeline.plan.validate import validate
 from resilin.pipeline.schedule_base import PipelineSchedule
 from resilin.pipeline.stage import PipelineStage
+
+_Action, _ComputationType = Action, ComputationType  # by these names programs that write plans import them
 
 
 class PipelineScheduleSingle(PipelineSchedule):

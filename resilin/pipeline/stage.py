@@ -99,6 +99,8 @@ class PipelineStage:
             raise UsageError(
                 f"Pipeline group size {self.group_size} cannot be larger than number of stages {num_stages}"
             )
+        self.has_backward = False
+        """Whether its schedule has a `loss_fn`, so that gradients are computed; a schedule sets it."""
         self.dw_builder, self.checkpoint = dw_builder, checkpoint
         self.input_args, self.output_args = _examples(input_args, "input_args"), _examples(output_args, "output_args")
         self.output_grads = _examples(output_grads, "output_grads")

@@ -200,3 +200,17 @@ def test_what_was_cut_is_a_module_with_the_parameters_of_all_stages():
     x = resilin.randn(3, 4)
     assert resilin.equal(pipe(x), net(x))
     assert repr(pipe) == "<Pipe of 2 stages: 0+1, 2>"
+
+
+def test_a_stage_and_what_was_cut_say_what_pytorchs_say():
+    from resilin.distributed.pipelining.schedules import _Action, _ComputationType
+
+    net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    pipe = pipeline.pipeline(net, (), split_spec={"1": pipeline.SplitPoint.BEGINNING})
+    assert not pipe.info().has_loss_and_backward
+    stage = PipelineStage(net, 0, 1, "cpu")
+    Schedule1F1B(stage, 2)
+    assert not stage.has_backward
+    plan = Schedule1F1B(stage, 2, loss_fn=F.mse_loss)
+    assert stage.has_backward
+    assert plan.pipeline_order[0][0] == _Action(0, _ComputationType.FORWARD, 0) == _Action.from_str("0F0")
