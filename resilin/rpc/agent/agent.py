@@ -145,6 +145,15 @@ class Agent:
         """Tell a worker something until it answers, or is gone; see `ControlMessages.tell`. Waits for nobody."""
         return self._control.tell(peer, kind, data, then, heard)
 
+    @property
+    def num_threads(self) -> int:
+        """Return how many threads may run calls at once."""
+        return self._threads
+
+    def blocking_calls(self) -> list[tuple[int, int, bytes, float, int]]:
+        """Return the calls that threads of this worker wait for; see `BlockingCalls.under_way`."""
+        return self._blocking.under_way()
+
     def post(self, channel: str, peer: int, note: bytes) -> None:
         """Send a note to the same channel of a peer. Never raises."""
         self._control.post(channel, peer, note)

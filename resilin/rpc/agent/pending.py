@@ -163,6 +163,10 @@ class Table:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def calls(self) -> list[tuple[int, PendingCall]]:
+        """Return the calls that wait for their replies, by number."""
+        return [(number, entry) for number, entry in list(self._entries.items()) if isinstance(entry, PendingCall)]
+
     def add(self, number: int, entry: Awaited) -> None:
         """Wait for the answer to `number`."""
         self._entries[number] = entry
