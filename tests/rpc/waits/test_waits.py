@@ -1,6 +1,7 @@
 """What workers say that they wait for and run, and what `resilin rpc` makes of it."""
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import other_user
 import pytest
 from rpc_functions import sleeps
 from rpc_workers import Me, on_workers, spawned, until
@@ -291,6 +293,30 @@ def test_nonsense_is_answered_with_an_error(me: Me) -> None:
         with pytest.raises((OSError, framing.FrameError)):
             framing.recv_frame(found._socket, Deadline(5.0))
         found.close()
+
+
+STRANGER = """
+import socket
+(name,) = sys.argv[1:]
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.settimeout(30)
+    sock.connect(b"\\0" + name.encode())
+    with contextlib.suppress(OSError):
+        sock.sendall(b'\\0\\0\\0\\x0d{{"op": "who"}}')
+        print("heard", sock.recv(1))
+print("hung up")
+"""
+
+
+@other_user.needs_root
+@on_workers(1, setup=False)
+def test_another_user_is_not_answered(me: Me) -> None:
+    with in_job(me) as job:
+        name = next(name for name, of, _ in desks._names() if of == hashlib.sha256(job.encode()).hexdigest()[:16])
+        said = other_user.OtherUser().run(STRANGER.replace("{{", "{").replace("}}", "}"), name)
+        assert said[-1] == "hung up"
+        assert said[0] in ("heard b''", "hung up")
+        assert asked(job)[0] == 0
 
 
 @on_workers(1, setup=False)
