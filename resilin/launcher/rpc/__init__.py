@@ -8,7 +8,7 @@ from typing import Any
 from resilin.errors import RendezvousError, UsageError
 from resilin.launcher import output
 from resilin.launcher.rpc import circles, desks
-from resilin.launcher.rpc.desks import Desk
+from resilin.launcher.rpc.desks import RpcWorker
 
 _LIMIT_S = 2.0
 _AFTER_S = 5.0
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Print what waits; RendezvousError (exit code 4) when no worker of the job runs here."""
     found = desks.of_job(args.job)
     silent = [each for each in found if isinstance(each, desks.Silent)]
-    answering = [each for each in found if isinstance(each, Desk)]
+    answering = [each for each in found if isinstance(each, RpcWorker)]
     try:
         jobs = sorted({each.job for each in answering})
         if len(jobs) > 1:
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if unheard or any(group["circle"] or group["unheard"] for group in groups) else 0
 
 
-def _of_group(name: str, answering: list[Desk], args: argparse.Namespace) -> dict[str, Any]:
+def _of_group(name: str, answering: list[RpcWorker], args: argparse.Namespace) -> dict[str, Any]:
     """What one group of workers waits for, asked at the first of its workers here that answers."""
     errors = []
     for desk in answering:

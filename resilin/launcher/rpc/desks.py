@@ -36,7 +36,7 @@ class Silent:
     text: str
 
 
-class Desk:
+class RpcWorker:
     """A connection to one worker. OSError, Unanswered: it is gone, or does not answer."""
 
     def __init__(self, name: str, pid: int) -> None:
@@ -75,15 +75,15 @@ class Desk:
         self._socket.close()
 
 
-def of_job(job: str | None) -> list[Desk | Silent]:
+def of_job(job: str | None) -> list[RpcWorker | Silent]:
     """Return this user's workers on this machine of `job`, of any job without it; who takes them closes them."""
     digest = None if job is None else hashlib.sha256(job.encode()).hexdigest()[:16]
-    found: list[Desk | Silent] = []
+    found: list[RpcWorker | Silent] = []
     for name, of, pid in _names():
         if digest is not None and of != digest:
             continue
         try:
-            found.append(Desk(name, pid))
+            found.append(RpcWorker(name, pid))
         except Unanswered as error:
             found.append(Silent(pid, str(error)))
         except TimeoutError:  # its queue of connections is full

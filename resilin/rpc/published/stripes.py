@@ -23,7 +23,7 @@ Piece = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Hole:
+class StripedHole:
     """The place of a tensor that comes in stripes."""
 
     number: int
@@ -40,14 +40,14 @@ class Striped:
         self._bytes: list[Any] = []
         self._leaves = [self._hole(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
-    def _hole(self, tensor: Tensor) -> Hole:
+    def _hole(self, tensor: Tensor) -> StripedHole:
         self._bytes.append(bytes_of(tensor))
         shape = tuple(int(length) for length in tensor._array.shape)
-        return Hole(len(self._bytes) - 1, shape, dtypes.from_numpy(tensor._array.dtype).name)
+        return StripedHole(len(self._bytes) - 1, shape, dtypes.from_numpy(tensor._array.dtype).name)
 
     @property
     def outline(self) -> Any:
-        """Return the state with a Hole in the place of each tensor."""
+        """Return the state with a StripedHole in the place of each tensor."""
         return trees.unflatten(self._leaves, self._tree)
 
     def stripe(self, pieces: list[Piece]) -> Tensor:
@@ -76,7 +76,7 @@ def _cut(sizes: list[int]) -> list[list[Piece]]:
 def assembled(outline: Any, there: RRef[Striped], timeout_s: float) -> Any:
     """Return the state of `outline`, having asked for all its stripes. Raises what calls raise."""
     leaves, tree = trees.flatten(outline)
-    arrays = [np.empty(leaf.shape, dtypes.by_name(leaf.dtype).np) for leaf in leaves if isinstance(leaf, Hole)]
+    arrays = [np.empty(leaf.shape, dtypes.by_name(leaf.dtype).np) for leaf in leaves if isinstance(leaf, StripedHole)]
     rows = [array.reshape(-1).view(np.uint8) for array in arrays]
     under_way: deque[tuple[list[Piece], Future[Tensor]]] = deque()
     left = deque(_cut([row.size for row in rows]))
@@ -89,5 +89,5 @@ def assembled(outline: Any, there: RRef[Striped], timeout_s: float) -> Any:
         for number, begin, end in pieces:
             rows[number][begin:end] = found[at : at + end - begin]
             at += end - begin
-    made = [creation.from_numpy(arrays[leaf.number]) if isinstance(leaf, Hole) else leaf for leaf in leaves]
+    made = [creation.from_numpy(arrays[leaf.number]) if isinstance(leaf, StripedHole) else leaf for leaf in leaves]
     return trees.unflatten(made, tree)

@@ -279,7 +279,7 @@ def test_dead_workers_are_named(tmp_path: Path) -> None:
 def test_nonsense_is_answered_with_an_error(me: Me) -> None:
     with in_job(me) as job:
         (found,) = desks.of_job(job)
-        assert isinstance(found, desks.Desk)
+        assert isinstance(found, desks.RpcWorker)
         with pytest.raises(desks.Unanswered, match="could not sing: ValueError: unknown op 'sing'"):
             found._ask(5.0, op="sing")
         with pytest.raises(desks.Unanswered, match="could not waits: KeyError"):
