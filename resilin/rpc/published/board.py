@@ -93,6 +93,8 @@ class Board:
 
     def close(self) -> None:
         """Let go of all versions, and wake who waits. Idempotent."""
+        if self in _boards:  # it would keep the agent, and with it the memory of its queues
+            _boards.remove(self)
         with self._lock:
             publications, shelves = list(self._publications.values()), list(self._shelves.values())
             self._publications.clear()

@@ -17,6 +17,8 @@ import resilin.distributed.rpc as rpc
 from resilin._base.clock import SYSTEM
 from resilin.errors import PeerLost, RpcError, RpcTimeout, UsageError
 from resilin.rpc.published import board
+from resilin.rpc.published.publication import Publication
+from resilin.rpc.published.stripes import Striped
 from resilin.testing import rpc_faults
 
 LARGE = 40_000  # numbers, so that tensors are lent
@@ -269,6 +271,45 @@ def test_the_last_version_of_a_dead_publisher_stays_until_another_takes_its_plac
         assert ended(0) == -signal.SIGKILL
         assert ended(1) == 0
         assert other(0) == 0
+
+
+def _dies_handing_over(me: Me) -> None:
+    """The publisher dies while a reader takes over version 2: when it is asked, or between two stripes."""
+    phase = (Path(me.folder) / "phase").read_text()
+    me.init(channels=["inline"])
+    weights = {"one": torch.ones(6 << 20), "two": torch.ones(3)}
+    if me.rank == 0:
+        rpc.publish(weights, to=[1]).wait()
+        asked = {"asked": (Publication, "taken"), "stripes": (Striped, "stripe")}[phase]
+        before = getattr(*asked)
+        calls = []
+
+        def dying(self: Any, *args: Any) -> Any:
+            calls.append(args)
+            if len(calls) == (1 if phase == "asked" else 2):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return before(self, *args)
+
+        setattr(*asked, dying)
+        rpc.publish({name: part + 1 for name, part in weights.items()}, to=[1])
+        until((Path(me.folder) / "never").exists)
+    subscription = rpc.subscribe(src="worker0")
+    assert subscription.wait()[0] == 1
+    with pytest.raises(PeerLost, match="worker0"):
+        subscription.wait(2, timeout=30)
+    version, found = subscription.latest()
+    assert version == 1
+    assert all(float(part.min()) == float(part.max()) == 1 for part in found.values())
+    rpc.shutdown(graceful=False)
+
+
+@pytest.mark.multiproc
+@pytest.mark.parametrize("phase", ["asked", "stripes"])
+def test_a_version_whose_publisher_dies_on_the_way_is_never_shown(phase: str, tmp_path: Path) -> None:
+    (tmp_path / "phase").write_text(phase)
+    with spawned(_dies_handing_over, 2, tmp_path) as ended:
+        assert ended(0) == -signal.SIGKILL
+        assert ended(1) == 0
 
 
 def _reader_dies(me: Me) -> None:
