@@ -15,6 +15,7 @@ ROUNDS = 3
 KILLS = 10
 SECRET = {"RESILIN_SECRET": "the secret of a benchmark"}
 MANY = 64
+READERS = 4
 
 METHOD = """Two processes, a worker each; the caller's samples of {rounds} rounds, each round a new pair of processes
 per side, the sides in turn; PyTorch uses TensorPipe. An echo is `rpc_sync` of a function that returns its argument, a
@@ -24,7 +25,9 @@ made of the job's secret; PyTorch encrypts nothing. Snapshots: of memory that ca
 length comes back; two memcpy: the same bytes copied twice, in the caller alone. 3000 outstanding calls are of a
 function of two ints, made by one thread with `rpc_async`; "dropped": nobody looks at their futures, and one `rpc_sync`
 ends the measurement; a row is the time for each call. A dead callee: from the signal that kills it to the error of each
-of three pending calls, {kills} callees. The share of a core that an idle worker uses is over 2 s."""
+of three pending calls, {kills} callees. The share of a core that an idle worker uses is over 2 s. Published: from
+`rpc.publish` of 50 tensors to the moment at which the last reader has looked into each; memory that is new, or was
+published before and all of it written since; how long that call takes, and a step that writes everything after it."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ class Question:
     like: str = ""
     p95: bool = False
     rounds: int = ROUNDS
+    ranks: int = 2
 
 
 SMALL, LARGE = "4,4096", f"{MIB},{16 * MIB},{100 * MIB}"
@@ -71,6 +75,13 @@ QUESTIONS = [
     Question("3000 outstanding calls", ("--part", "outstanding")),
     Question("a dead callee", ("--part", "dead"), unit="ms", p95=True, rounds=KILLS),
     Question("share of a core, idle", ("--part", "idle"), unit="s"),
+    Question(
+        f"500 MB published to {READERS} readers",
+        ("--part", "published", "--sizes", str(500_000_000)),
+        unit="ms",
+        peer=False,
+        ranks=1 + READERS,
+    ),
 ]
 
 
@@ -90,7 +101,7 @@ def benchmark(options: Options) -> Report:
                         options,
                         "rpc",
                         [*question.arguments, *seconds],
-                        ranks=2,
+                        ranks=question.ranks,
                         timeout_s=TIMEOUT_S,
                         place=lambda _, secret="--encrypt" in question.arguments: ((), SECRET if secret else {}),
                     )

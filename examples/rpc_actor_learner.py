@@ -2,8 +2,9 @@
 
     elastic-run --standalone --nproc-per-node 3 examples/rpc_actor_learner.py
 
-Rank 0 learns, all others play. The learner hands out its newest weights as an RRef, which an actor reads when it begins
-to play; it never waits for the slowest actor, but learns from whoever has finished first.
+Rank 0 learns, all others play. The learner publishes its weights after each update: an actor that begins to play takes
+the newest version, which it maps where both are on one host. The learner never waits for the slowest actor, but learns
+from whoever has finished first.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ class Actor:
     def __init__(self, seed: int) -> None:
         self.model = made()
         self.dice = np.random.default_rng(seed)
+        self.policy = rpc.subscribe("policy", src="learner")
 
-    def play(self, weights: rpc.RRef[list[torch.Tensor]], games: int) -> Trajectories:
-        with torch.no_grad():
-            for parameter, value in zip(self.model.parameters(), weights.to_here(), strict=True):
-                parameter.copy_(value)
+    def play(self, version: int, games: int) -> Trajectories:
+        """Play with the newest weights, which are those of `version` or newer."""
+        _, weights = self.policy.wait(version)
+        self.model.load_state_dict(weights)
         ball, own = self.dice.integers(0, COLUMNS, (2, games))
         seen, moves = [], []
         for _ in range(ROWS):
@@ -76,10 +78,6 @@ class Learner:
         self.model = made()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=lr)
 
-    def weights(self) -> rpc.RRef[list[torch.Tensor]]:
-        """Return a reference to a copy: an actor may read it while the next step is taken."""
-        return rpc.RRef([parameter.detach().clone() for parameter in self.model.parameters()])
-
     def learn(self, played: Trajectories) -> None:
         advantage = played.rewards - played.rewards.mean()
         chances = torch.log_softmax(self.model(played.seen), 1)
@@ -96,7 +94,8 @@ class Learner:
         caught: list[float] = []
 
         def begin(number: int) -> None:
-            playing[number] = self.actors[number].rpc_async().play(self.weights(), games)
+            version = rpc.publish(self.model.state_dict(), name="policy").version
+            playing[number] = self.actors[number].rpc_async().play(version, games)
             playing[number].add_done_callback(lambda _: finished.put(number))
 
         for number in range(len(self.actors)):

@@ -86,7 +86,17 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "wire",
     ),
     "elastic": ("agent", "worker", "rendezvous", "membership", "spawn", "chaos", "hangs"),
-    "rpc": ("group", "agent", "references", "serialization", "membership", "channels", "transports"),
+    "rpc": (
+        "group",
+        "published",
+        "waits",
+        "agent",
+        "references",
+        "serialization",
+        "membership",
+        "channels",
+        "transports",
+    ),
 }
 
 # Packages that may use less than everything below them.

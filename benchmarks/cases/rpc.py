@@ -1,4 +1,4 @@
-"""Times remote calls between two workers: an echo, one way, many outstanding calls, a dead callee, an idle worker."""
+"""Times remote calls between workers: an echo, one way, many outstanding calls, a dead callee; published weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from benchmarks.library import Library, rank, world_size
 OUTSTANDING = 3000
 MOST_CALLS, FEWEST_CALLS = 2000, 5
 IDLE_S = 2.0
-PARTS = ("echo", "one way", "snapshots", "outstanding", "idle", "dead", "init")
+PUBLISHED, PUBLISHED_PARTS = 10, 50  # versions of each kind, and tensors of each
+PARTS = ("echo", "one way", "snapshots", "outstanding", "idle", "dead", "init", "published")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -221,6 +222,49 @@ def _dead(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
     return {"dead": samples}
 
 
+_subscriptions: list[Any] = []  # at a reader
+
+
+def subscribe(library: str) -> None:
+    """Begin to read what worker 0 publishes."""
+    rpc = importlib.import_module(f"{library}.distributed.rpc")
+    _subscriptions.append(rpc.subscribe("weights", src=name_of(0)))
+
+
+def use(version: int) -> float:
+    """Wait for a version, look into each of its tensors, and return when that was done."""
+    _, state = _subscriptions[0].wait(version)
+    if {float(part[0]) for part in state.values()} != {float(version)}:
+        raise ValueError(f"version {version} is another one")
+    return time.perf_counter()
+
+
+def _published(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    rpc, torch = library.rpc, library.torch
+    readers = [name_of(number) for number in range(1, world_size())]
+    for reader in readers:
+        rpc.rpc_sync(reader, subscribe, (library.name,))
+    length = int(args.sizes) // 4 // PUBLISHED_PARTS
+    samples: dict[str, list[float]] = {"new memory": [], "written since": [], "its call": [], "the next step": []}
+    weights: dict[str, Any] = {}
+    for number in range(1, 2 * PUBLISHED + 1):
+        if number % 2:  # of memory that was never published; the other times all of it is written in between
+            weights = {}
+            weights = {str(part): torch.full((length,), float(number)) for part in range(PUBLISHED_PARTS)}
+        using = [rpc.rpc_async(reader, use, (number,)) for reader in readers]
+        time.sleep(0.2)
+        start = time.perf_counter()
+        rpc.publish(weights)
+        samples["its call"].append(time.perf_counter() - start)
+        last = max(each.wait() for each in using)
+        samples["new memory" if number % 2 else "written since"].append(last - start)
+        start = time.perf_counter()
+        for part in weights.values():
+            part.add_(1.0)
+        samples["the next step"].append(time.perf_counter() - start)
+    return samples
+
+
 MEASURES: dict[str, Callable[[Library, argparse.Namespace], dict[str, list[float]]]] = {
     "echo": lambda library, args: _sized(echo, library, args),
     "one way": lambda library, args: _sized(sink, library, args),
@@ -228,4 +272,5 @@ MEASURES: dict[str, Callable[[Library, argparse.Namespace], dict[str, list[float
     "outstanding": _outstanding,
     "idle": _idle,
     "dead": _dead,
+    "published": _published,
 }

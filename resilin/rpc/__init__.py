@@ -23,6 +23,8 @@ from resilin.rpc.channels.base import Block, Packed, TensorChannel
 from resilin.rpc.debug import _get_debug_info, _rref_context_get_debug_info
 from resilin.rpc.init import _init_rpc_backend, init_rpc, is_available
 from resilin.rpc.options import RpcBackendOptions, TensorPipeRpcBackendOptions
+from resilin.rpc.published.board import Subscription, publish, subscribe
+from resilin.rpc.published.publication import Publication
 from resilin.rpc.worker_info import WorkerInfo
 
 __all__ = [
@@ -32,11 +34,13 @@ __all__ = [
     "OwnerLost",
     "Packed",
     "PeerLost",
+    "Publication",
     "RRef",
     "RemoteError",
     "RpcBackendOptions",
     "RpcError",
     "RpcTimeout",
+    "Subscription",
     "TensorChannel",
     "TensorPipeRpcBackendOptions",
     "WorkerInfo",
@@ -57,9 +61,11 @@ __all__ = [
     "init_rpc",
     "is_available",
     "options",
+    "publish",
     "remote",
     "rpc_async",
     "rpc_sync",
     "shutdown",
     "stats",
+    "subscribe",
 ]

@@ -104,6 +104,8 @@ class Agent:
         self._transports: Sequence[Transport] = ()
         self.when_lost: list[Callable[[int, PeerLost], None]] = []
         """Called with each worker that is lost."""
+        self.when_closed: list[Callable[[], None]] = []
+        """Called when this worker ends."""
 
     def start(self, transports: Sequence[Transport]) -> None:
         """Serve what comes through `transports`, which are this agent's to close."""
@@ -127,6 +129,30 @@ class Agent:
 
     def _tell(self, peer: int, kind: int, data: bytes, then: Callable[[BaseException | None], None]) -> None:
         self._control.tell(peer, kind, data, then)
+
+    def answer(self, kind: int, answer: Callable[[int, bytes], bytes]) -> None:
+        """Have `answer(source, data)` answer messages of `kind`. Before `start`."""
+        self._control.answers[kind] = answer
+
+    def tell(
+        self,
+        peer: int,
+        kind: int,
+        data: bytes,
+        then: Callable[[BaseException | None], None],
+        heard: Callable[[bytes], None] | None = None,
+    ) -> int:
+        """Tell a worker something until it answers, or is gone; see `ControlMessages.tell`. Waits for nobody."""
+        return self._control.tell(peer, kind, data, then, heard)
+
+    @property
+    def num_threads(self) -> int:
+        """Return how many threads may run calls at once."""
+        return self._threads
+
+    def blocking_calls(self) -> list[tuple[int, int, bytes, float, int]]:
+        """Return the calls that threads of this worker wait for; see `BlockingCalls.under_way`."""
+        return self._blocking.under_way()
 
     def post(self, channel: str, peer: int, note: bytes) -> None:
         """Send a note to the same channel of a peer. Never raises."""
@@ -288,6 +314,11 @@ class Agent:
         """Return whether no call is under way, from this worker or to it."""
         return not (len(self.pending) or self.server.active or self._blocking.waiting)
 
+    @property
+    def is_closed(self) -> bool:
+        """Return whether this worker has ended."""
+        return self._closed
+
     def close(self) -> None:
         """End every thread and transport. Pending calls fail. Idempotent."""
         if self._closed:
@@ -302,6 +333,8 @@ class Agent:
             for pool in reversed(self._pools):
                 rest.callback(self._close_pool, pool)
             rest.callback(self._fail_all)
+            for told in self.when_closed:
+                rest.callback(told)
             for transport in reversed(self._transports):
                 rest.callback(transport.close)
 

@@ -17,6 +17,7 @@ from resilin.rpc.serialization.messages import FETCH, HEADER, LOST, REPLIES, exp
 from resilin.rpc.transports.base import REQUESTS, Queues, ReceiveQueue, RpcMessage
 
 _NOBODY = -1
+TO_HERE = b"to_here"
 monotonic = SYSTEM.monotonic
 
 
@@ -25,7 +26,9 @@ class _Caller:
 
     def __init__(self, queue: ReceiveQueue) -> None:
         self.queue = queue
+        self.thread = threading.get_ident()
         self.peer, self.number = _NOBODY, 0
+        self.name, self.begun = b"", 0.0
 
     def __del__(self) -> None:
         self.queue.close()
@@ -47,6 +50,11 @@ class BlockingCalls:
         """Return how many threads wait for a reply."""
         return len(self._callers)
 
+    def under_way(self) -> list[tuple[int, int, bytes, float, int]]:
+        """Return the calls that threads wait for: peer, number, name, when it began, and the thread."""
+        callers = list(self._callers.values())
+        return [(each.peer, each.number, each.name or TO_HERE, each.begun, each.thread) for each in callers]
+
     def call(
         self,
         peer: Peer,
@@ -67,7 +75,7 @@ class BlockingCalls:
                 self._here.caller = caller
         number, queue, begun = next(self._numbers), caller.queue.number, monotonic()
         at = None if limit is None else begun + limit
-        caller.peer, caller.number = peer.id, number
+        caller.peer, caller.number, caller.name, caller.begun = peer.id, number, name, begun
         self._callers[queue] = caller
         failed = True
         try:

@@ -65,6 +65,8 @@ class ControlMessages:
         self._exchange, self._numbers, self._channels, self._take_lost = exchange, numbers, channels, lost
         self._jobs: deque[Callable[[], None]] = deque()
         self._server, self._rrefs = server, rrefs
+        self.answers: dict[int, Callable[[int, bytes], bytes]] = {}
+        """By kind of message: what answers it, given who sent it and what it says. May be asked twice. Set at start."""
 
     def handle(self, message: RpcMessage) -> None:
         """Do what a message asks for, or give it to who waits for it. Never raises."""
@@ -88,6 +90,9 @@ class ControlMessages:
                 self._member(message, queue, number)
             elif kind == JOB and message.source == self._me.id:
                 self._jobs.popleft()()
+            elif kind in self.answers:
+                said = self.answers[kind](message.source, bytes(memoryview(part)[HEADER_BYTES:]))
+                self._acknowledge(message, queue, number, said)
             else:
                 ids = RREF.unpack_from(part, HEADER_BYTES)
                 id, fork = GloballyUniqueId(*ids[:2]), GloballyUniqueId(*ids[2:])
@@ -108,12 +113,22 @@ class ControlMessages:
             return
         request.later(owner.value)
 
-    def _acknowledge(self, message: RpcMessage, queue: int, number: int) -> None:
+    def _acknowledge(self, message: RpcMessage, queue: int, number: int, said: bytes = b"") -> None:
         with contextlib.suppress(PeerLost, TimeoutError):  # it asks again, or is gone
-            self._peers.offer(message.source, [HEADER.pack(REPLY, 0, 0, 0, number, 0.0)], queue)
+            self._peers.offer(message.source, [HEADER.pack(REPLY, 0, 0, 0, number, 0.0) + said], queue)
 
-    def tell(self, peer: int, kind: int, data: bytes, then: Callable[[BaseException | None], None]) -> None:
-        """Send a message of the worker's own, again until it is answered; then call `then`."""
+    def tell(
+        self,
+        peer: int,
+        kind: int,
+        data: bytes,
+        then: Callable[[BaseException | None], None],
+        heard: Callable[[bytes], None] | None = None,
+    ) -> int:
+        """Send a message of this worker, again until it is answered; then call `heard`, with the answer, and `then`.
+
+        Returns its number in the table of what is pending: who takes it out there hears no more.
+        """
         number = next(self._numbers)
         parts = [HEADER.pack(kind, 0, REPLIES, 0, number, 0.0) + data]
 
@@ -125,11 +140,12 @@ class ControlMessages:
                 if self._pending.pop(number) is not None:
                     then(error)
 
-        self._pending.add(number, Tell(peer, lambda: self._later(send), then))
+        self._pending.add(number, Tell(peer, lambda: self._later(send), then, heard))
         if self._peers.is_connected(peer):
             send()
         else:
             self._later(send)
+        return number
 
     def _later(self, job: Callable[[], None]) -> None:
         """Do what may wait for a peer on a reply thread: the watch waits for nobody."""

@@ -145,6 +145,10 @@ class KnownPeers:
         member = self._members.get(id)
         return 0 if member is None else member.turn
 
+    def record_of(self, id: int) -> WorkerRecord | None:
+        """Return what worker `id` has told of itself; None of one that nobody knows here."""
+        return self._members.get(id)
+
     def name_of(self, id: int) -> str:
         """Return the name of worker `id`; empty where it is not known."""
         member = self._members.get(id)

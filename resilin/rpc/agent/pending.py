@@ -11,6 +11,7 @@ from resilin.distributed.work.future import Future
 from resilin.errors import PeerLost, RpcTimeout
 from resilin.rpc.agent.stats import Counts
 from resilin.rpc.agent.thread_pool import step_down
+from resilin.rpc.serialization.messages import HEADER_BYTES
 from resilin.rpc.transports.base import RpcMessage
 
 RETRY_S = 0.25
@@ -115,15 +116,23 @@ class PendingCall:
 class Tell:
     """Something that is told again until the peer answers, or is gone."""
 
-    __slots__ = ("_send", "_then", "_wait_s", "at", "peer")
+    __slots__ = ("_heard", "_send", "_then", "_wait_s", "at", "peer")
 
-    def __init__(self, peer: int, send: Callable[[], None], then: Callable[[BaseException | None], None]) -> None:
-        self.peer, self._send, self._then = peer, send, then
+    def __init__(
+        self,
+        peer: int,
+        send: Callable[[], None],
+        then: Callable[[BaseException | None], None],
+        heard: Callable[[bytes], None] | None = None,
+    ) -> None:
+        self.peer, self._send, self._then, self._heard = peer, send, then, heard
         self._wait_s = RETRY_S
         self.at: float | None = monotonic() + RETRY_S
 
     def arrived(self, kind: int, flags: int, message: RpcMessage) -> None:
         """See Awaited."""
+        if self._heard is not None:
+            self._heard(bytes(memoryview(message.parts[0])[HEADER_BYTES:]))
         self._then(None)
 
     def lost(self, error: PeerLost) -> None:
@@ -153,6 +162,10 @@ class Table:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def calls(self) -> list[tuple[int, PendingCall]]:
+        """Return the calls that wait for their replies, by number."""
+        return [(number, entry) for number, entry in list(self._entries.items()) if isinstance(entry, PendingCall)]
 
     def add(self, number: int, entry: Awaited) -> None:
         """Wait for the answer to `number`."""

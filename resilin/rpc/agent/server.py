@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from itertools import count
+from threading import get_ident
 from typing import Any
 
 from resilin._base import log
@@ -45,7 +46,7 @@ monotonic = SYSTEM.monotonic
 class Request:
     """A call that is being run, and where its reply goes."""
 
-    __slots__ = ("at", "begun", "counted", "name", "number", "own_fork", "owner", "queue", "server", "source")
+    __slots__ = ("at", "begun", "counted", "name", "number", "own_fork", "owner", "queue", "server", "source", "thread")
 
     def __init__(
         self,
@@ -59,10 +60,11 @@ class Request:
     ) -> None:
         self.server, self.source, self.queue, self.number, self.at, self.name = server, source, queue, number, at, name
         self.begun = monotonic()
+        self.thread = 0  # that runs it, or is to say when it is done; 0: none does
         self.owner: OwnedValue | None = None
         self.own_fork: GloballyUniqueId | None = None  # of a value that this worker makes for itself, while it is made
         if counted:
-            server.active[source, number] = None
+            server.active[source, number] = self
 
     def finish(self, value: Any) -> None:
         """Answer with what the function returned."""
@@ -90,6 +92,7 @@ class Request:
 
     def later(self, future: Future[Any]) -> None:
         """Answer when `future` is done."""
+        self.thread = 0
 
         def settle(done: Future[Any]) -> None:
             error = done.exception()
@@ -114,7 +117,7 @@ class Server:
 
     def __init__(self, peers: KnownPeers, serializer: Serializer, rrefs: RRefContext, stats: Stats) -> None:
         self._peers, self._serializer, self._rrefs, self.stats = peers, serializer, rrefs, stats
-        self.active: dict[tuple[int, int], None] = {}
+        self.active: dict[tuple[int, int], Request] = {}
         """Calls that are not answered yet."""
         self._jobs: dict[int, Callable[[], None]] = {}
         self._job_numbers = count()
@@ -187,6 +190,7 @@ class Server:
     def _run(
         self, request: Request, function: Any, asynchronous: bool, args: Any, kwargs: Any, references: Sequence[Any]
     ) -> None:
+        request.thread = get_ident()
         try:
             for state in references:
                 if state.error is not None:

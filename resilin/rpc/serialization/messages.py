@@ -33,6 +33,8 @@ class MessageKind(IntEnum):
     MEMBER = 10  # somebody has joined or left
     LOST = 11  # put by the worker itself into the queues of threads that wait for a peer that is gone
     JOB = 12  # put by the worker itself: something to do on a worker thread
+    PUBLISHED = 13  # there is a newer version of something that is published
+    WAITS = 14  # which calls the worker waits for, and runs?
 
 
 CALL, REMOTE_CALL, FETCH = (
@@ -48,6 +50,7 @@ USER_DELETE, REPLY, ERROR, NOTE = (
     int(MessageKind.NOTE),
 )
 MEMBER, LOST, JOB = int(MessageKind.MEMBER), int(MessageKind.LOST), int(MessageKind.JOB)
+PUBLISHED, WAITS = int(MessageKind.PUBLISHED), int(MessageKind.WAITS)
 
 BLOCKS, RREFS, CLOSURE, ANONYMOUS, SMALL = 1, 2, 4, 8, 16
 """Flags: there are blocks; RRefs are in the pickle, which must be read even by who throws it away; code of functions

@@ -10,7 +10,7 @@ import copyreg
 import io
 import logging
 import pickle
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from resilin.core.tensor import Parameter, Tensor, wrap
 from resilin.errors import RpcError, UsageError
 from resilin.rpc.channels.base import Block, Packed, TensorChannel
 from resilin.rpc.channels.inline import InlineChannel
+from resilin.rpc.channels.lent import LentChannel
 from resilin.rpc.serialization import closures, tensors
 from resilin.rpc.serialization.messages import BLOCKS, CLOSURE, RREFS, SMALL
 from resilin.rpc.serialization.on_the_way import Incoming, Outgoing, Peer, now
@@ -62,6 +63,11 @@ class Serializer:
     def described(self) -> dict[str, str]:
         """Return what the channels `describe`, by name, the preferred first."""
         return {name: channel.describe() for name, channel in self._channels.items()}
+
+    def lends(self, theirs: Mapping[str, str]) -> bool:
+        """Return whether memory of the host goes without a copy to a peer whose channels `describe` themselves so."""
+        ours = self._channels.get(LentChannel.name)
+        return ours is not None and ours.describe() == theirs.get(LentChannel.name) != ""
 
     def dump(self, thing: Any, peer: Peer) -> tuple[int, bytes, list[Buffer], Sequence[Any]]:
         """Return flags, the pickle of `thing`, the parts of its blocks, and what to `take_back` when it is not sent.
