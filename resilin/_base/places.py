@@ -25,6 +25,7 @@ SAME: dict[str, str] = {
     "distributed.elastic": "elastic",
     "distributed.launch": "launcher.entry",
     "distributed.launcher.api": "launcher.api",
+    "distributed.nn": "rpc.nn",
     "distributed.rpc": "rpc",
     "distributed.pipeline.sync": "pipeline.sync",
     "distributed.pipelining": "pipeline",
@@ -206,7 +207,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     (
         "nothing is compiled here: call the model as it is",
         "cuda.jiterator "
-        "jit.frontend jit.generate_bytecode jit.mobile jit.quantized jit.supported_ops jit.unsupported_tensor_ops "
+        "distributed.nn.jit jit.frontend jit.generate_bytecode jit.mobile jit.quantized jit.supported_ops jit.unsupported_tensor_ops "
         "nativert utils.jit",
     ),
     (
@@ -220,7 +221,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
         "autograd.profiler autograd.profiler_legacy autograd.profiler_util cuda.nvtx cuda.profiler monitor "
         "profiler utils.benchmark utils.flop_counter utils.module_tracker utils.throughput_benchmark",
     ),
-    ("resilin has no distributed autograd yet", "distributed.autograd distributed.remote_device"),
+    ("resilin has no distributed autograd yet", "distributed.autograd"),
     ("resilin.zero.shard divides parameters, gradients and optimizer state", "distributed.tensor"),
     (
         "resilin.zero.shard divides parameters, gradients and optimizer state, resilin.zero.ShardedGradScaler "
@@ -228,7 +229,10 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
         "distributed.fsdp",
     ),
     ("groups are made by resilin.distributed.new_group or new_subgroups", "distributed.device_mesh"),
-    ("resilin.distributed has the collectives, without gradients", "distributed.collective_utils distributed.nn"),
+    (
+        "resilin.distributed has the collectives, without gradients",
+        "distributed.collective_utils distributed.nn.functional",
+    ),
     (
         "one process computes on one device: resilin.nn.parallel.DistributedDataParallel",
         "cuda.comm cuda.nccl nn.parallel.comm nn.parallel.gather nn.parallel.parallel_apply "

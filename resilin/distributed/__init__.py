@@ -87,6 +87,7 @@ from resilin.distributed.group.default_group import (
 )
 from resilin.distributed.group.process_group import ProcessGroup
 from resilin.distributed.group.rendezvous import register_rendezvous_handler, rendezvous
+from resilin.distributed.remote_device import _remote_device
 from resilin.distributed.stores import CoordinationStore, FileStore, HashStore, PrefixStore, Store, TCPStore
 from resilin.distributed.wire import shard_tree
 from resilin.distributed.wire.reduce_op import ReduceOp, _make_nccl_premul_sum, reduce_op, supports_complex
@@ -149,6 +150,7 @@ __all__ = [
     "_get_reconfigure_handle",
     "_make_nccl_premul_sum",
     "_reconfigure",
+    "_remote_device",
     "_supports_reconfigure",
     "all_gather",
     "all_gather_coalesced",

@@ -326,6 +326,10 @@ class Agent:
         """Return all workers."""
         return self.peers.infos()
 
+    def _get_device_map(self, to: Any) -> dict[str, str]:
+        """Return where tensors of this worker's devices go at worker `to`."""
+        return dict(self.peers.find(to).devices)
+
     def get_debug_info(self) -> dict[str, str]:
         """Return counts, for people."""
         return {

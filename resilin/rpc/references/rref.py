@@ -82,15 +82,7 @@ class RRef(Generic[T]):
                 f"For UserRRef(rref_id={state.id}, fork_id={state.fork}), can't call localValue() on user "
                 f"{self._context.me}. Call it on owner {state.owner}"
             )
-        return self._owned(state)
-
-    def _owned(self, state: OwnedValue) -> T:
-        if state.error is not None:
-            raise copy_error(state.error)
-        state.value.settled_within(None)
-        if state.told is not None:
-            raise remote_errors.rebuilt(state.told, state.owner.id)
-        value: T = state.value.value()
+        value: T = owned(state)
         return value
 
     def to_here(self, timeout: float = UNSET_RPC_TIMEOUT) -> T:
@@ -100,9 +92,10 @@ class RRef(Generic[T]):
         """
         state = self._state
         if isinstance(state, OwnedValue):
-            return self._owned(state)
+            value: T = owned(state)
+            return value
         self._check(state, "to_here()")
-        value: T = current.require().fetch(state, timeout)
+        value = current.require().fetch(state, timeout)
         return value
 
     def _check(self, state: OwnedValue | UserReference, what: str) -> None:
@@ -145,6 +138,16 @@ class RRef(Generic[T]):
     def remote(self, timeout: float = UNSET_RPC_TIMEOUT) -> Any:
         """Return a proxy: `proxy.method(...)` runs at the owner, and returns an RRef of the result at once."""
         return _Proxy(self, _REMOTE, timeout)
+
+
+def owned(state: OwnedValue) -> Any:
+    """Return the value at its owner, waiting until it is made; raise what its making raised."""
+    if state.error is not None:
+        raise copy_error(state.error)
+    state.value.settled_within(None)
+    if state.told is not None:
+        raise remote_errors.rebuilt(state.told, state.owner.id)
+    return state.value.value()
 
 
 def handle(context: RRefContext, state: OwnedValue | UserReference) -> RRef[Any]:

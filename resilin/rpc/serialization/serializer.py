@@ -101,13 +101,12 @@ class Serializer:
         small = self._small(value, peer) if type(value) is Tensor else None
         return None if small is None else pickle.dumps((small, -1), 5)
 
-    def _small(self, tensor: Tensor, peer: Peer) -> tuple[str, tuple[int, ...], bytes] | None:
+    def _small(self, tensor: Tensor, peer: Peer) -> tuple[str, tuple[int, ...], bytes, bool] | None:
         array = tensor._array
         if (
             type(array) is not np.ndarray
             or not 0 < array.nbytes <= _SMALL_BYTES
             or not array.flags.c_contiguous
-            or tensor._rg
             or tensor._dev.type != "cpu"
             or getattr(tensor, "__dict__", None)
             or not self._takes_small
@@ -116,7 +115,7 @@ class Serializer:
         ):
             return None
         self._say(peer, InlineChannel.name, "cpu", "cpu")
-        return dtypes.from_numpy(array.dtype).name, array.shape, array.tobytes()
+        return dtypes.from_numpy(array.dtype).name, array.shape, array.tobytes(), tensor._rg
 
     def _pickled(self, thing: Any, peer: Peer) -> tuple[int, bytes]:
         if len(copyreg.dispatch_table) != self._known:
@@ -220,8 +219,9 @@ class Serializer:
 def _with_small(thing: tuple[Any, ...]) -> Any:
     """What `dump_small_call` (then the arguments, and no keywords) or `dump_small` took."""
     *parts, place = thing
-    name, shape, data = parts[place if place >= 0 else 0]
+    name, shape, data, requires_grad = parts[place if place >= 0 else 0]
     made = wrap(np.frombuffer(bytearray(data), dtypes.by_name(name).np).reshape(shape))
+    made._rg = requires_grad
     if place < 0:
         return made
     parts[place] = made
