@@ -27,6 +27,8 @@ SAME: dict[str, str] = {
     "distributed.launcher.api": "launcher.api",
     "distributed.nn": "rpc.nn",
     "distributed.rpc": "rpc",
+    "distributed.optim.optimizer": "rpc.optim.optimizer",
+    "distributed.optim.utils": "rpc.optim.utils",
     "distributed.pipeline.sync": "pipeline.sync",
     "distributed.pipelining": "pipeline",
     "distributed.run": "launcher.entry",
@@ -77,7 +79,21 @@ GATHERED: dict[str, dict[str, str]] = {
     "distributed.elastic.multiprocessing.errors": {"elastic": "record", "errors": "ChildFailedError"},
     "distributed.elastic.rendezvous.api": {"errors": "RendezvousError"},
     "distributed.launcher": {"launcher.api": "LaunchConfig elastic_launch launch_agent"},
-    "distributed.optim": {"ddp.model_averaging": "PostLocalSGDOptimizer", "zero": "ZeroRedundancyOptimizer"},
+    "distributed.optim": {
+        "ddp.model_averaging": "PostLocalSGDOptimizer",
+        "rpc.optim": "DistributedOptimizer _FunctionalASGD _FunctionalAdadelta _FunctionalAdagrad _FunctionalAdam "
+        "_FunctionalAdamW _FunctionalAdamax _FunctionalLion _FunctionalNAdam _FunctionalRAdam _FunctionalRMSprop "
+        "_FunctionalRprop _FunctionalSGD as_functional_optim",
+        "zero": "ZeroRedundancyOptimizer",
+    },
+    "distributed.optim.functional_adadelta": {"rpc.optim.functional": "_FunctionalAdadelta"},
+    "distributed.optim.functional_adagrad": {"rpc.optim.functional": "_FunctionalAdagrad"},
+    "distributed.optim.functional_adam": {"rpc.optim.functional": "_FunctionalAdam"},
+    "distributed.optim.functional_adamax": {"rpc.optim.functional": "_FunctionalAdamax"},
+    "distributed.optim.functional_adamw": {"rpc.optim.functional": "_FunctionalAdamW"},
+    "distributed.optim.functional_rmsprop": {"rpc.optim.functional": "_FunctionalRMSprop"},
+    "distributed.optim.functional_rprop": {"rpc.optim.functional": "_FunctionalRprop"},
+    "distributed.optim.functional_sgd": {"rpc.optim.functional": "_FunctionalSGD"},
     "distributed.optim.post_localSGD_optimizer": {"ddp.model_averaging": "PostLocalSGDOptimizer"},
     "distributed.optim.zero_redundancy_optimizer": {"zero": "ZeroRedundancyOptimizer"},
     "distributed.pipeline": {},  # a package for `sync`
@@ -245,12 +261,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     ),
     (
         "optimizers of resilin.optim and resilin.distributed.optim are objects",
-        "distributed.optim.apply_optimizer_in_backward distributed.optim.functional_adadelta "
-        "distributed.optim.functional_adagrad distributed.optim.functional_adam "
-        "distributed.optim.functional_adamax distributed.optim.functional_adamw "
-        "distributed.optim.functional_rmsprop distributed.optim.functional_rprop "
-        "distributed.optim.functional_sgd distributed.optim.named_optimizer distributed.optim.optimizer "
-        "distributed.optim.utils",
+        "distributed.optim.apply_optimizer_in_backward distributed.optim.named_optimizer",
     ),
     (
         "resilin.checkpoint.save, load and save_async take the objects themselves",
