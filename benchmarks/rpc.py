@@ -24,7 +24,9 @@ made of the job's secret; PyTorch encrypts nothing. Snapshots: of memory that ca
 length comes back; two memcpy: the same bytes copied twice, in the caller alone. 3000 outstanding calls are of a
 function of two ints, made by one thread with `rpc_async`; "dropped": nobody looks at their futures, and one `rpc_sync`
 ends the measurement; a row is the time for each call. A dead callee: from the signal that kills it to the error of each
-of three pending calls, {kills} callees. The share of a core that an idle worker uses is over 2 s."""
+of three pending calls, {kills} callees. A RemoteModule: `forward` of a
+linear layer of 16 by 16, with a batch of 1. Steps of two owners: two threads of one process, each with an optimizer and
+parameters of its own, on one kernel thread each. The share of a core that an idle worker uses is over 2 s."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ QUESTIONS = [
     ),
     Question("one way", ("--part", "one way", "--sizes", WAY)),
     Question("3000 outstanding calls", ("--part", "outstanding")),
+    Question("forward of a RemoteModule", ("--part", "module"), p99=True),
+    Question("steps of 10 M parameters of two owners", ("--part", "steps"), unit="ms"),
     Question("a dead callee", ("--part", "dead"), unit="ms", p95=True, rounds=KILLS),
     Question("share of a core, idle", ("--part", "idle"), unit="s"),
 ]

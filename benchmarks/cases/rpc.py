@@ -1,4 +1,5 @@
-"""Times remote calls between two workers: an echo, one way, many outstanding calls, a dead callee, an idle worker."""
+"""Times remote calls between two workers: an echo, one way, many outstanding calls, a dead callee, an idle worker,
+a module that lies at the other, steps of parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from benchmarks.library import Library, rank, world_size
 OUTSTANDING = 3000
 MOST_CALLS, FEWEST_CALLS = 2000, 5
 IDLE_S = 2.0
-PARTS = ("echo", "one way", "snapshots", "outstanding", "idle", "dead", "init")
+STEPPED = 10_000_000
+PARTS = ("echo", "one way", "snapshots", "outstanding", "idle", "dead", "init", "module", "steps")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -221,6 +223,42 @@ def _dead(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
     return {"dead": samples}
 
 
+def _module(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    torch = library.torch
+    remote_module = importlib.import_module(f"{torch.__name__}.distributed.nn.api.remote_module")
+    module = remote_module.RemoteModule(f"{name_of(1)}/cpu", torch.nn.Linear, (16, 16))
+    x = torch.ones(1, 16)
+    if tuple(module.forward(x).shape) != (1, 16):
+        raise SystemExit("the module's result has another shape")
+    return {"Linear(16, 16)": _repeat(lambda: module.forward(x), args.seconds)}
+
+
+def _steps(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    """What two clients' calls do at an owner, with nothing else of a step: two threads, parameters of their own."""
+    torch = library.torch
+    optim = importlib.import_module(f"{torch.__name__}.distributed.optim")
+    samples: dict[str, list[float]] = {}
+    for kind in ("SGD", "Adam"):
+        owners = []
+        for _ in range(2):
+            made = getattr(optim, f"_Functional{kind}")([torch.nn.Parameter(torch.ones(STEPPED))])
+            gradient = torch.ones(STEPPED)
+            owners.append(lambda made=made, gradient=gradient: made.step([gradient]))
+
+        def in_threads(owners: list[Callable[[], None]] = owners) -> None:
+            threads = [threading.Thread(target=owner) for owner in owners]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        samples[f"{kind}, one after the other"] = _repeat(
+            lambda owners=owners: [owner() for owner in owners], args.seconds
+        )
+        samples[f"{kind}, at the same time"] = _repeat(in_threads, args.seconds)
+    return samples
+
+
 MEASURES: dict[str, Callable[[Library, argparse.Namespace], dict[str, list[float]]]] = {
     "echo": lambda library, args: _sized(echo, library, args),
     "one way": lambda library, args: _sized(sink, library, args),
@@ -228,4 +266,6 @@ MEASURES: dict[str, Callable[[Library, argparse.Namespace], dict[str, list[float
     "outstanding": _outstanding,
     "idle": _idle,
     "dead": _dead,
+    "module": _module,
+    "steps": _steps,
 }

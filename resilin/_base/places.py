@@ -222,8 +222,8 @@ ADDED: dict[str, dict[str, str]] = {
 _INSTEAD: tuple[tuple[str, str], ...] = (
     (
         "nothing is compiled here: call the model as it is",
-        "cuda.jiterator "
-        "distributed.nn.jit jit.frontend jit.generate_bytecode jit.mobile jit.quantized jit.supported_ops jit.unsupported_tensor_ops "
+        "cuda.jiterator distributed.nn.jit "
+        "jit.frontend jit.generate_bytecode jit.mobile jit.quantized jit.supported_ops jit.unsupported_tensor_ops "
         "nativert utils.jit",
     ),
     (

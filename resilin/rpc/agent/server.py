@@ -228,7 +228,7 @@ class Server:
         data = dump_plain(value)
         if data is not None:
             return 0, data, (), ()
-        data = self._serializer.dump_small(value, peer)
+        data = self._serializer.dump_small(value, peer, is_recorded=False)
         return self._serializer.dump(value, peer) if data is None else (SMALL, data, (), ())
 
     def answer_error(self, request: Request, error: BaseException) -> None:

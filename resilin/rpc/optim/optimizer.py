@@ -59,8 +59,9 @@ def _by_owner(params_rref: Any) -> dict[WorkerInfo, list[RRef[Any]]]:
     for place, rref in enumerate(params_rref):
         if not isinstance(rref, RRef):
             raise UsageTypeError(
-                f"DistributedOptimizer: params_rref must be a list of RRefs, got {type(rref).__name__} at place {place}: "
-                "RRef(parameter) refers to one of this worker, RemoteModule.remote_parameters() to those of a module"
+                f"DistributedOptimizer: params_rref must be a list of RRefs, got {type(rref).__name__} at place "
+                f"{place}: RRef(parameter) refers to one of this worker, RemoteModule.remote_parameters() to those of "
+                "a module"
             )
         found.setdefault(rref.owner(), []).append(rref)
     if not found:

@@ -92,10 +92,10 @@ class RRef(Generic[T]):
         """
         state = self._state
         if isinstance(state, OwnedValue):
-            value: T = owned(state)
-            return value
+            here: T = owned(state)
+            return here
         self._check(state, "to_here()")
-        value = current.require().fetch(state, timeout)
+        value: T = current.require().fetch(state, timeout)
         return value
 
     def _check(self, state: OwnedValue | UserReference, what: str) -> None:

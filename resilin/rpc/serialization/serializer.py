@@ -96,17 +96,23 @@ class Serializer:
         small = None if place < 0 or kwargs else self._small(args[place], peer)
         return None if small is None else pickle.dumps((*args[:place], small, *args[place + 1 :], place), 5)
 
-    def dump_small(self, value: Any, peer: Peer) -> bytes | None:
-        """Return the pickle of one small tensor of the host; None for everything else."""
-        small = self._small(value, peer) if type(value) is Tensor else None
+    def dump_small(self, value: Any, peer: Peer, is_recorded: bool = True) -> bytes | None:
+        """Return the pickle of one small tensor of the host; None for everything else.
+
+        is_recorded: it may be part of a graph over several workers, and is not small where it requires gradients.
+        """
+        small = self._small(value, peer, is_recorded) if type(value) is Tensor else None
         return None if small is None else pickle.dumps((small, -1), 5)
 
-    def _small(self, tensor: Tensor, peer: Peer) -> tuple[str, tuple[int, ...], bytes, bool] | None:
+    def _small(
+        self, tensor: Tensor, peer: Peer, is_recorded: bool = True
+    ) -> tuple[str, tuple[int, ...], bytes, bool] | None:
         array = tensor._array
         if (
             type(array) is not np.ndarray
             or not 0 < array.nbytes <= _SMALL_BYTES
             or not array.flags.c_contiguous
+            or (is_recorded and tensor._rg)
             or tensor._dev.type != "cpu"
             or getattr(tensor, "__dict__", None)
             or not self._takes_small

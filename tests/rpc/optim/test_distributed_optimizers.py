@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import rpc_gradients
 import pytest
+import rpc_gradients
 from rpc_workers import Me, on_workers
 
 import resilin as torch

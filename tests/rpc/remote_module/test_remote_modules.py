@@ -198,9 +198,9 @@ def test_methods_about_what_is_not_here_are_refused_by_name(me: Me) -> None:
 @on_workers(2)
 def test_what_makes_no_module_fails_at_its_first_use(me: Me) -> None:
     if me.rank == 0:
-        with pytest.raises(ValueError, match="Expect `module_cls\\(\\*args, \\*\\*kwargs\\)` returns an instance of"):
+        with pytest.raises(ValueError, match=r"Expect `module_cls\(\*args, \*\*kwargs\)` returns an instance of"):
             RemoteModule("worker1", NoModule, (1, 2))(torch.ones(1))
-        with pytest.raises(ValueError, match="it returns an instance of .*NoModule"):
+        with pytest.raises(ValueError, match=r"it returns an instance of .*NoModule"):
             RemoteModule("worker1", NoModule).forward_async().wait()
         with pytest.raises(OverflowError, match="no room for it"):
             RemoteModule("worker1", FailsToBegin).remote_parameters()
@@ -218,7 +218,7 @@ def test_what_cannot_be_sent_is_refused_at_once(me: Me) -> None:
         with pytest.raises(TypeError, match="module_cls must be a class of modules, got 'Linear'"):
             RemoteModule("worker1", "Linear")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="cannot pickle"):
-            RemoteModule("worker1", Scaled, (2,))((each for each in ()))
+            RemoteModule("worker1", Scaled, (2,))(iter([]), (each for each in ()))
         with pytest.raises(RuntimeError, match="no worker is called 'worker7'"):
             RemoteModule("worker7", nn.Linear, (1, 1))
         with pytest.raises(UsageError, match="'cpu' names no worker"):

@@ -7,12 +7,11 @@ from typing import Any, NoReturn
 from resilin.errors import UsageError
 from resilin.nn import Module
 
-REFUSED = (
-    "register_buffer register_parameter add_module apply cuda ipu xpu cpu type float double half bfloat16 to "
-    "register_backward_hook register_forward_pre_hook register_forward_hook state_dict load_state_dict parameters "
-    "named_parameters buffers named_buffers children named_children modules named_modules requires_grad_ zero_grad "
-    "share_memory extra_repr"
-).split()
+_NAMES = """register_buffer register_parameter add_module apply cuda ipu xpu cpu type float double half bfloat16 to
+register_backward_hook register_forward_pre_hook register_forward_hook state_dict load_state_dict parameters
+named_parameters buffers named_buffers children named_children modules named_modules requires_grad_ zero_grad
+share_memory extra_repr"""
+REFUSED = tuple(_NAMES.split())
 _INSTEAD = {"parameters": " Please use ``remote_parameters`` instead."}
 
 

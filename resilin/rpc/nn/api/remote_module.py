@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 from resilin._base import log
@@ -87,17 +88,15 @@ class _RemoteModule(WithoutLocalState):
         if self._signature is not None:
             self._signature.bind(self, *args, **kwargs)
         rref = self.module_rref
-        function, args, kwargs = self._call(rref, args, kwargs)
-        return api.rpc_sync(rref.owner(), function, args, kwargs)
+        return api.rpc_sync(rref.owner(), *self._call(rref, args, kwargs))
 
     def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run the module's `forward` where it lies; return a Future of what it returns at once."""
         if self._signature is not None:
             self._signature.bind(self, *args, **kwargs)
         rref = self.module_rref
-        function, args, kwargs = self._call(rref, args, kwargs)
-        future = api.rpc_async(rref.owner(), function, args, kwargs)
-        future.when_done(lambda _, kept=rref: None)  # the module lives until then, whoever lets go of it here
+        future = api.rpc_async(rref.owner(), *self._call(rref, args, kwargs))
+        future.when_done(partial(_let_go, rref))  # the module lives until then, whoever lets go of it here
         return future
 
     def _call(
@@ -125,7 +124,7 @@ class _RemoteModule(WithoutLocalState):
     # --- its references ---
 
     def remote_parameters(self, recurse: bool = True) -> list[RRef[Any]]:
-        """Return references to the module's parameters, for a DistributedOptimizer. recurse: also those of its parts."""
+        """Return references to the module's parameters, for a DistributedOptimizer; recurse: of its parts, too."""
         found: list[RRef[Any]] = api.rpc_sync(
             self.module_rref.owner(), at_owner.parameters, (self.module_rref, recurse)
         )
@@ -170,6 +169,10 @@ class _RemoteModule(WithoutLocalState):
         )
 
 
+def _let_go(rref: RRef[Any], done: Future[Any]) -> None:
+    """Do nothing: who is to call this holds the reference until then."""
+
+
 def _received(
     kind: type[_RemoteModule], on: str | int, device: str, is_mapped: bool, interface: Any, module_rref: RRef[Any]
 ) -> _RemoteModule:
@@ -190,7 +193,7 @@ class RemoteModule(_RemoteModule):
 
     Only `forward` is run there, without the hooks of the module; tensors go to its device, and what it returns comes
     back to the host unless a device map for that worker is set here. What goes wrong when it is made shows at its first
-    use. It is sent in remote calls, where the receiver uses the same module; attributes of a user's own stay here, which
+    use. It is sent in remote calls, and the receiver uses the same module; attributes of a user's own stay here, which
     a warning in the log says. Methods that are about parameters or parts raise UsageError (a ValueError).
     """
 
