@@ -30,7 +30,7 @@ from resilin.rpc.channels.base import TensorChannel
 from resilin.rpc.constants import UNSET_RPC_TIMEOUT
 from resilin.rpc.membership.membership import Membership, WorkerRecord
 from resilin.rpc.references.rref_context import RRefContext
-from resilin.rpc.references.states import OwnedValue, UserReference
+from resilin.rpc.references.states import OwnedValue, Recipe, UserReference
 from resilin.rpc.serialization.messages import (
     CALL,
     FETCH,
@@ -170,7 +170,9 @@ class Agent:
         made = self._exchange.make(b"", function, args, kwargs, peer)
         return self._begin(peer, CALL, made, limit).future
 
-    def remote(self, to: Any, function: Any, args: Any, kwargs: Any, timeout: float) -> OwnedValue | UserReference:
+    def remote(
+        self, to: Any, function: Any, args: Any, kwargs: Any, timeout: float, recreate: bool = False
+    ) -> OwnedValue | UserReference:
         """Make a value at worker `to`; return the reference to it at once; see `remote`."""
         peer = self.peers.find(to)
         limit = self._limit(timeout)
@@ -179,6 +181,7 @@ class Agent:
             state: OwnedValue | UserReference = self.rrefs.owner(id)
         else:
             state = self.rrefs.new_user(peer.info)
+            state.recipe = Recipe(function, args, kwargs, timeout) if recreate else None
             id, fork = state.id, state.fork
         try:
             made = self._exchange.make(RREF.pack(*id, *fork), function, args, kwargs, peer)
@@ -193,6 +196,18 @@ class Agent:
         state.creation = call.future
         call.future.when_done(lambda done: self._created(state, done.exception()))
         return state
+
+    def make_again(self, state: UserReference) -> OwnedValue | UserReference:
+        """Make the value of a reference, whose owner is gone, at a survivor; return the new reference at once."""
+        recipe = state.recipe
+        if recipe is None:
+            raise UsageError("Agent.make_again: nobody has kept how the value is made")
+        to = self.peers.survivor(state.owner, state.turn)
+        made = self.remote(to, recipe.function, recipe.args, recipe.kwargs, recipe.timeout, recreate=True)
+        log.event(
+            _LOG, logging.WARNING, "a value is made again", lost=str(state), owner=state.owner.name, again_at=to.name
+        )
+        return made
 
     def _created(self, state: OwnedValue | UserReference, error: BaseException | None) -> None:
         if isinstance(state, UserReference):

@@ -8,11 +8,11 @@ from typing import Any, Generic, TypeVar
 
 from resilin.distributed.wire.error_codec import copy_error
 from resilin.distributed.work.future import Future
-from resilin.errors import RpcError
+from resilin.errors import OwnerLost, RpcError
 from resilin.rpc import current, functions
 from resilin.rpc.constants import UNSET_RPC_TIMEOUT
 from resilin.rpc.references.rref_context import RRefContext, Wire
-from resilin.rpc.references.states import OwnedValue, UserReference
+from resilin.rpc.references.states import OwnedValue, Recipe, UserReference
 from resilin.rpc.serialization import remote_errors
 from resilin.rpc.serialization.on_the_way import now
 from resilin.rpc.worker_info import WorkerInfo
@@ -49,7 +49,7 @@ class RRef(Generic[T]):
         out = now.out
         if out is None:
             raise RpcError("Can not pickle rref in python pickler, rref can only be pickled when using RPC")
-        fork = self._context.fork(self._state, out.peer.id)
+        fork = self._context.fork(self._living(), out.peer.id)
         out.forks.append(fork)
         return _arrived, (fork.wire,)
 
@@ -90,13 +90,33 @@ class RRef(Generic[T]):
 
         timeout: seconds; 0 is without end. Raises what its creation raised, RpcTimeout, OwnerLost.
         """
-        state = self._state
+        state = self._living()
         if isinstance(state, OwnedValue):
             here: T = owned(state)
             return here
         self._check(state, "to_here()")
-        value: T = current.require().fetch(state, timeout)
+        try:
+            value: T = current.require().fetch(state, timeout)
+        except OwnerLost:
+            if state.recipe is None:
+                raise
+            self._make_again(state, state.recipe)
+            return self.to_here(timeout)
         return value
+
+    def _living(self) -> OwnedValue | UserReference:
+        """What it refers to; made again where its owner is gone and `remote` was told so."""
+        state = self._state
+        if isinstance(state, UserReference) and state.recipe is not None and isinstance(state.error, OwnerLost):
+            self._make_again(state, state.recipe)
+        return self._state
+
+    def _make_again(self, state: UserReference, recipe: Recipe) -> None:
+        with recipe.lock:
+            if self._state is not state or state.deleted:  # another thread has, or RPC ends
+                return
+            self._state, self._type = current.require().make_again(state), None
+        self._context.drop(state)
 
     def _check(self, state: OwnedValue | UserReference, what: str) -> None:
         if isinstance(state, UserReference) and state.deleted:
@@ -112,7 +132,7 @@ class RRef(Generic[T]):
         """Return the type of the value, or a future of it; asked for once."""
         kept = self._type
         if kept is None or (kept.done() and kept.exception() is not None):
-            self._check(self._state, "_get_type()")
+            self._check(self._living(), "_get_type()")
             kept = self._type = self._ask_type(timeout)
         return kept.wait() if blocking else kept
 
@@ -202,7 +222,7 @@ class _Proxy:
 
     def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         rref, way, timeout = self._rref, self._way, self._timeout
-        agent, owner, call = current.require(), rref.owner(), (rref, name, args, kwargs)
+        agent, owner, call = current.require(), rref._living().owner, (rref, name, args, kwargs)
         if way == _ASYNC:
             return self._call_async(name, call)
         runner = _runner(rref._get_type(timeout), name)
