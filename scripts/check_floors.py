@@ -86,7 +86,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "wire",
     ),
     "elastic": ("agent", "worker", "rendezvous", "membership", "spawn", "chaos", "hangs"),
-    "rpc": ("group", "agent", "references", "serialization", "membership", "channels", "transports"),
+    "rpc": ("group", "agent", "references", "serialization", "autograd", "membership", "channels", "transports"),
 }
 
 # Packages that may use less than everything below them.
