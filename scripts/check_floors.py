@@ -86,7 +86,18 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "wire",
     ),
     "elastic": ("agent", "worker", "rendezvous", "membership", "spawn", "chaos", "hangs"),
-    "rpc": ("nn", "optim", "group", "agent", "references", "serialization", "membership", "channels", "transports"),
+    "rpc": (
+        "nn",
+        "optim",
+        "group",
+        "agent",
+        "references",
+        "serialization",
+        "autograd",
+        "membership",
+        "channels",
+        "transports",
+    ),
 }
 
 # Packages that may use less than everything below them.

@@ -20,6 +20,7 @@ SAME: dict[str, str] = {
     "dist": "distributed",
     "distributed.algorithms.ddp_comm_hooks": "ddp.comm_hooks",
     "distributed.algorithms.model_averaging": "ddp.model_averaging",
+    "distributed.autograd": "rpc.autograd",
     "distributed.checkpoint": "checkpoint",
     "distributed.distributed_c10d": "distributed",
     "distributed.elastic": "elastic",
@@ -237,7 +238,6 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
         "autograd.profiler autograd.profiler_legacy autograd.profiler_util cuda.nvtx cuda.profiler monitor "
         "profiler utils.benchmark utils.flop_counter utils.module_tracker utils.throughput_benchmark",
     ),
-    ("resilin has no distributed autograd yet", "distributed.autograd"),
     ("resilin.zero.shard divides parameters, gradients and optimizer state", "distributed.tensor"),
     (
         "resilin.zero.shard divides parameters, gradients and optimizer state, resilin.zero.ShardedGradScaler "

@@ -20,12 +20,14 @@ from resilin.errors import OwnerLost, PeerLost, RpcError, RpcTimeout, UsageError
 from resilin.rpc.agent.blocking import BlockingCalls
 from resilin.rpc.agent.control import ControlMessages
 from resilin.rpc.agent.exchange import Exchange
+from resilin.rpc.agent.gradient_messages import GradientMessages
 from resilin.rpc.agent.peers import KnownPeers, Peer
 from resilin.rpc.agent.pending import PendingCall, Table
 from resilin.rpc.agent.server import Server
 from resilin.rpc.agent.stats import Stats
 from resilin.rpc.agent.thread_pool import ThreadPool, step_down
 from resilin.rpc.agent.watch import Watch
+from resilin.rpc.autograd.contexts import Contexts
 from resilin.rpc.channels.base import TensorChannel
 from resilin.rpc.constants import UNSET_RPC_TIMEOUT
 from resilin.rpc.membership.membership import Membership, WorkerRecord
@@ -81,11 +83,12 @@ class Agent:
         )
         self._channels = {channel.name: channel for channel in channels}
         self.serializer = Serializer(channels, self.rrefs, me.allows_closures)
-        self.server = Server(self.peers, self.serializer, self.rrefs, self.stats)
+        contexts = Contexts(me.id, me.turn)
+        self.server = Server(self.peers, self.serializer, self.rrefs, self.stats, contexts)
         self._requests, self._replies = queues.open(), queues.open()
         if (self._requests.number, self._replies.number) != (REQUESTS, REPLIES):
             raise UsageError("Agent: expected fresh queues")
-        self._exchange = Exchange(self.peers, self.serializer)
+        self._exchange = Exchange(self.peers, self.serializer, contexts)
         self._blocking = BlockingCalls(self._exchange, queues, self.peers, self._numbers, self.stats)
         self._control = ControlMessages(
             self.me,
@@ -98,6 +101,9 @@ class Agent:
             self.server,
             self.rrefs,
             self._take_lost,
+        )
+        self.gradients = self._control.gradients = GradientMessages(
+            self.me, self.peers, self.serializer, contexts, self._numbers, self._control, lambda: self.timeout_s
         )
         self._watch: Watch | None = None
         self._pools: tuple[ThreadPool, ...] = ()
@@ -155,7 +161,8 @@ class Agent:
         limit = self._limit(timeout)
         peer = self.peers.find(user.owner)
         try:
-            return self._blocking.call(peer, FETCH, 0, b"", RREF.pack(*user.id, *user.fork), (), (), limit)
+            flags, ids = self._exchange.in_context(RREF.pack(*user.id, *user.fork), peer)
+            return self._blocking.call(peer, FETCH, flags, b"", ids, (), (), limit)
         except OwnerLost:
             raise
         except PeerLost as error:
@@ -259,6 +266,7 @@ class Agent:
         error = self.peers.losses[peer]
         self.pending.lost(peer, error)
         self.rrefs.lost(peer, error, turn)
+        self.gradients.lost(peer, error, turn)
         for channel in self._channels.values():
             channel.lost(peer)
         for told in list(self.when_lost):

@@ -13,6 +13,7 @@ from resilin._base import log
 from resilin._base.clock import Deadline
 from resilin.errors import PeerLost, RpcError, UsageError
 from resilin.rpc.agent.exchange import Exchange
+from resilin.rpc.agent.gradient_messages import CONTEXT_ID, GradientMessages
 from resilin.rpc.agent.peers import KnownPeers
 from resilin.rpc.agent.pending import Table, Tell
 from resilin.rpc.agent.server import Request, Server
@@ -22,6 +23,9 @@ from resilin.rpc.membership.membership import WorkerRecord, decoded
 from resilin.rpc.references.rref_context import RRefContext
 from resilin.rpc.references.states import GloballyUniqueId
 from resilin.rpc.serialization.messages import (
+    BACKWARD,
+    CLEANUP,
+    CONTEXT,
     ERROR,
     FETCH,
     FORK_REQUEST,
@@ -65,6 +69,8 @@ class ControlMessages:
         self._exchange, self._numbers, self._channels, self._take_lost = exchange, numbers, channels, lost
         self._jobs: deque[Callable[[], None]] = deque()
         self._server, self._rrefs = server, rrefs
+        self.gradients: GradientMessages
+        """Takes what is said of autograd contexts."""
 
     def handle(self, message: RpcMessage) -> None:
         """Do what a message asks for, or give it to who waits for it. Never raises."""
@@ -79,7 +85,12 @@ class ControlMessages:
                 else:
                     self._exchange.throw_away(flags, message)
             elif kind == FETCH:
-                self._fetched(message, queue, number, expires(word))
+                self._fetched(message, flags, queue, number, expires(word))
+            elif kind == BACKWARD:
+                self.gradients.handle(message, flags, number)
+            elif kind == CLEANUP:
+                self.gradients.end(CONTEXT_ID.unpack_from(part, HEADER_BYTES)[0], message.source)
+                self._acknowledge(message, queue, number)
             elif kind == LOST:
                 self._take_lost(message.source, number)
             elif kind == NOTE:
@@ -98,9 +109,11 @@ class ControlMessages:
         except BaseException as error:  # noqa: BLE001 - a worker thread's top: it goes on with the next message
             log.event(_LOG, logging.ERROR, "a message could not be handled", source=message.source, exc_info=error)
 
-    def _fetched(self, message: RpcMessage, queue: int, number: int, at: float | None) -> None:
+    def _fetched(self, message: RpcMessage, flags: int, queue: int, number: int, at: float | None) -> None:
         ids = RREF.unpack_from(message.parts[0], HEADER_BYTES)
         request = Request(self._server, message.source, queue, number, at, b"to_here", counted=False)
+        if flags & CONTEXT:
+            request.frame = self._server.frame_of(memoryview(message.parts[0]))
         try:
             owner = self._rrefs.asked(GloballyUniqueId(*ids[:2]), GloballyUniqueId(*ids[2:]))
         except RpcError as error:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from resilin.core.autograd import engine
+from resilin.core.tensor import Tensor
 from resilin.distributed.wire.error_codec import copy_error
 from resilin.distributed.work.future import Future
 from resilin.errors import OwnerLost, RpcError
@@ -124,6 +126,30 @@ class RRef(Generic[T]):
         if state.error is not None:
             raise copy_error(state.error)
 
+    def backward(self, dist_autograd_ctx_id: int = -1, retain_graph: bool = False) -> None:
+        """Run a backward from the value, a scalar tensor, at its owner, in the autograd context of that id.
+
+        At the owner -1 is a local backward, into `.grad`. RpcError where the value is no tensor.
+        """
+        if not isinstance(self._state, OwnedValue):
+            if dist_autograd_ctx_id == -1:
+                raise RpcError(
+                    "User RRefs require 'dist_autograd_ctx_id' to be specified: the value lies at "
+                    f"{self.owner()}, and its gradients are kept there"
+                )
+            self._check(self._state, "backward()")
+            current.require().call(
+                self.owner(), _backward_at_owner, (self, dist_autograd_ctx_id, retain_graph), None, UNSET_RPC_TIMEOUT
+            )
+            return
+        value = self.local_value()
+        if not isinstance(value, Tensor):
+            raise RpcError(f"RRef should contain a tensor for .backward(), not {type(value).__name__}")
+        if dist_autograd_ctx_id == -1:
+            engine.backward([value], [None], retain_graph)
+        else:
+            current.require().gradients.backwards.backward(dist_autograd_ctx_id, [value], retain_graph)
+
     def _get_future(self) -> Future[Any]:
         """Return the future of the value's creation at the owner; its result means nothing."""
         return self._state.creation
@@ -185,6 +211,10 @@ def _arrived(wire: Wire) -> RRef[Any]:
     state = into.context.arrived(wire)
     into.rrefs.append(state)
     return handle(into.context, state)
+
+
+def _backward_at_owner(rref: RRef[Any], dist_autograd_ctx_id: int, retain_graph: bool) -> None:
+    rref.backward(dist_autograd_ctx_id, retain_graph)
 
 
 def _type_on_owner(rref: RRef[Any]) -> type:

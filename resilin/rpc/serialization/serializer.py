@@ -17,12 +17,14 @@ import numpy as np
 
 from resilin._base import log
 from resilin.core import dtype as dtypes
+from resilin.core.autograd.grad_mode import mode
 from resilin.core.tensor import Parameter, Tensor, wrap
 from resilin.errors import RpcError, UsageError
+from resilin.rpc.autograd.contexts import DistAutogradContext
 from resilin.rpc.channels.base import Block, Packed, TensorChannel
 from resilin.rpc.channels.inline import InlineChannel
 from resilin.rpc.serialization import closures, tensors
-from resilin.rpc.serialization.messages import BLOCKS, CLOSURE, RREFS, SMALL
+from resilin.rpc.serialization.messages import BLOCKS, CLOSURE, GRADIENTS, RREFS, SMALL
 from resilin.rpc.serialization.on_the_way import Incoming, Outgoing, Peer, now
 from resilin.rpc.transports.base import Buffer
 
@@ -63,9 +65,12 @@ class Serializer:
         """Return what the channels `describe`, by name, the preferred first."""
         return {name: channel.describe() for name, channel in self._channels.items()}
 
-    def dump(self, thing: Any, peer: Peer) -> tuple[int, bytes, list[Buffer], Sequence[Any]]:
+    def dump(
+        self, thing: Any, peer: Peer, context: DistAutogradContext | None = None, place: bytes = b""
+    ) -> tuple[int, bytes, list[Buffer], Sequence[Any]]:
         """Return flags, the pickle of `thing`, the parts of its blocks, and what to `take_back` when it is not sent.
 
+        context: notes tensors that require gradients, as sent in the message at `place`.
         Raises what the parts of `thing` raise when they cannot be pickled.
         """
         outer, now.out = now.out, Outgoing(peer)
@@ -78,6 +83,9 @@ class Serializer:
             if out.groups:
                 flags |= BLOCKS
                 parts = self._packed(out, peer)
+            if context is not None and out.requiring and mode.grad:
+                flags |= GRADIENTS
+                out.forks.append(context.sent(place, peer.id, out.requiring))
         except BaseException:
             take_back(out.forks)
             raise
@@ -112,7 +120,7 @@ class Serializer:
             type(array) is not np.ndarray
             or not 0 < array.nbytes <= _SMALL_BYTES
             or not array.flags.c_contiguous
-            or (is_recorded and tensor._rg)
+            or (is_recorded and tensor.requires_grad)
             or tensor._dev.type != "cpu"
             or getattr(tensor, "__dict__", None)
             or not self._takes_small
@@ -121,7 +129,7 @@ class Serializer:
         ):
             return None
         self._say(peer, InlineChannel.name, "cpu", "cpu")
-        return dtypes.from_numpy(array.dtype).name, array.shape, array.tobytes(), tensor._rg
+        return dtypes.from_numpy(array.dtype).name, array.shape, array.tobytes(), tensor.requires_grad
 
     def _pickled(self, thing: Any, peer: Peer) -> tuple[int, bytes]:
         if len(copyreg.dispatch_table) != self._known:
@@ -186,12 +194,21 @@ class Serializer:
                 target=target,
             )
 
-    def load(self, flags: int, data: Buffer, parts: Sequence[Buffer], source: int) -> tuple[Any, Sequence[Any]]:
+    def load(
+        self,
+        flags: int,
+        data: Buffer,
+        parts: Sequence[Buffer],
+        source: int,
+        context: DistAutogradContext | None = None,
+        place: bytes = b"",
+    ) -> tuple[Any, Sequence[Any]]:
         """Return what `dump` took, and the RRefs in it. `parts`: the message's, from the first behind the pickle.
 
+        context: notes tensors whose gradients go back, as received in the message at `place`.
         Raises what the classes of its parts raise.
         """
-        if not flags & (BLOCKS | RREFS | CLOSURE):
+        if not flags & (BLOCKS | RREFS | CLOSURE | GRADIENTS):
             return _with_small(pickle.loads(data)) if flags & SMALL else pickle.loads(data), ()
         if flags & CLOSURE and not self._allow_closures:
             raise RpcError(
@@ -219,6 +236,8 @@ class Serializer:
             thing = pickle.loads(data)
         finally:
             now.into = outer
+        if context is not None and flags & GRADIENTS:
+            context.received(place, source, into.requiring)
         return thing, into.rrefs
 
 
