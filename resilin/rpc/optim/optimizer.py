@@ -8,7 +8,7 @@ from typing import Any
 from resilin.distributed.work.future import Future
 from resilin.errors import UsageError, UsageTypeError
 from resilin.rpc import api
-from resilin.rpc.optim import at_owner
+from resilin.rpc.optim import at_owner, gradients
 from resilin.rpc.optim.utils import functional_optim_map
 from resilin.rpc.references.rref import RRef
 from resilin.rpc.worker_info import WorkerInfo
@@ -47,6 +47,7 @@ class DistributedOptimizer:
         Raises the first owner's error, when all others have ended theirs: a context that has ended, a worker that is
         gone (its parameters are OwnerLost).
         """
+        gradients.check(context_id)
         _all_of([api.rpc_async(each.owner(), at_owner.step, (each, context_id)) for each in self.remote_optimizers])
 
 

@@ -10,6 +10,7 @@ import pytest
 from rpc_workers import Me, on_workers, spawned, until
 
 import resilin as torch
+import resilin.distributed.autograd as dist_autograd
 import resilin.distributed.rpc as rpc
 from resilin import nn, optim
 from resilin.distributed.nn import RemoteModule
@@ -97,6 +98,44 @@ def modules(me: Me) -> None:
 
 def test_modules_and_parameters_of_a_dead_owner_raise_and_new_ones_are_made_at_its_replacement(tmp_path: Path) -> None:
     with spawned(modules, 3, tmp_path) as code:
+        assert [code(rank) for rank in range(3)] == [0, 0, 0]
+
+
+class DiesAmid(optim.SGD):
+    """Its worker dies amid a step."""
+
+    def step(self, closure: Any = None) -> Any:
+        os._exit(0)
+
+
+def a_step_that_kills(me: Me) -> None:
+    me.init(world_size=None)
+    me.meet("begun")
+    if me.rank:
+        until((Path(me.folder) / "over").exists)
+        rpc.shutdown(graceful=False)
+        return
+    ones = nn.Parameter(torch.ones(1, 2))
+    modules = [RemoteModule(f"worker{rank}", nn.Linear, (2, 2)) for rank in (1, 2)]
+    found = [rref for module in modules for rref in module.remote_parameters()]
+    dying = DistributedOptimizer(DiesAmid, modules[0].remote_parameters(), lr=0.5)
+    others = DistributedOptimizer(optim.SGD, [*found, rpc.RRef(ones)], lr=0.5)
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [(modules[0](ones) + modules[1](ones)).sum()])
+        with pytest.raises(PeerLost, match=r"worker1"):
+            dying.step(context_id)
+        until(lambda: is_gone(found[0]))
+        before, bias = ones.detach().clone(), found[3].to_here().detach()
+        with pytest.raises(OwnerLost, match=r"worker1"):
+            others.step(context_id)  # the living owners step all the same
+        assert not torch.equal(ones.detach(), before)
+        assert torch.equal(found[3].to_here().detach(), bias - 0.5)
+    (Path(me.folder) / "over").touch()
+    rpc.shutdown(graceful=False)
+
+
+def test_a_worker_that_dies_amid_a_step_is_named_and_the_others_step_all_the_same(tmp_path: Path) -> None:
+    with spawned(a_step_that_kills, 3, tmp_path) as code:
         assert [code(rank) for rank in range(3)] == [0, 0, 0]
 
 
