@@ -218,7 +218,7 @@ class Server:
                 value = function(*args, **kwargs) if kwargs else function(*args)
             else:
                 with within(request.frame):
-                    value = function(*args, **kwargs)
+                    value = function(*args, **(kwargs or {}))
             if asynchronous:
                 if not isinstance(value, Future):
                     raise RpcError(
