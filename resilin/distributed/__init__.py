@@ -97,12 +97,14 @@ from resilin.errors import DistBackendError, DistError, DistNetworkError, DistSt
 
 if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
     from resilin.ddp import GradBucket as GradBucket
+    from resilin.distributed import autograd as autograd
     from resilin.distributed import checkpoint as checkpoint
     from resilin.distributed import constants as constants
     from resilin.distributed import distributed_c10d as distributed_c10d
     from resilin.distributed import elastic as elastic
     from resilin.distributed import launch as launch
     from resilin.distributed import launcher as launcher
+    from resilin.distributed import nn as nn
     from resilin.distributed import optim as optim
     from resilin.distributed import pipeline as pipeline
     from resilin.distributed import pipelining as pipelining

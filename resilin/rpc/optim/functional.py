@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from resilin import optim
+import resilin.optim as optim
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
 from resilin.rpc.optim.stand_ins import StandIns
@@ -85,49 +85,73 @@ class FunctionalOptimizer:
 
 
 class _FunctionalAdadelta(FunctionalOptimizer):
+    """Step as `resilin.optim.Adadelta` does, by gradients that are given."""
+
     _kind = optim.Adadelta
 
 
 class _FunctionalAdagrad(FunctionalOptimizer):
+    """Step as `resilin.optim.Adagrad` does, by gradients that are given."""
+
     _kind = optim.Adagrad
 
 
 class _FunctionalAdam(FunctionalOptimizer):
+    """Step as `resilin.optim.Adam` does, by gradients that are given."""
+
     _kind = optim.Adam
 
 
 class _FunctionalAdamax(FunctionalOptimizer):
+    """Step as `resilin.optim.Adamax` does, by gradients that are given."""
+
     _kind = optim.Adamax
 
 
 class _FunctionalAdamW(FunctionalOptimizer):
+    """Step as `resilin.optim.AdamW` does, by gradients that are given."""
+
     _kind = optim.AdamW
 
 
 class _FunctionalASGD(FunctionalOptimizer):
+    """Step as `resilin.optim.ASGD` does, by gradients that are given."""
+
     _kind = optim.ASGD
 
 
 class _FunctionalLion(FunctionalOptimizer):
+    """Step as `resilin.optim.Lion` does, by gradients that are given."""
+
     _kind = optim.Lion
 
 
 class _FunctionalNAdam(FunctionalOptimizer):
+    """Step as `resilin.optim.NAdam` does, by gradients that are given."""
+
     _kind = optim.NAdam
 
 
 class _FunctionalRAdam(FunctionalOptimizer):
+    """Step as `resilin.optim.RAdam` does, by gradients that are given."""
+
     _kind = optim.RAdam
 
 
 class _FunctionalRMSprop(FunctionalOptimizer):
+    """Step as `resilin.optim.RMSprop` does, by gradients that are given."""
+
     _kind = optim.RMSprop
 
 
 class _FunctionalRprop(FunctionalOptimizer):
+    """Step as `resilin.optim.Rprop` does, by gradients that are given."""
+
     _kind = optim.Rprop
 
 
 class _FunctionalSGD(FunctionalOptimizer):
+    """Step as `resilin.optim.SGD` does, by gradients that are given."""
+
     _kind = optim.SGD
     _lr = 1e-2  # of PyTorch's functional SGD

@@ -44,10 +44,12 @@ class DistributedOptimizer:
     def step(self, context_id: int) -> None:
         """Step all parameters of which context `context_id` has gradients; return when all owners have.
 
-        Raises the first owner's error, when all others have ended theirs: a context that has ended, a worker that is
-        gone (its parameters are OwnerLost).
+        RpcError for a context that has ended, and OwnerLost where an owner is known to be gone: nobody steps then.
+        Else the first owner's error, when all others have ended theirs; PeerLost for one that dies amid its step.
         """
         gradients.check(context_id)
+        for each in self.remote_optimizers:
+            each._check(each._state, "step()")
         _all_of([api.rpc_async(each.owner(), at_owner.step, (each, context_id)) for each in self.remote_optimizers])
 
 

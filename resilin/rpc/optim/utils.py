@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin import optim
+import resilin.optim as optim
 from resilin.errors import UsageError
 from resilin.rpc.optim import functional
 
