@@ -86,6 +86,8 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any] | None:
     if args.part == "dead" and me and not os.environ.get("MAY_DIE"):
         subprocess.run(sys.orig_argv, env={**os.environ, "MAY_DIE": "1"}, check=False)  # whose death is no failure
         return None
+    if args.part == "module":
+        _remote_module(library)  # PyTorch's callee finds what it makes there, and only when it is loaded
     options = _options(library, args)
     start = time.time()
     rpc.init_rpc(name_of(me), rank=me, world_size=world_size(), rpc_backend_options=options)
@@ -223,10 +225,13 @@ def _dead(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
     return {"dead": samples}
 
 
+def _remote_module(library: Library) -> Any:
+    return importlib.import_module(f"{library.torch.__name__}.distributed.nn.api.remote_module").RemoteModule
+
+
 def _module(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
     torch = library.torch
-    remote_module = importlib.import_module(f"{torch.__name__}.distributed.nn.api.remote_module")
-    module = remote_module.RemoteModule(f"{name_of(1)}/cpu", torch.nn.Linear, (16, 16))
+    module = _remote_module(library)(f"{name_of(1)}/cpu", torch.nn.Linear, (16, 16))
     x = torch.ones(1, 16)
     if tuple(module.forward(x).shape) != (1, 16):
         raise SystemExit("the module's result has another shape")
