@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from resilin._base.clock import Deadline
 from resilin.errors import PeerLost, RpcError
 from resilin.rpc.agent.peers import KnownPeers
 from resilin.rpc.agent.thread_pool import step_down
-from resilin.rpc.autograd.backwards import Backwards, Message
+from resilin.rpc.autograd.backwards import GRADIENTS_AT, Backwards, Message
 from resilin.rpc.autograd.contexts import ANSWER, Contexts
 from resilin.rpc.autograd.nodes import RecvRpcBackward
 from resilin.rpc.serialization import remote_errors
-from resilin.rpc.serialization.messages import BACKWARD, CLEANUP, HEADER, HEADER_BYTES, REPLIES
-from resilin.rpc.serialization.serializer import Serializer, take_back
+from resilin.rpc.serialization.messages import BACKWARD, CLEANUP, HEADER, HEADER_BYTES, REPLIES, SMALL
+from resilin.rpc.serialization.serializer import Serializer, load_small_in, take_back
 from resilin.rpc.transports.base import RpcMessage
 from resilin.rpc.worker_info import WorkerInfo
 
@@ -56,9 +56,16 @@ class GradientMessages:
 
     def _say(self, peer: int, message: Message, node: RecvRpcBackward | None) -> None:
         """Send a message. Gradients go to devices as what they are the gradients of has come from there."""
+        flags: int
+        blocks: Sequence[Any]
+        forks: Sequence[Any]
         asked = node is not None and not node.place.endswith(ANSWER)
         to = self._peers.answering(peer) if asked else self._peers.find(peer)
-        flags, data, blocks, forks = self._serializer.dump(message, to)
+        data = None if node is None else self._serializer.dump_small_in(message, GRADIENTS_AT, to)
+        if data is not None:
+            flags, blocks, forks = SMALL, (), ()
+        else:
+            flags, data, blocks, forks = self._serializer.dump(message, to)
         head = HEADER.pack(BACKWARD, flags, REPLIES, 0, next(self._numbers), 0.0)
         try:
             self._peers.send(peer, [head + data, *blocks], REPLIES, Deadline(self._limit() or _SEND_S))
@@ -72,7 +79,10 @@ class GradientMessages:
     def handle(self, message: RpcMessage, flags: int, number: int) -> None:
         """Take a message of a backward."""
         data = memoryview(message.parts[0])[HEADER_BYTES:]
-        said, _ = self._serializer.load(flags, data, message.parts[1:], message.source)
+        if flags & SMALL:
+            said = load_small_in(data, GRADIENTS_AT)
+        else:
+            said, _ = self._serializer.load(flags, data, message.parts[1:], message.source)
         if not self._peers.is_gone(message.source, number):
             self.backwards.heard(message.source, said)
 

@@ -30,6 +30,8 @@ from resilin.rpc.autograd.nodes import RecvRpcBackward
 GRADIENT, BEGIN, ASK, ALIVE, DONE, FAILED, ABORT = range(7)
 Message = tuple[Any, ...]
 """What it is, the id of the context and of the backward (its root and its number there), whether the graph is kept."""
+GRADIENTS_AT = 6
+"""Where a GRADIENT message has the gradients."""
 Say = Callable[[int, Message, "RecvRpcBackward | None"], None]
 """Sends a message to a worker; the third: whose gradients are in it."""
 _ASK_S = 0.25  # until the root asks those that are not done; longer each time, at most _LONGEST_ASK_S
@@ -121,7 +123,8 @@ class Backwards:
             self._wait(task)
         except BaseException as error:
             self._fail(task, error)
-            raise
+            if not isinstance(error, Exception):
+                raise
         finally:
             del self._at_root[task.id]
         if task.error is not None:
@@ -258,7 +261,9 @@ class Backwards:
             if context.task is task:
                 context.task = None
             _remember(context, task.id, over)
-        task.run = None
+        if task.run is not None:
+            task.run.stop()
+            task.run = None
         for node in task.receives.values():
             node.sink = None
 
