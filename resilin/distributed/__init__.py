@@ -96,6 +96,7 @@ from resilin.errors import DistBackendError, DistError, DistNetworkError, DistSt
 
 if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
     from resilin.ddp import GradBucket as GradBucket
+    from resilin.distributed import autograd as autograd
     from resilin.distributed import checkpoint as checkpoint
     from resilin.distributed import constants as constants
     from resilin.distributed import distributed_c10d as distributed_c10d

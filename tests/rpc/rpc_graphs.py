@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rpc_workers import until
+
 import resilin as torch
 import resilin.distributed.autograd as dist_autograd
 import resilin.distributed.rpc as rpc
 from resilin.rpc import current
-from rpc_workers import until
 
 LOCAL, SYNC, ASYNC, REMOTE = "local", "rpc_sync", "rpc_async", "remote"
 WAYS = (SYNC, ASYNC, REMOTE)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from resilin._base.clock import Deadline
-from resilin.errors import PeerLost, RpcError
+from resilin.errors import PeerLost, RpcError, UsageError
 from resilin.rpc.agent.peers import KnownPeers
 from resilin.rpc.agent.thread_pool import step_down
 from resilin.rpc.autograd.backwards import GRADIENTS_AT, Backwards, Message
@@ -29,6 +30,9 @@ class Teller(Protocol):
     def tell(self, peer: int, kind: int, data: bytes, then: Callable[[BaseException | None], None]) -> None:
         """Send a message of the worker's own, again until it is answered; then call `then`."""
 
+    def later(self, job: Callable[[], None]) -> None:
+        """Do what may wait for a peer."""
+
 
 class GradientMessages:
     """Those of one worker. limit: seconds that a peer may take; 0: as long as it likes."""
@@ -45,6 +49,7 @@ class GradientMessages:
     ) -> None:
         self._me, self._peers, self._serializer, self._contexts = me, peers, serializer, contexts
         self._numbers, self._teller, self._limit = numbers, teller, limit
+        contexts.when_new = self._mind
         self.backwards = Backwards(
             me.id, contexts, self._say, self._described, remote_errors.rebuilt, step_down, limit, peers.name_of
         )
@@ -89,6 +94,19 @@ class GradientMessages:
     def end(self, context_id: int, source: int = -1) -> None:
         """Forget a context, and have those forget it that it was taken to from here. source: who has said so."""
         self._spread(context_id, self.backwards.end(context_id) - {source})
+
+    def _mind(self, context_id: int, maker: int) -> None:
+        """Hear of the end of the worker that made a context, also where another one has brought it."""
+        if not self._peers.is_connected(maker):
+            self._teller.later(partial(self._reach, context_id, maker))
+
+    def _reach(self, context_id: int, maker: int) -> None:
+        try:
+            self._peers.reach(maker)
+        except PeerLost:  # and the context ends as those of all that are lost
+            pass
+        except (RpcError, UsageError):  # it has left
+            self.end(context_id)
 
     def _spread(self, context_id: int, workers: Iterable[int]) -> None:
         for worker in set(workers) - {self._me.id}:

@@ -17,7 +17,7 @@ from rpc_workers import Me, spawned, until
 import resilin as torch
 import resilin.distributed.autograd as dist_autograd
 import resilin.distributed.rpc as rpc
-from resilin.errors import PeerLost
+from resilin.errors import PeerLost, RpcTimeout
 
 pytestmark = pytest.mark.multiproc
 
@@ -90,6 +90,74 @@ def chain(me: Me, phase: str, victim: int) -> None:
     rpc.shutdown(graceful=False)
 
 
+def far(me: Me) -> None:
+    """Worker 2 has a context of worker 0, of which only worker 1 has told it; both die at once."""
+    me.init()
+    if me.rank == 0:
+        with dist_autograd.context():
+            rpc.rpc_sync("worker1", rpc.rpc_sync, args=("worker2", graphs.add, (fresh(3), 1)))
+            me.meet("called")
+            until((Path(me.folder) / "there").exists)
+            die()
+    me.meet("called")
+    if me.rank == 1:
+        until((Path(me.folder) / "there").exists)
+        die()
+    assert graphs.contexts_here() == 1
+    until(lambda: rpc._get_current_rpc_agent().peers.is_connected(0))
+    (Path(me.folder) / "there").touch()
+    until(lambda: graphs.contexts_here() == 0)
+    rpc.shutdown(graceful=False)
+
+
+@pytest.mark.slow
+def test_a_context_ends_with_a_maker_that_never_called_this_worker(tmp_path: Path) -> None:
+    with spawned(far, COUNT, tmp_path) as ended:
+        assert [ended(rank) for rank in range(COUNT)] == [-signal.SIGKILL, -signal.SIGKILL, 0]
+
+
+class Stops(torch.autograd.Function):
+    """The identity; its process is stopped in `backward`."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Any) -> Any:
+        return value * 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return grad
+
+
+def stopping(value: Any) -> Any:
+    return Stops.apply(value)
+
+
+def silent(me: Me) -> None:
+    """Worker 1 is stopped in the backward, which gives it up; it goes on, and takes part in the next one."""
+    me.init()
+    pid = rpc.rpc_sync("worker1", os.getpid)
+    if me.rank == 0:
+        value = fresh(3)
+        with dist_autograd.context() as context_id:
+            loss = rpc.rpc_sync("worker1", stopping, args=(value,)).sum()
+            rpc._set_rpc_timeout(1.0)
+            with pytest.raises(RpcTimeout, match="worker 'worker1' says nothing of its part since 1"):
+                dist_autograd.backward(context_id, [loss])
+            rpc._set_rpc_timeout(60.0)
+            os.kill(pid, signal.SIGCONT)
+            loss = rpc.rpc_sync("worker1", torch.mul, args=(value, 2)).sum() + value.sum()
+            dist_autograd.backward(context_id, [loss])
+            assert graphs.grads(context_id, value) == [[3.0] * 3]
+    rpc.shutdown()
+
+
+@pytest.mark.slow
+def test_a_stopped_worker_is_given_up_and_may_go_on(tmp_path: Path) -> None:
+    with spawned(silent, 2, tmp_path) as ended:
+        assert [ended(rank) for rank in range(2)] == [0, 0]
+
+
 def is_lost(rank: int) -> bool:
     try:
         rpc.rpc_sync(f"worker{rank}", os.getpid)
@@ -107,7 +175,9 @@ for _number in range(len(CASES)):
     globals()[f"case{_number}"].__name__ = f"case{_number}"
 
 
-@pytest.mark.parametrize("number", extent.short(range(len(CASES)), of=(2, 4, 6)), ids=lambda n: "-".join(map(str, CASES[n])))
+@pytest.mark.parametrize(
+    "number", extent.short(range(len(CASES)), of=(2, 4, 6)), ids=lambda n: "-".join(map(str, CASES[n]))
+)
 def test_survivors_of_a_kill_go_on_and_keep_no_context(number: int, tmp_path: Path) -> None:
     _, victim = CASES[number]
     with spawned(globals()[f"case{number}"], COUNT, tmp_path) as ended:
