@@ -21,7 +21,8 @@ per side, the sides in turn; PyTorch uses TensorPipe. An echo is `rpc_sync` of a
 float32 tensor of that size; one way, the function returns None. "Both cores busy": two more processes compute all the
 time. Over ZeroMQ and gRPC, which is TCP on loopback, tensors travel as bytes; "CURVE" and "TLS": encrypted, with keys
 made of the job's secret; PyTorch encrypts nothing. Snapshots: of memory that cannot be lent, and another tensor of that
-length comes back; two memcpy: the same bytes copied twice, in the caller alone. 3000 outstanding calls are of a
+length comes back; two memcpy: the same bytes copied twice, in the caller alone. A backward: of a tensor of that size
+that went to the other worker and came back ten times, in distributed autograd. 3000 outstanding calls are of a
 function of two ints, made by one thread with `rpc_async`; "dropped": nobody looks at their futures, and one `rpc_sync`
 ends the measurement; a row is the time for each call. A dead callee: from the signal that kills it to the error of each
 of three pending calls, {kills} callees. A RemoteModule: `forward` of a
@@ -70,6 +71,7 @@ QUESTIONS = [
         for name, transport in (("ZeroMQ, CURVE", "zeromq"), ("gRPC, TLS", "grpc"))
     ),
     Question("one way", ("--part", "one way", "--sizes", WAY)),
+    Question("a backward of 20 hops", ("--part", "backward", "--sizes", f"{SMALL},{MIB}"), unit="ms"),
     Question("3000 outstanding calls", ("--part", "outstanding")),
     Question("forward of a RemoteModule", ("--part", "module"), p99=True),
     Question("steps of 10 M parameters of two owners", ("--part", "steps"), unit="ms"),

@@ -1,5 +1,5 @@
-"""Times remote calls between two workers: an echo, one way, many outstanding calls, a dead callee, an idle worker,
-a module that lies at the other, steps of parameters."""
+"""Times remote calls between two workers: an echo, one way, backwards, many outstanding calls, a dead callee, an idle
+worker, a module that lies at the other, steps of parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ OUTSTANDING = 3000
 MOST_CALLS, FEWEST_CALLS = 2000, 5
 IDLE_S = 2.0
 STEPPED = 10_000_000
-PARTS = ("echo", "one way", "snapshots", "outstanding", "idle", "dead", "init", "module", "steps")
+PARTS = ("echo", "one way", "snapshots", "backward", "outstanding", "idle", "dead", "init", "module", "steps")
+HOPS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -180,6 +181,30 @@ def _snapshots(library: Library, args: argparse.Namespace) -> dict[str, list[flo
     return samples
 
 
+def plus_one(value: Any) -> Any:
+    """Return something that was computed."""
+    return value + 1.0
+
+
+def _backward(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    autograd = importlib.import_module(f"{library.torch.__name__}.distributed.autograd")
+    samples = {}
+    for size in map(int, args.sizes.split(",")):
+        first = library.torch.ones(size // 4, requires_grad=True)
+        with autograd.context() as context_id:
+            value = first
+            for _ in range(HOPS // 2):
+                value = library.rpc.rpc_sync(name_of(1), plus_one, (value,))
+            loss = value.sum()
+            autograd.backward(context_id, [loss], retain_graph=True)
+            if not bool((autograd.get_gradients(context_id)[first] == 1).all()):
+                raise SystemExit(f"a backward of {HOPS} hops: the gradient is wrong")
+            samples[str(size)] = _repeat(
+                lambda loss=loss, id=context_id: autograd.backward(id, [loss], retain_graph=True), args.seconds
+            )
+    return samples
+
+
 def _outstanding(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
     rpc = library.rpc
 
@@ -268,6 +293,7 @@ MEASURES: dict[str, Callable[[Library, argparse.Namespace], dict[str, list[float
     "echo": lambda library, args: _sized(echo, library, args),
     "one way": lambda library, args: _sized(sink, library, args),
     "snapshots": _snapshots,
+    "backward": _backward,
     "outstanding": _outstanding,
     "idle": _idle,
     "dead": _dead,

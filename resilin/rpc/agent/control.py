@@ -138,14 +138,14 @@ class ControlMessages:
                 if self._pending.pop(number) is not None:
                     then(error)
 
-        self._pending.add(number, Tell(peer, lambda: self._later(send), then))
+        self._pending.add(number, Tell(peer, lambda: self.later(send), then))
         if self._peers.is_connected(peer):
             send()
         else:
-            self._later(send)
+            self.later(send)
 
-    def _later(self, job: Callable[[], None]) -> None:
-        """Do what may wait for a peer on a reply thread: the watch waits for nobody."""
+    def later(self, job: Callable[[], None]) -> None:
+        """Do what may wait for a peer on a reply thread: the watch and the threads of calls wait for nobody."""
         if not self._replies.closed:
             self._jobs.append(job)
             self._replies.put(RpcMessage(self._me.id, [HEADER.pack(JOB, 0, 0, 0, 0, 0.0)]))

@@ -202,7 +202,7 @@ class KnownPeers:
             self._connect(peer, Deadline(_OFFER_CONNECT_S))
         self.send(peer, parts, queue, Deadline(0.0))
 
-    def reach(self, to: str) -> None:
+    def reach(self, to: str | int) -> None:
         """Connect to a worker, so that its end is noticed. Raises PeerLost where it is gone."""
         id = self.find(to).id
         if id not in self._routes:

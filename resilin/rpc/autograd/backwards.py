@@ -12,8 +12,6 @@ The worker on which `backward` is called is its *root*: it waits for the DONE of
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,52 +24,17 @@ from resilin.errors import PeerLost, RpcError, RpcTimeout, UsageError
 from resilin.rpc.autograd.contexts import Contexts, DistAutogradContext, not_found
 from resilin.rpc.autograd.local_backward import LocalBackward
 from resilin.rpc.autograd.nodes import RecvRpcBackward
+from resilin.rpc.autograd.tasks import Over, Task, check_roots, remember
 
 GRADIENT, BEGIN, ASK, ALIVE, DONE, FAILED, ABORT = range(7)
 Message = tuple[Any, ...]
 """What it is, the id of the context and of the backward (its root and its number there), whether the graph is kept."""
+GRADIENTS_AT = 6
+"""Where a GRADIENT message has the gradients."""
 Say = Callable[[int, Message, "RecvRpcBackward | None"], None]
 """Sends a message to a worker; the third: whose gradients are in it."""
 _ASK_S = 0.25  # until the root asks those that are not done; longer each time, at most _LONGEST_ASK_S
 _LONGEST_ASK_S = 2.0
-_MOST_OVER = 64  # backwards of one context that are remembered: later messages of one of them are dropped
-
-
-class _Over:
-    """What is remembered of a backward that has ended here."""
-
-    __slots__ = ("failed", "peers", "places")
-
-    def __init__(self, failed: bool, peers: Sequence[int] = (), places: frozenset[bytes] = frozenset()) -> None:
-        self.failed, self.peers, self.places = failed, peers, places
-
-
-class Task:
-    """One worker's part of a backward that is under way."""
-
-    def __init__(self, context: DistAutogradContext, id: tuple[int, int], keep: bool) -> None:
-        self.context, self.id, self.keep = context, id, keep
-        with context.lock:
-            self.sends, self.receives = dict(context.sends), dict(context.receives)
-        self.waiting = dict(self.sends)
-        """Sent messages whose gradients have not come."""
-        self.peers = {node.to for node in self.sends.values()} | {node.source for node in self.receives.values()}
-        self.run: LocalBackward | None = None
-        self.jobs: deque[Callable[[], None]] = deque()
-        self.turn = threading.Lock()
-        self.error: BaseException | None = None
-        self.told = False  # its DONE has gone with a gradient
-        # of the root's:
-        self.parties: dict[int, bool] = {}
-        """Workers that take part: whether they are done."""
-        self.heard: dict[int, float] = {}
-        self.over = threading.Lock()
-        self.over.acquire()
-
-    def release(self) -> None:
-        """Let the root go on."""
-        if self.over.locked():
-            self.over.release()
 
 
 class Backwards:
@@ -107,7 +70,7 @@ class Backwards:
     def backward(self, context_id: int, roots: Sequence[Tensor], retain_graph: bool) -> None:
         """Run a backward from `roots`; see `resilin.distributed.autograd.backward`."""
         context = self.contexts.get(context_id)
-        _check(roots)
+        check_roots(roots)
         if context.lost is not None:
             raise PeerLost(f"backward of autograd context {context_id}: {context.lost}", context.lost.ranks)
         task = Task(context, (self._me, next(self._numbers)), retain_graph)
@@ -121,7 +84,8 @@ class Backwards:
             self._wait(task)
         except BaseException as error:
             self._fail(task, error)
-            raise
+            if not isinstance(error, Exception):
+                raise
         finally:
             del self._at_root[task.id]
         if task.error is not None:
@@ -246,19 +210,21 @@ class Backwards:
             return
         self._commit(task)
         peers = sorted(task.peers)
-        self._leave(task, _Over(False, peers, frozenset(task.receives)))
+        self._leave(task, Over(False, peers, frozenset(task.receives)))
         if task.id[0] == self._me:
             self._party(task, self._me, peers, True)
         elif not task.told:
             self._tell(task.id[0], DONE, task, peers)
 
-    def _leave(self, task: Task, over: _Over) -> None:
+    def _leave(self, task: Task, over: Over) -> None:
         context = task.context
         with context.lock:
             if context.task is task:
                 context.task = None
-            _remember(context, task.id, over)
-        task.run = None
+            remember(context, task.id, over)
+        if task.run is not None:
+            task.run.stop()
+            task.run = None
         for node in task.receives.values():
             node.sink = None
 
@@ -269,7 +235,7 @@ class Backwards:
                 return
             at_root = task.id[0] == self._me
             task.error = self._rebuilt(told, self._me) if told is not None and at_root else error
-        self._leave(task, _Over(True))
+        self._leave(task, Over(True))
         if at_root:
             self._abort(task, {*task.peers, *task.parties})
             task.release()
@@ -323,7 +289,7 @@ class Backwards:
         else:
             self._party(task, source, rest[0], what == DONE)
 
-    def _hear_late(self, source: int, what: int, message: Message, over: _Over) -> None:
+    def _hear_late(self, source: int, what: int, message: Message, over: Over) -> None:
         """Answer what comes of a backward that has ended here."""
         if over.failed:
             return
@@ -374,7 +340,7 @@ class Backwards:
             self._fail(task, RpcError(f"the backward of autograd context {context.id} has failed elsewhere"))
         else:
             with context.lock:
-                _remember(context, id, _Over(True))
+                remember(context, id, Over(True))
 
     # --- ends ---
 
@@ -406,27 +372,8 @@ class Backwards:
         return ended
 
 
-def _remember(context: DistAutogradContext, id: tuple[int, int], over: _Over) -> None:
-    context.over[id] = over
-    while len(context.over) > _MOST_OVER:
-        del context.over[next(iter(context.over))]
-
-
 def _no_longer(context_id: int) -> None:
     raise RpcError(
         f"Autograd context no longer valid! The context {context_id} was ended while its backward was under way, by "
         "another thread or worker"
     )
-
-
-def _check(roots: Sequence[Tensor]) -> None:
-    """RuntimeError unless a backward can begin with `roots`, with PyTorch's texts."""
-    if not roots:
-        raise RpcError("No tensors provided for gradient computation.")
-    for root in roots:
-        if not root.requires_grad:
-            raise RpcError("requires_grad not set on root: it depends on no tensor that requires gradients")
-        if root._array.size != 1:
-            raise RpcError(f"a root of shape {tuple(root.shape)} is not a scalar, all roots need to be scalar")
-        if root.grad_fn is None:
-            raise RpcError("a root, which is a leaf, does not have a valid gradient function.")

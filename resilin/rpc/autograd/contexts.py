@@ -46,12 +46,12 @@ class DistAutogradContext:
         self.ended = False
         self.frame = Frame(self, b"")
 
-    def sent(self, place: bytes, to: int, tensors: Sequence[Tensor]) -> Sent:
+    def sent(self, place: bytes, to: int, tensors: Sequence[Tensor]) -> NotedSend:
         """Note that `tensors`, which all require gradients, leave for worker `to`."""
         node = SendRpcBackward(place, to, tensors)
         with self.lock:
             self.sends[place] = node
-        return Sent(self, place)
+        return NotedSend(self, place)
 
     def received(self, place: bytes, source: int, tensors: Sequence[Tensor]) -> None:
         """Note that `tensors`, which have just been made, have come from worker `source`."""
@@ -82,7 +82,7 @@ class DistAutogradContext:
             return set(self.known)
 
 
-class Sent:
+class NotedSend:
     """What was noted for a message, and is taken back when that is not sent."""
 
     __slots__ = ("_context", "_place")
@@ -148,6 +148,10 @@ def not_found(id: int) -> RpcError:
     )
 
 
+def _nobody(context_id: int, maker: int) -> None:
+    """Take note of a new context, where nobody wants to know."""
+
+
 class Contexts:
     """The contexts of one worker. turn: how many processes had been this worker before."""
 
@@ -159,6 +163,8 @@ class Contexts:
         self._open: dict[int, DistAutogradContext] = {}  # guarded by _lock
         self._ended: dict[int, None] = {}  # guarded by _lock
         self._dead: dict[int, int] = {}  # guarded by _lock: workers that were lost: how many had been it before
+        self.when_new: Callable[[int, int], None] = _nobody
+        """Called with the id of a context that has come here, and with that of the worker that made it."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -195,7 +201,9 @@ class Contexts:
         with self._lock:
             if id in self._ended or maker == self._me or turn == self._dead.get(maker, -1):
                 return self._open.get(id)
-            return self._open.setdefault(id, DistAutogradContext(id))
+            made = self._open.setdefault(id, DistAutogradContext(id))
+        self.when_new(id, maker)
+        return made
 
     def end(self, id: int) -> DistAutogradContext | None:
         """Forget a context, and that it ever comes again; return what was here of it."""

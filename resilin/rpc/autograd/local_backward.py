@@ -54,7 +54,7 @@ class _Sum:
 class LocalBackward(Run):
     """One worker's part of a backward. Not for several threads at once."""
 
-    __slots__ = ("_deps", "_heap", "_sink", "_sums_of", "left", "unreached")
+    __slots__ = ("_deps", "_heap", "_sink", "_stopped", "_sums_of", "left", "unreached")
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class LocalBackward(Run):
         sink: Sink,
     ) -> None:
         super().__init__(False, keep, None, True)
-        self._sink = sink
+        self._sink, self._stopped = sink, False
         self._heap: list[tuple[int, Node]] = []
         self._deps: dict[Node, int] = {}
         self._sums_of: dict[Any, _Sum] = {}
@@ -126,7 +126,7 @@ class LocalBackward(Run):
         engine.running.runs.append(self)
         token = silence(SILENT)
         try:
-            while self._heap:
+            while self._heap and not self._stopped:
                 _, node = heapq.heappop(self._heap)
                 self.left -= 1
                 self.walk((node,))
@@ -139,6 +139,10 @@ class LocalBackward(Run):
             restore(token)
             engine.running.runs.pop()
             mode.grad = before
+
+    def stop(self) -> None:
+        """Run no further nodes. Any thread."""
+        self._stopped = True
 
     def _one_less(self, node: Any) -> None:
         self._deps[node] -= 1

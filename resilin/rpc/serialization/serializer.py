@@ -112,6 +112,17 @@ class Serializer:
         small = self._small(value, peer, is_recorded) if type(value) is Tensor else None
         return None if small is None else pickle.dumps((small, -1), 5)
 
+    def dump_small_in(self, message: tuple[Any, ...], at: int, peer: Peer) -> bytes | None:
+        """Return the pickle of a plain message with a list of small tensors of the host, or None, at place `at`; None
+        for all others."""
+        smalls: list[Any] = []
+        for tensor in message[at] or ():
+            small = None if tensor is None else self._small(tensor, peer)
+            if small is None and tensor is not None:
+                return None
+            smalls.append(small)
+        return pickle.dumps((*message[:at], smalls or None, *message[at + 1 :]), 5)
+
     def _small(
         self, tensor: Tensor, peer: Peer, is_recorded: bool = True
     ) -> tuple[str, tuple[int, ...], bytes, bool] | None:
@@ -244,13 +255,26 @@ class Serializer:
 def _with_small(thing: tuple[Any, ...]) -> Any:
     """What `dump_small_call` (then the arguments, and no keywords) or `dump_small` took."""
     *parts, place = thing
-    name, shape, data, requires_grad = parts[place if place >= 0 else 0]
-    made = wrap(np.frombuffer(bytearray(data), dtypes.by_name(name).np).reshape(shape))
-    made._rg = requires_grad
+    made = _made_small(parts[place if place >= 0 else 0])
     if place < 0:
         return made
     parts[place] = made
     return tuple(parts), {}
+
+
+def _made_small(small: tuple[str, tuple[int, ...], bytes, bool]) -> Tensor:
+    name, shape, data, requires_grad = small
+    made = wrap(np.frombuffer(bytearray(data), dtypes.by_name(name).np).reshape(shape))
+    made._rg = requires_grad
+    return made
+
+
+def load_small_in(data: Buffer, at: int) -> tuple[Any, ...]:
+    """Return the message that `dump_small_in` took."""
+    message = list(pickle.loads(data))
+    if message[at] is not None:
+        message[at] = [None if small is None else _made_small(small) for small in message[at]]
+    return tuple(message)
 
 
 def dump_plain_call(args: Any, kwargs: Any) -> bytes | None:

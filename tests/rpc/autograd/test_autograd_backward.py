@@ -139,7 +139,7 @@ def test_a_context_that_ends_in_its_backward_fails_it(me: Me) -> None:
     with dist_autograd.context() as context_id:
         value = rpc.rpc_sync(me.next, torch.mul, args=(fresh(3), 2))
         value.register_hook(lambda grad: dist_autograd._release_context(context_id))
-        with pytest.raises(RuntimeError, match="context no longer valid|Could not find autograd context"):
+        with pytest.raises(RuntimeError, match=r"context no longer valid|Could not find autograd context"):
             dist_autograd.backward(context_id, [value.sum()])
     none_is_left(["worker0", "worker1"])
 
@@ -148,9 +148,11 @@ def test_a_context_that_ends_in_its_backward_fails_it(me: Me) -> None:
 def test_a_gradient_of_another_context_is_refused(me: Me) -> None:
     with dist_autograd.context():
         old = rpc.rpc_sync(me.next, torch.mul, args=(fresh(3), 2))
-    with dist_autograd.context() as context_id:
-        with pytest.raises(RuntimeError, match="but it is no backward of that context"):
-            dist_autograd.backward(context_id, [old.sum()])
+    with (
+        dist_autograd.context() as context_id,
+        pytest.raises(RuntimeError, match="but it is no backward of that context"),
+    ):
+        dist_autograd.backward(context_id, [old.sum()])
     with pytest.raises(RuntimeError, match="but it is no backward of that context"):
         old.sum().backward()
 

@@ -73,9 +73,9 @@ def test_the_graph_of_a_call_begins_and_ends_at_the_messages(me: Me) -> None:
             context = dist_autograd._current_context()
             (send,) = context._send_functions().values()
             (receive,) = context._recv_functions().values()
-            assert [(edge.variable is tensor, nr) for (edge, nr), tensor in zip(send.next_functions, (a, b))] == [
-                (True, 0)
-            ] * 2
+            assert [
+                (edge.variable is tensor, nr) for (edge, nr), tensor in zip(send.next_functions, (a, b), strict=True)
+            ] == [(True, 0)] * 2
             assert result.grad_fn is receive
             assert (send.name(), receive.name()) == ("SendRpcBackward", "RecvRpcBackward")
             assert context._known_worker_ids() == {(me.rank + 1) % 3}
@@ -98,7 +98,9 @@ def test_only_tensors_that_require_gradients_are_recorded_in_containers(me: Me) 
     with dist_autograd.context():
         rpc.rpc_sync(me.next, torch.stack, args=(tensors,))
         (send,) = dist_autograd._current_context()._send_functions().values()
-        assert [edge.variable is t for (edge, _), t in zip(send.next_functions, tensors[1::2])] == [True] * 3
+        assert [edge.variable is t for (edge, _), t in zip(send.next_functions, tensors[1::2], strict=True)] == [
+            True
+        ] * 3
 
 
 def ids_through(names: list[str]) -> list[int]:
