@@ -22,12 +22,15 @@ per side, the sides in turn; PyTorch uses TensorPipe. An echo is `rpc_sync` of a
 float32 tensor of that size; one way, the function returns None. "Both cores busy": two more processes compute all the
 time. Over ZeroMQ and gRPC, which is TCP on loopback, tensors travel as bytes; "CURVE" and "TLS": encrypted, with keys
 made of the job's secret; PyTorch encrypts nothing. Snapshots: of memory that cannot be lent, and another tensor of that
-length comes back; two memcpy: the same bytes copied twice, in the caller alone. 3000 outstanding calls are of a
+length comes back; two memcpy: the same bytes copied twice, in the caller alone. A backward: of a tensor of that size
+that went to the other worker and came back ten times, in distributed autograd. 3000 outstanding calls are of a
 function of two ints, made by one thread with `rpc_async`; "dropped": nobody looks at their futures, and one `rpc_sync`
 ends the measurement; a row is the time for each call. A dead callee: from the signal that kills it to the error of each
-of three pending calls, {kills} callees. The share of a core that an idle worker uses is over 2 s. Published: from
-`rpc.publish` of 50 tensors to the moment at which the last reader has looked into each; memory that is new, or was
-published before and all of it written since; how long that call takes, and a step that writes everything after it."""
+of three pending calls, {kills} callees. A RemoteModule: `forward` of a linear layer of 16 by 16, with a batch of 1.
+Steps of two owners: two threads of one process, each with an optimizer and parameters of its own, on one kernel thread
+each. The share of a core that an idle worker uses is over 2 s. Published: from `rpc.publish` of 50 tensors until the
+last reader has looked into each; memory that is new, or was published before and all of it written since; how long that
+call takes, and a step that writes everything after it."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,10 @@ QUESTIONS = [
         for name, transport in (("ZeroMQ, CURVE", "zeromq"), ("gRPC, TLS", "grpc"))
     ),
     Question("one way", ("--part", "one way", "--sizes", WAY)),
+    Question("a backward of 20 hops", ("--part", "backward", "--sizes", f"{SMALL},{MIB}"), unit="ms"),
     Question("3000 outstanding calls", ("--part", "outstanding")),
+    Question("forward of a RemoteModule", ("--part", "module"), p99=True),
+    Question("steps of 10 M parameters of two owners", ("--part", "steps"), unit="ms"),
     Question("a dead callee", ("--part", "dead"), unit="ms", p95=True, rounds=KILLS),
     Question("share of a core, idle", ("--part", "idle"), unit="s"),
     Question(

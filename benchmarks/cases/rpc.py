@@ -1,4 +1,5 @@
-"""Times remote calls between workers: an echo, one way, many outstanding calls, a dead callee; published weights."""
+"""Times remote calls between workers: an echo, one way, backwards, many outstanding calls, a dead callee, an idle
+worker, a module that lies at the other, steps of parameters, published weights."""
 
 from __future__ import annotations
 
@@ -22,7 +23,11 @@ OUTSTANDING = 3000
 MOST_CALLS, FEWEST_CALLS = 2000, 5
 IDLE_S = 2.0
 PUBLISHED, PUBLISHED_PARTS = 10, 50  # versions of each kind, and tensors of each
-PARTS = ("echo", "one way", "snapshots", "outstanding", "idle", "dead", "init", "published")
+STEPPED = 10_000_000
+PARTS = (
+    "echo", "one way", "snapshots", "backward", "outstanding", "idle", "dead", "init", "module", "steps", "published",
+)  # fmt: skip
+HOPS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,6 +90,8 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any] | None:
     if args.part == "dead" and me and not os.environ.get("MAY_DIE"):
         subprocess.run(sys.orig_argv, env={**os.environ, "MAY_DIE": "1"}, check=False)  # whose death is no failure
         return None
+    if args.part == "module":
+        _remote_module(library)  # PyTorch's callee finds what it makes there, and only when it is loaded
     options = _options(library, args)
     start = time.time()
     rpc.init_rpc(name_of(me), rank=me, world_size=world_size(), rpc_backend_options=options)
@@ -177,6 +184,30 @@ def _snapshots(library: Library, args: argparse.Namespace) -> dict[str, list[flo
     return samples
 
 
+def plus_one(value: Any) -> Any:
+    """Return something that was computed."""
+    return value + 1.0
+
+
+def _backward(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    autograd = importlib.import_module(f"{library.torch.__name__}.distributed.autograd")
+    samples = {}
+    for size in map(int, args.sizes.split(",")):
+        first = library.torch.ones(size // 4, requires_grad=True)
+        with autograd.context() as context_id:
+            value = first
+            for _ in range(HOPS // 2):
+                value = library.rpc.rpc_sync(name_of(1), plus_one, (value,))
+            loss = value.sum()
+            autograd.backward(context_id, [loss], retain_graph=True)
+            if not bool((autograd.get_gradients(context_id)[first] == 1).all()):
+                raise SystemExit(f"a backward of {HOPS} hops: the gradient is wrong")
+            samples[str(size)] = _repeat(
+                lambda loss=loss, id=context_id: autograd.backward(id, [loss], retain_graph=True), args.seconds
+            )
+    return samples
+
+
 def _outstanding(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
     rpc = library.rpc
 
@@ -265,12 +296,54 @@ def _published(library: Library, args: argparse.Namespace) -> dict[str, list[flo
     return samples
 
 
+def _remote_module(library: Library) -> Any:
+    return importlib.import_module(f"{library.torch.__name__}.distributed.nn.api.remote_module").RemoteModule
+
+
+def _module(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    torch = library.torch
+    module = _remote_module(library)(f"{name_of(1)}/cpu", torch.nn.Linear, (16, 16))
+    x = torch.ones(1, 16)
+    if tuple(module.forward(x).shape) != (1, 16):
+        raise SystemExit("the module's result has another shape")
+    return {"Linear(16, 16)": _repeat(lambda: module.forward(x), args.seconds)}
+
+
+def _steps(library: Library, args: argparse.Namespace) -> dict[str, list[float]]:
+    """What two clients' calls do at an owner, with nothing else of a step: two threads, parameters of their own."""
+    torch = library.torch
+    optim = importlib.import_module(f"{torch.__name__}.distributed.optim")
+    samples: dict[str, list[float]] = {}
+    for kind in ("SGD", "Adam"):
+        owners = []
+        for _ in range(2):
+            made = getattr(optim, f"_Functional{kind}")([torch.nn.Parameter(torch.ones(STEPPED))])
+            gradient = torch.ones(STEPPED)
+            owners.append(lambda made=made, gradient=gradient: made.step([gradient]))
+
+        def in_threads(owners: list[Callable[[], None]] = owners) -> None:
+            threads = [threading.Thread(target=owner) for owner in owners]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        samples[f"{kind}, one after the other"] = _repeat(
+            lambda owners=owners: [owner() for owner in owners], args.seconds
+        )
+        samples[f"{kind}, at the same time"] = _repeat(in_threads, args.seconds)
+    return samples
+
+
 MEASURES: dict[str, Callable[[Library, argparse.Namespace], dict[str, list[float]]]] = {
     "echo": lambda library, args: _sized(echo, library, args),
     "one way": lambda library, args: _sized(sink, library, args),
     "snapshots": _snapshots,
+    "backward": _backward,
     "outstanding": _outstanding,
     "idle": _idle,
     "dead": _dead,
     "published": _published,
+    "module": _module,
+    "steps": _steps,
 }

@@ -20,12 +20,16 @@ SAME: dict[str, str] = {
     "dist": "distributed",
     "distributed.algorithms.ddp_comm_hooks": "ddp.comm_hooks",
     "distributed.algorithms.model_averaging": "ddp.model_averaging",
+    "distributed.autograd": "rpc.autograd",
     "distributed.checkpoint": "checkpoint",
     "distributed.distributed_c10d": "distributed",
     "distributed.elastic": "elastic",
     "distributed.launch": "launcher.entry",
     "distributed.launcher.api": "launcher.api",
+    "distributed.nn": "rpc.nn",
     "distributed.rpc": "rpc",
+    "distributed.optim.optimizer": "rpc.optim.optimizer",
+    "distributed.optim.utils": "rpc.optim.utils",
     "distributed.pipeline.sync": "pipeline.sync",
     "distributed.pipelining": "pipeline",
     "distributed.run": "launcher.entry",
@@ -76,7 +80,21 @@ GATHERED: dict[str, dict[str, str]] = {
     "distributed.elastic.multiprocessing.errors": {"elastic": "record", "errors": "ChildFailedError"},
     "distributed.elastic.rendezvous.api": {"errors": "RendezvousError"},
     "distributed.launcher": {"launcher.api": "LaunchConfig elastic_launch launch_agent"},
-    "distributed.optim": {"ddp.model_averaging": "PostLocalSGDOptimizer", "zero": "ZeroRedundancyOptimizer"},
+    "distributed.optim": {
+        "ddp.model_averaging": "PostLocalSGDOptimizer",
+        "rpc.optim": "DistributedOptimizer _FunctionalASGD _FunctionalAdadelta _FunctionalAdagrad _FunctionalAdam "
+        "_FunctionalAdamW _FunctionalAdamax _FunctionalLion _FunctionalNAdam _FunctionalRAdam _FunctionalRMSprop "
+        "_FunctionalRprop _FunctionalSGD as_functional_optim",
+        "zero": "ZeroRedundancyOptimizer",
+    },
+    "distributed.optim.functional_adadelta": {"rpc.optim.functional": "_FunctionalAdadelta"},
+    "distributed.optim.functional_adagrad": {"rpc.optim.functional": "_FunctionalAdagrad"},
+    "distributed.optim.functional_adam": {"rpc.optim.functional": "_FunctionalAdam"},
+    "distributed.optim.functional_adamax": {"rpc.optim.functional": "_FunctionalAdamax"},
+    "distributed.optim.functional_adamw": {"rpc.optim.functional": "_FunctionalAdamW"},
+    "distributed.optim.functional_rmsprop": {"rpc.optim.functional": "_FunctionalRMSprop"},
+    "distributed.optim.functional_rprop": {"rpc.optim.functional": "_FunctionalRprop"},
+    "distributed.optim.functional_sgd": {"rpc.optim.functional": "_FunctionalSGD"},
     "distributed.optim.post_localSGD_optimizer": {"ddp.model_averaging": "PostLocalSGDOptimizer"},
     "distributed.optim.zero_redundancy_optimizer": {"zero": "ZeroRedundancyOptimizer"},
     "distributed.pipeline": {},  # a package for `sync`
@@ -205,7 +223,7 @@ ADDED: dict[str, dict[str, str]] = {
 _INSTEAD: tuple[tuple[str, str], ...] = (
     (
         "nothing is compiled here: call the model as it is",
-        "cuda.jiterator "
+        "cuda.jiterator distributed.nn.jit "
         "jit.frontend jit.generate_bytecode jit.mobile jit.quantized jit.supported_ops jit.unsupported_tensor_ops "
         "nativert utils.jit",
     ),
@@ -220,7 +238,6 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
         "autograd.profiler autograd.profiler_legacy autograd.profiler_util cuda.nvtx cuda.profiler monitor "
         "profiler utils.benchmark utils.flop_counter utils.module_tracker utils.throughput_benchmark",
     ),
-    ("resilin has no distributed autograd yet", "distributed.autograd distributed.remote_device"),
     ("resilin.zero.shard divides parameters, gradients and optimizer state", "distributed.tensor"),
     (
         "resilin.zero.shard divides parameters, gradients and optimizer state, resilin.zero.ShardedGradScaler "
@@ -228,7 +245,10 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
         "distributed.fsdp",
     ),
     ("groups are made by resilin.distributed.new_group or new_subgroups", "distributed.device_mesh"),
-    ("resilin.distributed has the collectives, without gradients", "distributed.collective_utils distributed.nn"),
+    (
+        "resilin.distributed has the collectives, without gradients",
+        "distributed.collective_utils distributed.nn.functional",
+    ),
     (
         "one process computes on one device: resilin.nn.parallel.DistributedDataParallel",
         "cuda.comm cuda.nccl nn.parallel.comm nn.parallel.gather nn.parallel.parallel_apply "
@@ -241,12 +261,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     ),
     (
         "optimizers of resilin.optim and resilin.distributed.optim are objects",
-        "distributed.optim.apply_optimizer_in_backward distributed.optim.functional_adadelta "
-        "distributed.optim.functional_adagrad distributed.optim.functional_adam "
-        "distributed.optim.functional_adamax distributed.optim.functional_adamw "
-        "distributed.optim.functional_rmsprop distributed.optim.functional_rprop "
-        "distributed.optim.functional_sgd distributed.optim.named_optimizer distributed.optim.optimizer "
-        "distributed.optim.utils",
+        "distributed.optim.apply_optimizer_in_backward distributed.optim.named_optimizer",
     ),
     (
         "resilin.checkpoint.save, load and save_async take the objects themselves",

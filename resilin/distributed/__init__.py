@@ -87,6 +87,7 @@ from resilin.distributed.group.default_group import (
 )
 from resilin.distributed.group.process_group import ProcessGroup
 from resilin.distributed.group.rendezvous import register_rendezvous_handler, rendezvous
+from resilin.distributed.remote_device import _remote_device
 from resilin.distributed.stores import CoordinationStore, FileStore, HashStore, PrefixStore, Store, TCPStore
 from resilin.distributed.wire import shard_tree
 from resilin.distributed.wire.reduce_op import ReduceOp, _make_nccl_premul_sum, reduce_op, supports_complex
@@ -96,12 +97,14 @@ from resilin.errors import DistBackendError, DistError, DistNetworkError, DistSt
 
 if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
     from resilin.ddp import GradBucket as GradBucket
+    from resilin.distributed import autograd as autograd
     from resilin.distributed import checkpoint as checkpoint
     from resilin.distributed import constants as constants
     from resilin.distributed import distributed_c10d as distributed_c10d
     from resilin.distributed import elastic as elastic
     from resilin.distributed import launch as launch
     from resilin.distributed import launcher as launcher
+    from resilin.distributed import nn as nn
     from resilin.distributed import optim as optim
     from resilin.distributed import pipeline as pipeline
     from resilin.distributed import pipelining as pipelining
@@ -149,6 +152,7 @@ __all__ = [
     "_get_reconfigure_handle",
     "_make_nccl_premul_sum",
     "_reconfigure",
+    "_remote_device",
     "_supports_reconfigure",
     "all_gather",
     "all_gather_coalesced",

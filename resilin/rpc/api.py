@@ -81,13 +81,21 @@ def remote(
     args: Any = None,
     kwargs: Any = None,
     timeout: float = UNSET_RPC_TIMEOUT,
+    *,
+    recreate: bool = False,
 ) -> RRef[Any]:
     """Run `func(*args, **kwargs)` at worker `to`, where its result stays; return an RRef of it at once.
 
     What goes wrong shows at the next use of the RRef. See `rpc_sync`.
+
+    recreate: when the owner is gone, the next use of this RRef here (`to_here`, a proxy, passing it on) has `func` make
+    the value again: at the process that has come under the owner's name, else at the worker of the lowest id that is
+    reached, else here. `owner()` changes. What was done to the value since it was made is lost. The arguments, which
+    are kept as long as the RRef, are taken as they are then. A call by a proxy that was under way when the owner died
+    fails, as it may have run; `to_here` goes on. All others who hold the reference get OwnerLost: pass it on anew.
     """
     agent: Agent = current.require()
-    return handle(agent.rrefs, agent.remote(to, func, args, kwargs, timeout))
+    return handle(agent.rrefs, agent.remote(to, func, args, kwargs, timeout, recreate))
 
 
 def get_worker_info(worker_name: str | None = None) -> WorkerInfo:

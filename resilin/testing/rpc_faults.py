@@ -22,7 +22,7 @@ from resilin.rpc.group import start
 from resilin.rpc.serialization.messages import MessageKind
 from resilin.rpc.transports.base import Buffer, Transport
 
-RETRIED = ("RREF_FORK_REQUEST", "RREF_CHILD_ACCEPT", "RREF_USER_DELETE")
+RETRIED = ("RREF_FORK_REQUEST", "RREF_CHILD_ACCEPT", "RREF_USER_DELETE", "CLEANUP_AUTOGRAD_CONTEXT_REQ")
 """What "*" stands for."""
 
 

@@ -1,6 +1,30 @@
 """resilin.distributed.optim. Written by scripts/type_stubs.py."""
 
+from resilin.rpc.optim import DistributedOptimizer as DistributedOptimizer
 from resilin.ddp.model_averaging import PostLocalSGDOptimizer as PostLocalSGDOptimizer
 from resilin.zero import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer
+from resilin.rpc.optim import _FunctionalASGD as _FunctionalASGD
+from resilin.rpc.optim import _FunctionalAdadelta as _FunctionalAdadelta
+from resilin.rpc.optim import _FunctionalAdagrad as _FunctionalAdagrad
+from resilin.rpc.optim import _FunctionalAdam as _FunctionalAdam
+from resilin.rpc.optim import _FunctionalAdamW as _FunctionalAdamW
+from resilin.rpc.optim import _FunctionalAdamax as _FunctionalAdamax
+from resilin.rpc.optim import _FunctionalLion as _FunctionalLion
+from resilin.rpc.optim import _FunctionalNAdam as _FunctionalNAdam
+from resilin.rpc.optim import _FunctionalRAdam as _FunctionalRAdam
+from resilin.rpc.optim import _FunctionalRMSprop as _FunctionalRMSprop
+from resilin.rpc.optim import _FunctionalRprop as _FunctionalRprop
+from resilin.rpc.optim import _FunctionalSGD as _FunctionalSGD
+from resilin.rpc.optim import as_functional_optim as as_functional_optim
+from resilin.distributed.optim import functional_adadelta as functional_adadelta
+from resilin.distributed.optim import functional_adagrad as functional_adagrad
+from resilin.distributed.optim import functional_adam as functional_adam
+from resilin.distributed.optim import functional_adamax as functional_adamax
+from resilin.distributed.optim import functional_adamw as functional_adamw
+from resilin.distributed.optim import functional_rmsprop as functional_rmsprop
+from resilin.distributed.optim import functional_rprop as functional_rprop
+from resilin.distributed.optim import functional_sgd as functional_sgd
+from resilin.distributed.optim import optimizer as optimizer
 from resilin.distributed.optim import post_localSGD_optimizer as post_localSGD_optimizer
+from resilin.distributed.optim import utils as utils
 from resilin.distributed.optim import zero_redundancy_optimizer as zero_redundancy_optimizer

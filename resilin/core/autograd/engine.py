@@ -196,7 +196,7 @@ class Run:
             if part is not None:
                 shape, dtype = metas[position]  # type: ignore[misc]
                 if part.shape != shape or _np_dtype(part) is not dtype:
-                    part = _fitted(node, position, part)
+                    part = fitted(node, position, part)
             if isinstance(edge, Node):
                 if part is not None:
                     self.add(edge, part, grads)
@@ -287,7 +287,7 @@ def _np_dtype(part: Any) -> Any:
     return part._array.dtype if isinstance(part, Tensor) else part.dtype
 
 
-def _fitted(node: Node, position: int, part: Any) -> Any:
+def fitted(node: Node, position: int, part: Any) -> Any:
     """`_undo` of the gradient of input `position`. RuntimeError where the input cannot have had this gradient."""
     meta: Any = node.metas[position]
     try:

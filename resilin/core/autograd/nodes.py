@@ -65,6 +65,18 @@ NODE_HOOKS: WeakKeyDictionary[Any, NodeHooks] = WeakKeyDictionary()  # few nodes
 METADATA: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
 
+class PostHook:
+    """A hook of an AccumulateGrad: a backward that accumulates elsewhere than in `grad` calls `fn` with what it has."""
+
+    __slots__ = ("fn",)
+
+    def __init__(self, fn: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]) -> None:
+        self.fn = fn
+
+    def __call__(self, leaf: Tensor) -> None:
+        self.fn((), (leaf.grad,))
+
+
 class AccumulateGrad:
     """What a leaf is in `next_functions`: where its gradient is accumulated. Equal for one leaf; holds it."""
 
@@ -107,7 +119,7 @@ class AccumulateGrad:
 
     def register_hook(self, fn: Callable[[tuple[Any, ...], tuple[Any, ...]], Any]) -> RemovableHandle:
         """Call fn((), (grad,)) after the gradient was accumulated: grad is then the sum."""
-        return self.variable.register_post_accumulate_grad_hook(lambda leaf: fn((), (leaf.grad,)))
+        return self.variable.register_post_accumulate_grad_hook(PostHook(fn))
 
 
 def node_of(edge: Any) -> Any:

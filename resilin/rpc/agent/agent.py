@@ -20,17 +20,19 @@ from resilin.errors import OwnerLost, PeerLost, RpcError, RpcTimeout, UsageError
 from resilin.rpc.agent.blocking import BlockingCalls
 from resilin.rpc.agent.control import ControlMessages
 from resilin.rpc.agent.exchange import Exchange
+from resilin.rpc.agent.gradient_messages import GradientMessages
 from resilin.rpc.agent.peers import KnownPeers, Peer
 from resilin.rpc.agent.pending import PendingCall, Table
 from resilin.rpc.agent.server import Server
 from resilin.rpc.agent.stats import Stats
 from resilin.rpc.agent.thread_pool import ThreadPool, step_down
 from resilin.rpc.agent.watch import Watch
+from resilin.rpc.autograd.contexts import Contexts
 from resilin.rpc.channels.base import TensorChannel
 from resilin.rpc.constants import UNSET_RPC_TIMEOUT
 from resilin.rpc.membership.membership import Membership, WorkerRecord
 from resilin.rpc.references.rref_context import RRefContext
-from resilin.rpc.references.states import OwnedValue, UserReference
+from resilin.rpc.references.states import OwnedValue, Recipe, UserReference
 from resilin.rpc.serialization.messages import (
     CALL,
     FETCH,
@@ -81,11 +83,12 @@ class Agent:
         )
         self._channels = {channel.name: channel for channel in channels}
         self.serializer = Serializer(channels, self.rrefs, me.allows_closures)
-        self.server = Server(self.peers, self.serializer, self.rrefs, self.stats)
+        contexts = Contexts(me.id, me.turn)
+        self.server = Server(self.peers, self.serializer, self.rrefs, self.stats, contexts)
         self._requests, self._replies = queues.open(), queues.open()
         if (self._requests.number, self._replies.number) != (REQUESTS, REPLIES):
             raise UsageError("Agent: expected fresh queues")
-        self._exchange = Exchange(self.peers, self.serializer)
+        self._exchange = Exchange(self.peers, self.serializer, contexts)
         self._blocking = BlockingCalls(self._exchange, queues, self.peers, self._numbers, self.stats)
         self._control = ControlMessages(
             self.me,
@@ -98,6 +101,9 @@ class Agent:
             self.server,
             self.rrefs,
             self._take_lost,
+        )
+        self.gradients = self._control.gradients = GradientMessages(
+            self.me, self.peers, self.serializer, contexts, self._numbers, self._control, lambda: self.timeout_s
         )
         self._watch: Watch | None = None
         self._pools: tuple[ThreadPool, ...] = ()
@@ -181,7 +187,8 @@ class Agent:
         limit = self._limit(timeout)
         peer = self.peers.find(user.owner)
         try:
-            return self._blocking.call(peer, FETCH, 0, b"", RREF.pack(*user.id, *user.fork), (), (), limit)
+            flags, ids = self._exchange.in_context(RREF.pack(*user.id, *user.fork), peer)
+            return self._blocking.call(peer, FETCH, flags, b"", ids, (), (), limit)
         except OwnerLost:
             raise
         except PeerLost as error:
@@ -196,7 +203,9 @@ class Agent:
         made = self._exchange.make(b"", function, args, kwargs, peer)
         return self._begin(peer, CALL, made, limit).future
 
-    def remote(self, to: Any, function: Any, args: Any, kwargs: Any, timeout: float) -> OwnedValue | UserReference:
+    def remote(
+        self, to: Any, function: Any, args: Any, kwargs: Any, timeout: float, recreate: bool = False
+    ) -> OwnedValue | UserReference:
         """Make a value at worker `to`; return the reference to it at once; see `remote`."""
         peer = self.peers.find(to)
         limit = self._limit(timeout)
@@ -205,6 +214,7 @@ class Agent:
             state: OwnedValue | UserReference = self.rrefs.owner(id)
         else:
             state = self.rrefs.new_user(peer.info)
+            state.recipe = Recipe(function, args, kwargs, timeout) if recreate else None
             id, fork = state.id, state.fork
         try:
             made = self._exchange.make(RREF.pack(*id, *fork), function, args, kwargs, peer)
@@ -219,6 +229,18 @@ class Agent:
         state.creation = call.future
         call.future.when_done(lambda done: self._created(state, done.exception()))
         return state
+
+    def make_again(self, state: UserReference) -> OwnedValue | UserReference:
+        """Make the value of a reference, whose owner is gone, at a survivor; return the new reference at once."""
+        recipe = state.recipe
+        if recipe is None:
+            raise UsageError("Agent.make_again: nobody has kept how the value is made")
+        to = self.peers.survivor(state.owner, state.turn)
+        made = self.remote(to, recipe.function, recipe.args, recipe.kwargs, recipe.timeout, recreate=True)
+        log.event(
+            _LOG, logging.WARNING, "a value is made again", lost=str(state), owner=state.owner.name, again_at=to.name
+        )
+        return made
 
     def _created(self, state: OwnedValue | UserReference, error: BaseException | None) -> None:
         if isinstance(state, UserReference):
@@ -270,6 +292,7 @@ class Agent:
         error = self.peers.losses[peer]
         self.pending.lost(peer, error)
         self.rrefs.lost(peer, error, turn)
+        self.gradients.lost(peer, error, turn)
         for channel in self._channels.values():
             channel.lost(peer)
         for told in list(self.when_lost):
@@ -358,6 +381,10 @@ class Agent:
     def get_worker_infos(self) -> list[WorkerInfo]:
         """Return all workers."""
         return self.peers.infos()
+
+    def _get_device_map(self, to: Any) -> dict[str, str]:
+        """Return where tensors of this worker's devices go at worker `to`."""
+        return dict(self.peers.find(to).devices)
 
     def get_debug_info(self) -> dict[str, str]:
         """Return counts, for people."""

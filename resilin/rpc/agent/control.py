@@ -13,6 +13,7 @@ from resilin._base import log
 from resilin._base.clock import Deadline
 from resilin.errors import PeerLost, RpcError, UsageError
 from resilin.rpc.agent.exchange import Exchange
+from resilin.rpc.agent.gradient_messages import CONTEXT_ID, GradientMessages
 from resilin.rpc.agent.peers import KnownPeers
 from resilin.rpc.agent.pending import Table, Tell
 from resilin.rpc.agent.server import Request, Server
@@ -22,6 +23,9 @@ from resilin.rpc.membership.membership import WorkerRecord, decoded
 from resilin.rpc.references.rref_context import RRefContext
 from resilin.rpc.references.states import GloballyUniqueId
 from resilin.rpc.serialization.messages import (
+    BACKWARD,
+    CLEANUP,
+    CONTEXT,
     ERROR,
     FETCH,
     FORK_REQUEST,
@@ -67,6 +71,8 @@ class ControlMessages:
         self._server, self._rrefs = server, rrefs
         self.answers: dict[int, Callable[[int, bytes], bytes]] = {}
         """By kind of message: what answers it, given who sent it and what it says. May be asked twice. Set at start."""
+        self.gradients: GradientMessages
+        """Takes what is said of autograd contexts."""
 
     def handle(self, message: RpcMessage) -> None:
         """Do what a message asks for, or give it to who waits for it. Never raises."""
@@ -81,7 +87,12 @@ class ControlMessages:
                 else:
                     self._exchange.throw_away(flags, message)
             elif kind == FETCH:
-                self._fetched(message, queue, number, expires(word))
+                self._fetched(message, flags, queue, number, expires(word))
+            elif kind == BACKWARD:
+                self.gradients.handle(message, flags, number)
+            elif kind == CLEANUP:
+                self.gradients.end(CONTEXT_ID.unpack_from(part, HEADER_BYTES)[0], message.source)
+                self._acknowledge(message, queue, number)
             elif kind == LOST:
                 self._take_lost(message.source, number)
             elif kind == NOTE:
@@ -103,9 +114,11 @@ class ControlMessages:
         except BaseException as error:  # noqa: BLE001 - a worker thread's top: it goes on with the next message
             log.event(_LOG, logging.ERROR, "a message could not be handled", source=message.source, exc_info=error)
 
-    def _fetched(self, message: RpcMessage, queue: int, number: int, at: float | None) -> None:
+    def _fetched(self, message: RpcMessage, flags: int, queue: int, number: int, at: float | None) -> None:
         ids = RREF.unpack_from(message.parts[0], HEADER_BYTES)
         request = Request(self._server, message.source, queue, number, at, b"to_here", counted=False)
+        if flags & CONTEXT:
+            request.frame = self._server.frame_of(memoryview(message.parts[0]))
         try:
             owner = self._rrefs.asked(GloballyUniqueId(*ids[:2]), GloballyUniqueId(*ids[2:]))
         except RpcError as error:
@@ -140,15 +153,15 @@ class ControlMessages:
                 if self._pending.pop(number) is not None:
                     then(error)
 
-        self._pending.add(number, Tell(peer, lambda: self._later(send), then, heard))
+        self._pending.add(number, Tell(peer, lambda: self.later(send), then, heard))
         if self._peers.is_connected(peer):
             send()
         else:
-            self._later(send)
+            self.later(send)
         return number
 
-    def _later(self, job: Callable[[], None]) -> None:
-        """Do what may wait for a peer on a reply thread: the watch waits for nobody."""
+    def later(self, job: Callable[[], None]) -> None:
+        """Do what may wait for a peer on a reply thread: the watch and the threads of calls wait for nobody."""
         if not self._replies.closed:
             self._jobs.append(job)
             self._replies.put(RpcMessage(self._me.id, [HEADER.pack(JOB, 0, 0, 0, 0, 0.0)]))

@@ -206,11 +206,23 @@ class KnownPeers:
             self._connect(peer, Deadline(_OFFER_CONNECT_S))
         self.send(peer, parts, queue, Deadline(0.0))
 
-    def reach(self, to: str) -> None:
+    def reach(self, to: str | int) -> None:
         """Connect to a worker, so that its end is noticed. Raises PeerLost where it is gone."""
         id = self.find(to).id
         if id not in self._routes:
             self._connect(id, Deadline(None))
+
+    def survivor(self, lost: WorkerInfo, turn: int) -> WorkerInfo:
+        """Return who takes over from a worker that is gone: the process that has come in its place, else the worker of
+        the lowest id that is reached, else this one. turn: how many had been that worker before the one that is gone.
+        """
+        others = [info for info in self.infos() if info.id not in (self.me.id, lost.id)]
+        for info in (lost, *others):
+            with contextlib.suppress(PeerLost, RpcError):  # it is gone, too, or has left
+                self.reach(info.name)
+                if info is not lost or self.turn_of(lost.id) > turn:
+                    return self.find(info.name).info
+        return self.me
 
     def _connect(self, id: int, deadline: Deadline) -> Transport | _Loopback:
         if id in self.gone:

@@ -16,6 +16,7 @@ from resilin.errors import PeerLost, RpcError, UsageError
 from resilin.rpc import functions
 from resilin.rpc.agent.peers import KnownPeers, Peer
 from resilin.rpc.agent.stats import Stats
+from resilin.rpc.autograd.contexts import ANSWER, Contexts, Frame, within
 from resilin.rpc.references.rref_context import RRefContext
 from resilin.rpc.references.states import GloballyUniqueId, OwnedValue
 from resilin.rpc.serialization import function_names, remote_errors
@@ -23,7 +24,9 @@ from resilin.rpc.serialization.messages import (
     ANONYMOUS,
     BLOCKS,
     CALL,
+    CONTEXT,
     ERROR,
+    GRADIENTS,
     HEADER,
     HEADER_BYTES,
     JOB,
@@ -33,7 +36,9 @@ from resilin.rpc.serialization.messages import (
     RREF_BYTES,
     RREFS,
     SMALL,
+    context_mark,
     expires,
+    marked_context,
 )
 from resilin.rpc.serialization.serializer import Serializer, dump_plain, take_back
 from resilin.rpc.transports.base import REQUESTS, RpcMessage
@@ -46,7 +51,9 @@ monotonic = SYSTEM.monotonic
 class Request:
     """A call that is being run, and where its reply goes."""
 
-    __slots__ = ("at", "begun", "counted", "name", "number", "own_fork", "owner", "queue", "server", "source", "thread")
+    __slots__ = (
+        "at", "begun", "counted", "frame", "name", "number", "own_fork", "owner", "queue", "server", "source", "thread",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -61,6 +68,7 @@ class Request:
         self.server, self.source, self.queue, self.number, self.at, self.name = server, source, queue, number, at, name
         self.begun = monotonic()
         self.thread = 0  # that runs it, or is to say when it is done; 0: none does
+        self.frame: Frame | None = None  # in which autograd context it is run
         self.owner: OwnedValue | None = None
         self.own_fork: GloballyUniqueId | None = None  # of a value that this worker makes for itself, while it is made
         if counted:
@@ -115,8 +123,11 @@ class Request:
 class Server:
     """The side of a worker that is called."""
 
-    def __init__(self, peers: KnownPeers, serializer: Serializer, rrefs: RRefContext, stats: Stats) -> None:
+    def __init__(
+        self, peers: KnownPeers, serializer: Serializer, rrefs: RRefContext, stats: Stats, contexts: Contexts
+    ) -> None:
         self._peers, self._serializer, self._rrefs, self.stats = peers, serializer, rrefs, stats
+        self._contexts = contexts
         self.active: dict[tuple[int, int], Request] = {}
         """Calls that are not answered yet."""
         self._jobs: dict[int, Callable[[], None]] = {}
@@ -158,10 +169,12 @@ class Server:
                 request.owner.begun = True
                 if self._peers.is_gone(message.source, number):
                     self._rrefs.drop_fork(id, fork)
+            if flags & CONTEXT:
+                request.frame = self.frame_of(view)
             if at is not None and request.begun >= at:
                 self._cancel(request, flags, data, message)
                 return
-            call, references = self._serializer.load(flags, data, message.parts[1:], message.source)
+            call, references = self._load(request, flags, data, message)
             if flags & ANONYMOUS:
                 function, args, kwargs = call
                 asynchronous = functions.is_async(function)
@@ -184,8 +197,20 @@ class Server:
         self.active.pop((request.source, request.number), None)
         if request.owner is not None:
             request.owner.settle(None, RpcError("the call that makes this value was late, and was never run"))
-        if flags & (RREFS | BLOCKS):
-            self._serializer.load(flags, data, message.parts[1:], message.source)
+        if flags & (RREFS | BLOCKS | GRADIENTS):
+            self._load(request, flags, data, message)
+
+    def _load(self, request: Request, flags: int, data: memoryview, message: RpcMessage) -> tuple[Any, Sequence[Any]]:
+        frame = request.frame
+        if frame is None:
+            return self._serializer.load(flags, data, message.parts[1:], message.source)
+        return self._serializer.load(flags, data, message.parts[1:], message.source, frame.context, frame.place)
+
+    def frame_of(self, part: memoryview) -> Frame | None:
+        """Return the call of an autograd context that a message is; None where the context has ended."""
+        id, place = marked_context(part)
+        context = self._contexts.come(id)
+        return None if context is None else Frame(context, place)
 
     def _run(
         self, request: Request, function: Any, asynchronous: bool, args: Any, kwargs: Any, references: Sequence[Any]
@@ -195,7 +220,11 @@ class Server:
             for state in references:
                 if state.error is not None:
                     raise copy_error(state.error)
-            value = function(*args, **kwargs) if kwargs else function(*args)
+            if request.frame is None:
+                value = function(*args, **kwargs) if kwargs else function(*args)
+            else:
+                with within(request.frame):
+                    value = function(*args, **(kwargs or {}))
             if asynchronous:
                 if not isinstance(value, Future):
                     raise RpcError(
@@ -219,7 +248,7 @@ class Server:
         """Send what a call returned; return how many bytes it took."""
         peer = self._peers.answering(request.source)
         try:
-            flags, data, blocks, forks = self._dumped(value, peer)
+            flags, data, blocks, forks = self._dumped(value, peer, request.frame)
         except Exception as error:  # noqa: BLE001 - what the parts of a value raise: the caller's to hear
             self.answer_error(request, error)
             return 0
@@ -227,13 +256,21 @@ class Server:
         self._send(request, [head + data, *blocks], forks)
         return len(data) + sum(len(block) for block in blocks)
 
-    def _dumped(self, value: Any, peer: Peer) -> tuple[int, bytes, Sequence[Any], Sequence[Any]]:
+    def _dumped(self, value: Any, peer: Peer, frame: Frame | None) -> tuple[int, bytes, Sequence[Any], Sequence[Any]]:
         """The flags, pickle, parts and forks of a value, by the quickest way there is for it."""
         data = dump_plain(value)
         if data is not None:
             return 0, data, (), ()
-        data = self._serializer.dump_small(value, peer)
-        return self._serializer.dump(value, peer) if data is None else (SMALL, data, (), ())
+        data = self._serializer.dump_small(value, peer, is_recorded=frame is not None)
+        if data is not None:
+            return SMALL, data, (), ()
+        if frame is None:
+            return self._serializer.dump(value, peer)
+        place = frame.place + ANSWER
+        flags, data, blocks, forks = self._serializer.dump(value, peer, frame.context, place)
+        if flags & GRADIENTS:
+            return flags | CONTEXT, data + context_mark(frame.context.id, place), blocks, forks
+        return flags, data, blocks, forks
 
     def answer_error(self, request: Request, error: BaseException) -> None:
         """Send what a call raised."""

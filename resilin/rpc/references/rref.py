@@ -6,13 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from resilin.core.autograd import engine
+from resilin.core.tensor import Tensor
 from resilin.distributed.wire.error_codec import copy_error
 from resilin.distributed.work.future import Future
-from resilin.errors import RpcError
+from resilin.errors import OwnerLost, RpcError
 from resilin.rpc import current, functions
 from resilin.rpc.constants import UNSET_RPC_TIMEOUT
 from resilin.rpc.references.rref_context import RRefContext, Wire
-from resilin.rpc.references.states import OwnedValue, UserReference
+from resilin.rpc.references.states import OwnedValue, Recipe, UserReference
 from resilin.rpc.serialization import remote_errors
 from resilin.rpc.serialization.on_the_way import now
 from resilin.rpc.worker_info import WorkerInfo
@@ -49,7 +51,7 @@ class RRef(Generic[T]):
         out = now.out
         if out is None:
             raise RpcError("Can not pickle rref in python pickler, rref can only be pickled when using RPC")
-        fork = self._context.fork(self._state, out.peer.id)
+        fork = self._context.fork(self._living(), out.peer.id)
         out.forks.append(fork)
         return _arrived, (fork.wire,)
 
@@ -82,15 +84,7 @@ class RRef(Generic[T]):
                 f"For UserRRef(rref_id={state.id}, fork_id={state.fork}), can't call localValue() on user "
                 f"{self._context.me}. Call it on owner {state.owner}"
             )
-        return self._owned(state)
-
-    def _owned(self, state: OwnedValue) -> T:
-        if state.error is not None:
-            raise copy_error(state.error)
-        state.value.settled_within(None)
-        if state.told is not None:
-            raise remote_errors.rebuilt(state.told, state.owner.id)
-        value: T = state.value.value()
+        value: T = owned(state)
         return value
 
     def to_here(self, timeout: float = UNSET_RPC_TIMEOUT) -> T:
@@ -98,18 +92,63 @@ class RRef(Generic[T]):
 
         timeout: seconds; 0 is without end. Raises what its creation raised, RpcTimeout, OwnerLost.
         """
-        state = self._state
+        state = self._living()
         if isinstance(state, OwnedValue):
-            return self._owned(state)
+            here: T = owned(state)
+            return here
         self._check(state, "to_here()")
-        value: T = current.require().fetch(state, timeout)
+        try:
+            value: T = current.require().fetch(state, timeout)
+        except OwnerLost:
+            if state.recipe is None:
+                raise
+            self._make_again(state, state.recipe)
+            return self.to_here(timeout)
         return value
+
+    def _living(self) -> OwnedValue | UserReference:
+        """What it refers to; made again where its owner is gone and `remote` was told so."""
+        state = self._state
+        if isinstance(state, UserReference) and state.recipe is not None and isinstance(state.error, OwnerLost):
+            self._make_again(state, state.recipe)
+        return self._state
+
+    def _make_again(self, state: UserReference, recipe: Recipe) -> None:
+        with recipe.lock:
+            if self._state is not state or state.deleted:  # another thread has, or RPC ends
+                return
+            self._state, self._type = current.require().make_again(state), None
+        self._context.drop(state)
 
     def _check(self, state: OwnedValue | UserReference, what: str) -> None:
         if isinstance(state, UserReference) and state.deleted:
             raise RpcError(f"{state} has been deleted. Cannot call {what} on it after deletion.")
         if state.error is not None:
             raise copy_error(state.error)
+
+    def backward(self, dist_autograd_ctx_id: int = -1, retain_graph: bool = False) -> None:
+        """Run a backward from the value, a scalar tensor, at its owner, in the autograd context of that id.
+
+        At the owner -1 is a local backward, into `.grad`. RpcError where the value is no tensor.
+        """
+        if not isinstance(self._state, OwnedValue):
+            if dist_autograd_ctx_id == -1:
+                raise RpcError(
+                    "User RRefs require 'dist_autograd_ctx_id' to be specified: the value lies at "
+                    f"{self.owner()}, and its gradients are kept there"
+                )
+            self._check(self._state, "backward()")
+            current.require().call(
+                self.owner(), _backward_at_owner, (self, dist_autograd_ctx_id, retain_graph), None, UNSET_RPC_TIMEOUT
+            )
+            return
+        value = self.local_value()
+        if not isinstance(value, Tensor):
+            raise RpcError(f"RRef should contain a tensor for .backward(), not {type(value).__name__}")
+        if dist_autograd_ctx_id == -1:
+            engine.backward([value], [None], retain_graph)
+        else:
+            current.require().gradients.backwards.backward(dist_autograd_ctx_id, [value], retain_graph)
 
     def _get_future(self) -> Future[Any]:
         """Return the future of the value's creation at the owner; its result means nothing."""
@@ -119,7 +158,7 @@ class RRef(Generic[T]):
         """Return the type of the value, or a future of it; asked for once."""
         kept = self._type
         if kept is None or (kept.done() and kept.exception() is not None):
-            self._check(self._state, "_get_type()")
+            self._check(self._living(), "_get_type()")
             kept = self._type = self._ask_type(timeout)
         return kept.wait() if blocking else kept
 
@@ -147,6 +186,16 @@ class RRef(Generic[T]):
         return _Proxy(self, _REMOTE, timeout)
 
 
+def owned(state: OwnedValue) -> Any:
+    """Return the value at its owner, waiting until it is made; raise what its making raised."""
+    if state.error is not None:
+        raise copy_error(state.error)
+    state.value.settled_within(None)
+    if state.told is not None:
+        raise remote_errors.rebuilt(state.told, state.owner.id)
+    return state.value.value()
+
+
 def handle(context: RRefContext, state: OwnedValue | UserReference) -> RRef[Any]:
     """Return an RRef of `state`."""
     made: RRef[Any] = RRef.__new__(RRef)
@@ -162,6 +211,10 @@ def _arrived(wire: Wire) -> RRef[Any]:
     state = into.context.arrived(wire)
     into.rrefs.append(state)
     return handle(into.context, state)
+
+
+def _backward_at_owner(rref: RRef[Any], dist_autograd_ctx_id: int, retain_graph: bool) -> None:
+    rref.backward(dist_autograd_ctx_id, retain_graph)
 
 
 def _type_on_owner(rref: RRef[Any]) -> type:
@@ -199,7 +252,7 @@ class _Proxy:
 
     def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         rref, way, timeout = self._rref, self._way, self._timeout
-        agent, owner, call = current.require(), rref.owner(), (rref, name, args, kwargs)
+        agent, owner, call = current.require(), rref._living().owner, (rref, name, args, kwargs)
         if way == _ASYNC:
             return self._call_async(name, call)
         runner = _runner(rref._get_type(timeout), name)

@@ -156,6 +156,11 @@ class RRefContext:
             self._users[fork] = user
         return user
 
+    @property
+    def own_turn(self) -> int:
+        """Return how many processes had been this worker before."""
+        return self._turn(self.me.id)
+
     def turn_of(self, state: OwnedValue | UserReference) -> int:
         """Return how many processes had been its owner before the one that has the value."""
         return state.turn if isinstance(state, UserReference) else self._turn(self.me.id)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from resilin.distributed.work.future import Future
@@ -44,6 +46,18 @@ class OwnedValue:
         return f"OwnerRRef({self.id})"
 
 
+@dataclass
+class Recipe:
+    """How the maker of a value makes it again: what `remote` was called with."""
+
+    function: Any
+    args: Any
+    kwargs: Any
+    timeout: float
+    lock: Any = field(default_factory=threading.Lock)
+    """Held by who makes it again."""
+
+
 class UserReference:
     """A reference to what lies elsewhere."""
 
@@ -57,6 +71,8 @@ class UserReference:
         self.confirmed = False
         self.error: BaseException | None = None
         """Why it refers to nothing: its creation failed, or its owner is gone."""
+        self.recipe: Recipe | None = None
+        """How it is made again when its owner is gone; None: it is not."""
         self.children = 0  # forks of it that are not accepted yet
         self.dropped = False  # nobody here holds it any more
         self.deleted = False  # the owner is told

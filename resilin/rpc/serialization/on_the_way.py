@@ -45,7 +45,7 @@ class _Group:
 class Outgoing:
     """A message that is made in this thread."""
 
-    __slots__ = ("forks", "groups", "numbers", "peer")
+    __slots__ = ("forks", "groups", "numbers", "peer", "requiring")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -53,6 +53,8 @@ class Outgoing:
         self.numbers: dict[int, int] = {}  # id of the memory's owner -> number of its group
         self.forks: list[Any] = []
         """What RRefs and channels have made for the receiver, and take back when the message is not sent."""
+        self.requiring: list[Tensor] = []
+        """Tensors in it that require gradients, in the order in which they are read, too."""
 
     def add(
         self, owner: Any, start: int, stop: int, tensor: Tensor, device: str = "cpu", target: str | None = None
@@ -73,7 +75,7 @@ class Outgoing:
 class Incoming:
     """A message that is read in this thread."""
 
-    __slots__ = ("blocks", "context", "rrefs", "source", "starts")
+    __slots__ = ("blocks", "context", "requiring", "rrefs", "source", "starts")
 
     def __init__(self, source: int, context: Any) -> None:
         self.source, self.context = source, context
@@ -81,6 +83,8 @@ class Incoming:
         self.starts: list[int] = []
         self.rrefs: list[Any] = []
         """The references that were in it."""
+        self.requiring: list[Tensor] = []
+        """The tensors in it that require gradients."""
 
 
 class _Now(threading.local):

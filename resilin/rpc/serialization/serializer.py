@@ -17,13 +17,15 @@ import numpy as np
 
 from resilin._base import log
 from resilin.core import dtype as dtypes
+from resilin.core.autograd.grad_mode import mode
 from resilin.core.tensor import Parameter, Tensor, wrap
 from resilin.errors import RpcError, UsageError
+from resilin.rpc.autograd.contexts import DistAutogradContext
 from resilin.rpc.channels.base import Block, Packed, TensorChannel
 from resilin.rpc.channels.inline import InlineChannel
 from resilin.rpc.channels.lent import LentChannel
 from resilin.rpc.serialization import closures, tensors
-from resilin.rpc.serialization.messages import BLOCKS, CLOSURE, RREFS, SMALL
+from resilin.rpc.serialization.messages import BLOCKS, CLOSURE, GRADIENTS, RREFS, SMALL
 from resilin.rpc.serialization.on_the_way import Incoming, Outgoing, Peer, now
 from resilin.rpc.transports.base import Buffer
 
@@ -69,9 +71,12 @@ class Serializer:
         ours = self._channels.get(LentChannel.name)
         return ours is not None and ours.describe() == theirs.get(LentChannel.name) != ""
 
-    def dump(self, thing: Any, peer: Peer) -> tuple[int, bytes, list[Buffer], Sequence[Any]]:
+    def dump(
+        self, thing: Any, peer: Peer, context: DistAutogradContext | None = None, place: bytes = b""
+    ) -> tuple[int, bytes, list[Buffer], Sequence[Any]]:
         """Return flags, the pickle of `thing`, the parts of its blocks, and what to `take_back` when it is not sent.
 
+        context: notes tensors that require gradients, as sent in the message at `place`.
         Raises what the parts of `thing` raise when they cannot be pickled.
         """
         outer, now.out = now.out, Outgoing(peer)
@@ -84,6 +89,9 @@ class Serializer:
             if out.groups:
                 flags |= BLOCKS
                 parts = self._packed(out, peer)
+            if context is not None and out.requiring and mode.grad:
+                flags |= GRADIENTS
+                out.forks.append(context.sent(place, peer.id, out.requiring))
         except BaseException:
             take_back(out.forks)
             raise
@@ -102,18 +110,34 @@ class Serializer:
         small = None if place < 0 or kwargs else self._small(args[place], peer)
         return None if small is None else pickle.dumps((*args[:place], small, *args[place + 1 :], place), 5)
 
-    def dump_small(self, value: Any, peer: Peer) -> bytes | None:
-        """Return the pickle of one small tensor of the host; None for everything else."""
-        small = self._small(value, peer) if type(value) is Tensor else None
+    def dump_small(self, value: Any, peer: Peer, is_recorded: bool = True) -> bytes | None:
+        """Return the pickle of one small tensor of the host; None for everything else.
+
+        is_recorded: it may be part of a graph over several workers, and is not small where it requires gradients.
+        """
+        small = self._small(value, peer, is_recorded) if type(value) is Tensor else None
         return None if small is None else pickle.dumps((small, -1), 5)
 
-    def _small(self, tensor: Tensor, peer: Peer) -> tuple[str, tuple[int, ...], bytes] | None:
+    def dump_small_in(self, message: tuple[Any, ...], at: int, peer: Peer) -> bytes | None:
+        """Return the pickle of a plain message with a list of small tensors of the host, or None, at place `at`; None
+        for all others."""
+        smalls: list[Any] = []
+        for tensor in message[at] or ():
+            small = None if tensor is None else self._small(tensor, peer)
+            if small is None and tensor is not None:
+                return None
+            smalls.append(small)
+        return pickle.dumps((*message[:at], smalls or None, *message[at + 1 :]), 5)
+
+    def _small(
+        self, tensor: Tensor, peer: Peer, is_recorded: bool = True
+    ) -> tuple[str, tuple[int, ...], bytes, bool] | None:
         array = tensor._array
         if (
             type(array) is not np.ndarray
             or not 0 < array.nbytes <= _SMALL_BYTES
             or not array.flags.c_contiguous
-            or tensor._rg
+            or (is_recorded and tensor.requires_grad)
             or tensor._dev.type != "cpu"
             or getattr(tensor, "__dict__", None)
             or not self._takes_small
@@ -122,7 +146,7 @@ class Serializer:
         ):
             return None
         self._say(peer, InlineChannel.name, "cpu", "cpu")
-        return dtypes.from_numpy(array.dtype).name, array.shape, array.tobytes()
+        return dtypes.from_numpy(array.dtype).name, array.shape, array.tobytes(), tensor.requires_grad
 
     def _pickled(self, thing: Any, peer: Peer) -> tuple[int, bytes]:
         if len(copyreg.dispatch_table) != self._known:
@@ -187,12 +211,21 @@ class Serializer:
                 target=target,
             )
 
-    def load(self, flags: int, data: Buffer, parts: Sequence[Buffer], source: int) -> tuple[Any, Sequence[Any]]:
+    def load(
+        self,
+        flags: int,
+        data: Buffer,
+        parts: Sequence[Buffer],
+        source: int,
+        context: DistAutogradContext | None = None,
+        place: bytes = b"",
+    ) -> tuple[Any, Sequence[Any]]:
         """Return what `dump` took, and the RRefs in it. `parts`: the message's, from the first behind the pickle.
 
+        context: notes tensors whose gradients go back, as received in the message at `place`.
         Raises what the classes of its parts raise.
         """
-        if not flags & (BLOCKS | RREFS | CLOSURE):
+        if not flags & (BLOCKS | RREFS | CLOSURE | GRADIENTS):
             return _with_small(pickle.loads(data)) if flags & SMALL else pickle.loads(data), ()
         if flags & CLOSURE and not self._allow_closures:
             raise RpcError(
@@ -220,18 +253,34 @@ class Serializer:
             thing = pickle.loads(data)
         finally:
             now.into = outer
+        if context is not None and flags & GRADIENTS:
+            context.received(place, source, into.requiring)
         return thing, into.rrefs
 
 
 def _with_small(thing: tuple[Any, ...]) -> Any:
     """What `dump_small_call` (then the arguments, and no keywords) or `dump_small` took."""
     *parts, place = thing
-    name, shape, data = parts[place if place >= 0 else 0]
-    made = wrap(np.frombuffer(bytearray(data), dtypes.by_name(name).np).reshape(shape))
+    made = _made_small(parts[place if place >= 0 else 0])
     if place < 0:
         return made
     parts[place] = made
     return tuple(parts), {}
+
+
+def _made_small(small: tuple[str, tuple[int, ...], bytes, bool]) -> Tensor:
+    name, shape, data, requires_grad = small
+    made = wrap(np.frombuffer(bytearray(data), dtypes.by_name(name).np).reshape(shape))
+    made._rg = requires_grad
+    return made
+
+
+def load_small_in(data: Buffer, at: int) -> tuple[Any, ...]:
+    """Return the message that `dump_small_in` took."""
+    message = list(pickle.loads(data))
+    if message[at] is not None:
+        message[at] = [None if small is None else _made_small(small) for small in message[at]]
+    return tuple(message)
 
 
 def dump_plain_call(args: Any, kwargs: Any) -> bytes | None:

@@ -45,8 +45,11 @@ def reduce_tensor(tensor: Tensor) -> Any:
     kind = 0 if type(tensor) is Tensor else 1
     name = dtypes.from_numpy(array.dtype).name
     state = getattr(tensor, "__dict__", None) or None
+    requires_grad = tensor.requires_grad
+    if requires_grad:
+        out.requiring.append(tensor)
     if not array.size:
-        return _tensor, (-1, 0, array.shape, (), name, kind, tensor._rg, where), state
+        return _tensor, (-1, 0, array.shape, (), name, kind, requires_grad, where), state
     owner, address = memory.place(array)
     address, start, stop = _reach(array, address)
     if stop - start > 2 * array.nbytes and stop - start - array.nbytes > _WASTE_BYTES:
@@ -54,7 +57,7 @@ def reduce_tensor(tensor: Tensor) -> Any:
         owner, address = memory.place(array)
         address, start, stop = _reach(array, address)
     number = out.add(owner, start - start % memory.phase, stop, tensor, lies, where)
-    return _tensor, (number, address, array.shape, array.strides, name, kind, tensor._rg, where), state
+    return _tensor, (number, address, array.shape, array.strides, name, kind, requires_grad, where), state
 
 
 def _mapped(out: Outgoing, tensor: Tensor) -> str:
@@ -92,8 +95,10 @@ def _tensor(
         else:
             made = _over(block, address - start, shape, dtypes.by_name(dtype).np, strides, target)
     if kind:
-        return Parameter(made, requires_grad)
+        made = Parameter(made, requires_grad)
     made._rg = requires_grad
+    if requires_grad and into is not None:
+        into.requiring.append(made)
     return made
 
 

@@ -1,0 +1,3 @@
+"""resilin.distributed.autograd. Written by scripts/type_stubs.py."""
+
+from resilin.rpc.autograd import *
