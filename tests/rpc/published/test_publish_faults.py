@@ -250,7 +250,7 @@ def _publisher_dies(me: Me) -> None:
     assert version == 5
     assert float(again["part0"].max()) == 9
     assert float(found["part0"].max()) == 1
-    (Path(me.folder) / "read").touch()
+    until((Path(me.folder) / "heard").exists)
     rpc.shutdown(graceful=False)
 
 
@@ -261,7 +261,7 @@ def _publisher_in_its_place(me: Me) -> None:
     handle = rpc.publish(state(9.0), name="policy", version=5)
     (Path(me.folder) / "replaced").touch()
     until(lambda: handle.readers().get("worker1") == 5)
-    until((Path(me.folder) / "read").exists)
+    (Path(me.folder) / "heard").touch()
     rpc.shutdown(graceful=False)
 
 
