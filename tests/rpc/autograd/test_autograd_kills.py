@@ -126,6 +126,7 @@ class Stops(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
         os.kill(os.getpid(), signal.SIGSTOP)
+        SYSTEM.sleep(0.5)  # the signal may come to another thread, which stops this one a moment later
         return grad
 
 

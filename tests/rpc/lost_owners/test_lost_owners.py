@@ -54,6 +54,11 @@ def die(name: str) -> None:
         rpc.rpc_sync(name, os._exit, (0,))
 
 
+def step_in_context(optimizer: Any) -> None:
+    with dist_autograd.context() as context_id:
+        optimizer.step(context_id)
+
+
 def is_gone(rref: Any) -> bool:
     return rref._state.error is not None
 
@@ -87,7 +92,7 @@ def modules(me: Me) -> None:
         lambda: module.forward_async(x).wait(),
         module.remote_parameters,
         module.eval,
-        lambda: optimizer.step(1),
+        lambda: step_in_context(optimizer),
     ):
         with pytest.raises(PeerLost, match=r"worker1|worker 1"):
             use()
