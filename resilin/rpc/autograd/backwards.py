@@ -93,12 +93,12 @@ class Backwards:
                 raise
         finally:
             del self._at_root[task.id]
-        error = task.error
-        if error is not None:
+        raised = task.error
+        if raised is not None:
             try:
-                raise error
+                raise raised
             finally:
-                del error, task  # the frames of its traceback would keep them
+                del raised, task  # the frames of its traceback would keep them
 
     def _wait(self, task: Task) -> None:
         self._pause()
