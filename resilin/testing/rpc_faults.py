@@ -5,8 +5,8 @@
         ...
     assert plan.all_fired()
 
-The names are those of `resilin.rpc.serialization.messages.MessageKind`; "*" stands for the messages that workers tell
-again until they are answered. What a worker sends itself is not touched.
+The names are those of `resilin.rpc.serialization.messages.MessageKind`; "*" stands for the messages that references
+are counted by, which workers tell again until they are answered. What a worker sends itself is not touched.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from resilin.rpc.group import start
 from resilin.rpc.serialization.messages import MessageKind
 from resilin.rpc.transports.base import Buffer, Transport
 
-RETRIED = ("RREF_FORK_REQUEST", "RREF_CHILD_ACCEPT", "RREF_USER_DELETE", "CLEANUP_AUTOGRAD_CONTEXT_REQ")
+RETRIED = ("RREF_FORK_REQUEST", "RREF_CHILD_ACCEPT", "RREF_USER_DELETE")
 """What "*" stands for."""
 
 

@@ -63,7 +63,12 @@ class Backwards:
     @property
     def running(self) -> int:
         """Return how many backwards this worker takes part in."""
-        return len({*self._at_root, *(each.task.id for each in self.contexts.all() if each.task is not None)})
+        return len({task.id for task in self._tasks()})
+
+    def _tasks(self) -> set[Task]:
+        """Return what is under way here."""
+        tasks = [*self._at_root.values(), *(context.task for context in self.contexts.all())]
+        return {task for task in tasks if task is not None}
 
     # --- at the root ---
 
@@ -88,8 +93,12 @@ class Backwards:
                 raise
         finally:
             del self._at_root[task.id]
-        if task.error is not None:
-            raise task.error
+        raised = task.error
+        if raised is not None:
+            try:
+                raise raised
+            finally:
+                del raised, task  # the frames of its traceback would keep them
 
     def _wait(self, task: Task) -> None:
         self._pause()
@@ -302,7 +311,7 @@ class Backwards:
     def _none_for(self, source: int, about: Message, places: Sequence[bytes], here: Any) -> None:
         for place in places:
             if place not in here:
-                self._say(source, (GRADIENT, *about, place, None, None), None)
+                self._quietly(source, (GRADIENT, *about, place, None, None))
 
     def _taking_part(self, context: DistAutogradContext, id: tuple[int, int], keep: bool) -> Task:
         """Return this worker's task in a backward, begun where it is new."""
@@ -328,7 +337,7 @@ class Backwards:
         self._work(task)
         about = (task.context.id, *task.id, task.keep)
         if what == BEGIN:
-            self._try(task, partial(self._none_for, source, about, rest[0], task.receives))
+            self._none_for(source, about, rest[0], task.receives)
         elif task.error is None:
             done = task.run is None
             self._quietly(task.id[0], (DONE if done else ALIVE, *about, sorted(task.peers)))
@@ -364,7 +373,7 @@ class Backwards:
             context.known.discard(peer)
             if peer in context.peers():
                 context.lost = context.lost or error
-        for task in {*self._at_root.values(), *(each.task for each in self.contexts.all() if each.task is not None)}:
+        for task in self._tasks():
             if peer in (task.id[0], *task.peers, *task.parties):
                 gone = PeerLost(f"backward of autograd context {task.context.id}: {error}", error.ranks)
                 mine = task.id[0] in (self._me, peer)

@@ -54,7 +54,7 @@ class _Sum:
 class LocalBackward(Run):
     """One worker's part of a backward. Not for several threads at once."""
 
-    __slots__ = ("_deps", "_heap", "_sink", "_stopped", "_sums_of", "left", "unreached")
+    __slots__ = ("_aside", "_deps", "_heap", "_sink", "_stopped", "_sums_of", "left", "unreached")
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class LocalBackward(Run):
         self._sink, self._stopped = sink, False
         self._heap: list[tuple[int, Node]] = []
         self._deps: dict[Node, int] = {}
+        self._aside: dict[Tensor, Tensor | None] = {}  # `grad` of leaves that have this backward's there meanwhile
         self._sums_of: dict[Any, _Sum] = {}
         edges = engine.start(self, roots, (None,) * len(roots))
         self._count(edges, sends)
@@ -141,8 +142,24 @@ class LocalBackward(Run):
             mode.grad = before
 
     def stop(self) -> None:
-        """Run no further nodes. Any thread."""
+        """Run no further nodes, and put back the `grad` of leaves. Any thread."""
         self._stopped = True
+        while self._aside:
+            leaf, before = self._aside.popitem()
+            leaf._grad = before
+
+    def finish(self, leaf: Tensor) -> None:
+        """As of every backward; but hooks that read `grad` find the gradient of this backward there, until its end."""
+        hooks = leaf._hooks
+        if hooks is None or all(isinstance(hook, PostHook) for hook in hooks.post.values()):
+            super().finish(leaf)
+            return
+        self._aside[leaf], leaf._grad = leaf._grad, None
+        self.capture = False
+        try:
+            super().finish(leaf)
+        finally:
+            self.capture = True
 
     def _one_less(self, node: Any) -> None:
         self._deps[node] -= 1
@@ -185,6 +202,11 @@ class LocalBackward(Run):
 
     def commit(self, gradients: dict[Tensor, Tensor]) -> None:
         """Add what has come to the leaves to `gradients`, and tell their hooks."""
+        told = set(self._aside)
+        for leaf in told:
+            found, leaf._grad = leaf._grad, self._aside.pop(leaf)
+            if found is not None:
+                self.captured[leaf] = found._array
         while self.captured:
             leaf, array = self.captured.popitem()
             held = [array]
@@ -196,7 +218,7 @@ class LocalBackward(Run):
             else:
                 gradients[leaf] = wrap(_taken(held, owned, leaf), leaf._dev)
             hooks = leaf._hooks
-            if hooks is not None and hooks.post:
+            if hooks is not None and leaf not in told:
                 for hook in tuple(hooks.post.values()):
                     if isinstance(hook, PostHook):
                         hook.fn((), (gradients[leaf],))
