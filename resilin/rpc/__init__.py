@@ -23,7 +23,7 @@ from resilin.rpc.channels.base import Block, Packed, TensorChannel
 from resilin.rpc.debug import _get_debug_info, _rref_context_get_debug_info
 from resilin.rpc.init import _init_rpc_backend, init_rpc, is_available
 from resilin.rpc.options import RpcBackendOptions, TensorPipeRpcBackendOptions
-from resilin.rpc.published.board import Subscription, publish, subscribe
+from resilin.rpc.published.api import Subscription, publish, subscribe
 from resilin.rpc.published.publication import Publication
 from resilin.rpc.worker_info import WorkerInfo
 

@@ -1,4 +1,4 @@
-"""`resilin rpc [JOB]`: which workers of a running job wait for which calls, and whether they wait in a circle."""
+"""`resilin rpc [JOB]`: which workers of a running job wait for which calls, and whether they wait in a cycle."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from resilin.errors import RendezvousError, UsageError
 from resilin.launcher import output
-from resilin.launcher.rpc import circles, desks
-from resilin.launcher.rpc.desks import RpcWorker
+from resilin.launcher.rpc import debug_client, wait_for_graph
+from resilin.launcher.rpc.debug_client import RpcWorker
 
 _LIMIT_S = 2.0
 _AFTER_S = 5.0
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.epilog = (
-        "Returns 0 when nothing is wrong, 1 when workers wait in a circle, or one did not answer, 4 when "
+        "Returns 0 when nothing is wrong, 1 when workers wait in a cycle, or one did not answer, 4 when "
         "no worker of the job runs on this machine under this user."
     )
 
@@ -41,15 +41,15 @@ def _seconds(text: str) -> float:
         found = float(text)
     except ValueError:
         found = -1.0
-    if not 0 <= found <= desks.LONGEST_S:
-        raise argparse.ArgumentTypeError(f"expected seconds from 0 to {desks.LONGEST_S:g}, got {text!r}")
+    if not 0 <= found <= debug_client.LONGEST_S:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0 to {debug_client.LONGEST_S:g}, got {text!r}")
     return found
 
 
 def run(args: argparse.Namespace) -> int:
     """Print what waits; RendezvousError (exit code 4) when no worker of the job runs here."""
-    found = desks.of_job(args.job)
-    silent = [each for each in found if isinstance(each, desks.Silent)]
+    found = debug_client.of_job(args.job)
+    silent = [each for each in found if isinstance(each, debug_client.Silent)]
     answering = [each for each in found if isinstance(each, RpcWorker)]
     try:
         jobs = sorted({each.job for each in answering})
@@ -70,42 +70,42 @@ def run(args: argparse.Namespace) -> int:
         output.show_json({"job": jobs[0] if jobs else args.job, "groups": groups, "silent": unheard}, indent=2)
     else:
         output.show(*(line for group in groups for line in _lines(group)), *unheard)
-    return 1 if unheard or any(group["circle"] or group["unheard"] for group in groups) else 0
+    return 1 if unheard or any(group["cycle"] or group["unheard"] for group in groups) else 0
 
 
 def _of_group(name: str, answering: list[RpcWorker], args: argparse.Namespace) -> dict[str, Any]:
     """What one group of workers waits for, asked at the first of its workers here that answers."""
     errors = []
-    for desk in answering:
-        if desk.group != name:
+    for client in answering:
+        if client.group != name:
             continue
         try:
-            workers = desk.waits(args.timeout)
-        except desks.Unanswered as error:
+            workers = client.waits(args.timeout)
+        except debug_client.Unanswered as error:
             errors.append(str(error))
             continue
         return {
             "group": name,
             "workers": workers,
-            "circle": circles.endless(workers),
-            "comes_back": circles.coming_back(workers, args.after),
+            "cycle": wait_for_graph.endless(workers),
+            "comes_back": wait_for_graph.coming_back(workers, args.after),
             "unheard": [each["worker"] for each in workers if "error" in each],
         }
-    return {"group": name, "workers": [], "circle": [], "comes_back": [], "unheard": errors}
+    return {"group": name, "workers": [], "cycle": [], "comes_back": [], "unheard": errors}
 
 
 def _lines(group: dict[str, Any]) -> list[str]:
     workers = group["workers"]
-    lines = [circles.sentence("a circle that only timeouts end", group["circle"])] if group["circle"] else []
-    lines += [circles.sentence("a call comes back to who waits for it", each) for each in group["comes_back"]]
+    lines = [wait_for_graph.sentence("a cycle that only timeouts end", group["cycle"])] if group["cycle"] else []
+    lines += [wait_for_graph.sentence("a call comes back to who waits for it", each) for each in group["comes_back"]]
     if not workers:
         return [*lines, *group["unheard"]]
     for worker in workers:
-        lines += _of_worker(worker, circles.Calls(workers))
+        lines += _of_worker(worker, wait_for_graph.Calls(workers))
     return lines
 
 
-def _of_worker(worker: dict[str, Any], calls: circles.Calls) -> list[str]:
+def _of_worker(worker: dict[str, Any], calls: wait_for_graph.Calls) -> list[str]:
     if "error" in worker:
         return [f"{worker['worker']}: {worker['error']}"]
     busy = sum(each["thread"] for each in worker["runs"])

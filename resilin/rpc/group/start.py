@@ -27,10 +27,10 @@ from resilin.rpc.group.gather import gatherings
 from resilin.rpc.membership import device_maps
 from resilin.rpc.membership.membership import Membership, WorkerRecord
 from resilin.rpc.options import TensorPipeRpcBackendOptions
-from resilin.rpc.published import board
+from resilin.rpc.published import api as published
 from resilin.rpc.transports import choose
 from resilin.rpc.transports.base import Queues, Transport, WorkerIdentity
-from resilin.rpc.waits import desk
+from resilin.rpc.waits import debug_server
 from resilin.rpc.worker_info import WorkerInfo
 
 _LOG = log.logger("rpc.start")
@@ -100,8 +100,8 @@ def start(store: Store, name: str, rank: int, world_size: int | None, options: T
     agents.append(agent)
     agent.when_lost.append(lambda peer, error: gatherings.lost(agent.peers.name_of(peer), name, error))
     agent.peers.use(made)
-    board.install(agent)
-    desk.install(agent)
+    published.install(agent)
+    debug_server.install(agent)
     current.agent = agent
     try:
         before = membership.record(member.id) if member.turn else None

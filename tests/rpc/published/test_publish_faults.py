@@ -16,7 +16,7 @@ import resilin as torch
 import resilin.distributed.rpc as rpc
 from resilin._base.clock import SYSTEM
 from resilin.errors import PeerLost, RpcError, RpcTimeout, UsageError
-from resilin.rpc.published import board
+from resilin.rpc.published import api as published
 from resilin.rpc.published.publication import Publication
 from resilin.rpc.published.stripes import Striped
 from resilin.testing import rpc_faults
@@ -165,9 +165,9 @@ def test_bytes_that_changed_are_refused_and_the_version_before_stays(me: Me) -> 
         handle = rpc.publish(state(1.0), to=[1], name="changed", checksum=True)
         handle.wait()
         me.meet("first")
-        made = board._board().publication("changed")
+        made = published._registry().publication("changed")
         rpc.publish(state(2.0), name="other", checksum=True)
-        wrong = board._board().publication("other").latest
+        wrong = published._registry().publication("other").latest
         assert wrong is not None
         assert wrong.checksum is not None
         made._latest = type(wrong)(wrong.epoch, 2, wrong.state, wrong.checksum ^ 1)
@@ -352,7 +352,7 @@ def test_what_a_dead_reader_held_is_freed_and_the_others_go_on(tmp_path: Path) -
 def test_an_announcement_that_is_none_changes_nothing(me: Me) -> None:
     for said in (b"", b"[]", b'["a", "b"]', b'["a", "b", "c"]', b'["a", 1, 1]', b'["a", "b", 0]', b"\xff", b"{}"):
         with pytest.raises(ValueError, match="no announcement of a version"):
-            board._board().announced(1 - me.rank, said)
-    assert board._board().announced(1 - me.rank, b'["a", "b", 1]') == b""
-    until(lambda: not board._board().shelf(rpc.get_worker_info(me.next), "a")._asking)
+            published._registry().announced(1 - me.rank, said)
+    assert published._registry().announced(1 - me.rank, b'["a", "b", 1]') == b""
+    until(lambda: not published._registry().replica(rpc.get_worker_info(me.next), "a")._asking)
     assert rpc.subscribe("a", src=me.next).latest() == (0, {})

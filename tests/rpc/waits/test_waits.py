@@ -22,7 +22,7 @@ from resilin._base.clock import Deadline
 from resilin.errors import RpcTimeout
 from resilin.futures import Future
 from resilin.launcher import main
-from resilin.launcher.rpc import desks
+from resilin.launcher.rpc import debug_client
 from resilin.rpc.waits import gathered, report
 
 PROMISED: list[Future[int]] = []
@@ -162,7 +162,7 @@ def test_the_command_shows_all_workers_and_returns_0(me: Me) -> None:
             code, text = asked(job, "--json")
             (group,) = json.loads(text)["groups"]
             assert [each["worker"] for each in group["workers"]] == ["worker0", "worker1", "worker2"]
-            assert group["circle"] == group["unheard"] == group["comes_back"] == []
+            assert group["cycle"] == group["unheard"] == group["comes_back"] == []
             rpc.rpc_sync("worker2", go_on)
             future.wait()
 
@@ -179,14 +179,14 @@ def test_a_circle_of_workers_without_threads_is_named(me: Me) -> None:
                 rpc.rpc_async(f"worker{to}", meets_and_calls, args=(f"worker{1 - to}", me.folder)) for to in (0, 1)
             ]
             until(lambda: asked(job)[0] == 1)
-            until(lambda: "a circle" in asked(job)[1])
+            until(lambda: "a cycle" in asked(job)[1])
             code, text = asked(job)
             assert code == 1
-            line = next(line for line in text.splitlines() if "a circle that only timeouts end: " in line)
+            line = next(line for line in text.splitlines() if "a cycle that only timeouts end: " in line)
             assert "worker0 waits for builtins:abs at worker1 (" in line
             assert "worker1 waits for builtins:abs at worker0 (" in line
             assert "not begun: all its threads wait" in line
-            assert len(json.loads(asked(job, "--json")[1])["groups"][0]["circle"]) == 2
+            assert len(json.loads(asked(job, "--json")[1])["groups"][0]["cycle"]) == 2
             late = 0
             for call in calls:
                 try:
@@ -278,11 +278,11 @@ def test_dead_workers_are_named(tmp_path: Path) -> None:
 @on_workers(1, setup=False)
 def test_nonsense_is_answered_with_an_error(me: Me) -> None:
     with in_job(me) as job:
-        (found,) = desks.of_job(job)
-        assert isinstance(found, desks.RpcWorker)
-        with pytest.raises(desks.Unanswered, match="could not sing: ValueError: unknown op 'sing'"):
+        (found,) = debug_client.of_job(job)
+        assert isinstance(found, debug_client.RpcWorker)
+        with pytest.raises(debug_client.Unanswered, match="could not sing: ValueError: unknown op 'sing'"):
             found._ask(5.0, op="sing")
-        with pytest.raises(desks.Unanswered, match="could not waits: KeyError"):
+        with pytest.raises(debug_client.Unanswered, match="could not waits: KeyError"):
             found._ask(5.0, op="waits")
         for said in (b"", b"[]", b"{", b"\xff"):
             framing.send_frame(found._socket, said)
@@ -312,7 +312,9 @@ print("hung up")
 @on_workers(1, setup=False)
 def test_another_user_is_not_answered(me: Me) -> None:
     with in_job(me) as job:
-        name = next(name for name, of, _ in desks._names() if of == hashlib.sha256(job.encode()).hexdigest()[:16])
+        name = next(
+            name for name, of, _ in debug_client._names() if of == hashlib.sha256(job.encode()).hexdigest()[:16]
+        )
         said = other_user.OtherUser().run(STRANGER.replace("{{", "{").replace("}}", "}"), name)
         assert said[-1] == "hung up"
         assert said[0] in ("heard b''", "hung up")
@@ -353,8 +355,8 @@ def test_sockets_of_others_are_not_looked_at(monkeypatch: pytest.MonkeyPatch, tm
     table.write_text(
         "\n".join(["Num", *(f"0: 2 0 10000 1 1 9 {each}" for each in [*names, "@other", "/tmp/x"])]) + "\n"
     )
-    monkeypatch.setattr(desks, "_SOCKETS", table)
-    assert [name for name, _, _ in desks._names()] == [names[0][1:]]
-    assert desks.of_job(None) == [], "nobody listens there"
-    monkeypatch.setattr(desks, "_SOCKETS", tmp_path / "none")
-    assert desks.of_job(None) == []
+    monkeypatch.setattr(debug_client, "_SOCKETS", table)
+    assert [name for name, _, _ in debug_client._names()] == [names[0][1:]]
+    assert debug_client.of_job(None) == [], "nobody listens there"
+    monkeypatch.setattr(debug_client, "_SOCKETS", tmp_path / "none")
+    assert debug_client.of_job(None) == []

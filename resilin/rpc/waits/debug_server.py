@@ -34,7 +34,7 @@ _ASKED_MAX_BYTES = 4096
 _LIMIT_S = 30.0  # the longest that anybody may have us wait for other workers
 
 
-class Desk:
+class DebugServer:
     """Listens for one worker."""
 
     def __init__(self, agent: Agent) -> None:
@@ -78,4 +78,4 @@ def install(agent: Agent) -> None:
     """Let a worker that has not started be asked."""
     agent.answer(WAITS, lambda source, data: gathered.answer(agent))
     if sys.platform == "linux":
-        agent.when_closed.append(Desk(agent).close)
+        agent.when_closed.append(DebugServer(agent).close)

@@ -39,7 +39,7 @@ Ask = Callable[[str, str, int], Future[HandedOver | None]]
 """Asks the publisher for a version of a name newer than one of an epoch."""
 
 
-class Shelf:
+class Replica:
     """The latest version of `name` that worker `source` publishes."""
 
     def __init__(self, agent: Agent, source: WorkerInfo, name: str, ask: Ask) -> None:

@@ -15,24 +15,24 @@ from resilin.rpc.constants import UNSET_RPC_TIMEOUT
 from resilin.rpc.published import announcement, stripes
 from resilin.rpc.published.announcement import Announcement
 from resilin.rpc.published.publication import Publication
-from resilin.rpc.published.shelf import HandedOver, Shelf
+from resilin.rpc.published.replica import HandedOver, Replica
 from resilin.rpc.published.versions import Version, tensors_of
 from resilin.rpc.references.rref import RRef
 from resilin.rpc.serialization.messages import PUBLISHED
 from resilin.rpc.timeouts import seconds
 from resilin.rpc.worker_info import WorkerInfo
 
-_boards: list[Board] = []  # of the one agent that there is
+_registries: list[PublicationRegistry] = []  # of the one agent that there is
 
 
-class Board:
+class PublicationRegistry:
     """What one worker publishes, and what it has of others."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self._lock = threading.Lock()
         self._publications: dict[str, Publication] = {}  # guarded by _lock
-        self._shelves: dict[tuple[str, str], Shelf] = {}  # guarded by _lock: by publisher and name
+        self._replicas: dict[tuple[str, str], Replica] = {}  # guarded by _lock: by publisher and name
         self._subscriptions: dict[tuple[str, str], int] = {}  # guarded by _lock: how many are open
 
     def publication(self, name: str) -> Publication:
@@ -43,13 +43,13 @@ class Board:
                 found = self._publications[name] = Publication(self.agent, name)
             return found
 
-    def shelf(self, source: WorkerInfo, name: str) -> Shelf:
+    def replica(self, source: WorkerInfo, name: str) -> Replica:
         """Return where the versions of another worker lie."""
         with self._lock:
-            found = self._shelves.get((source.name, name))
+            found = self._replicas.get((source.name, name))
             if found is None:
                 ask = partial(self._ask, source)
-                found = self._shelves[source.name, name] = Shelf(self.agent, source, name, ask)
+                found = self._replicas[source.name, name] = Replica(self.agent, source, name, ask)
             return found
 
     def _ask(self, source: WorkerInfo, name: str, epoch: str, number: int) -> Future[HandedOver | None]:
@@ -62,63 +62,63 @@ class Board:
     def announced(self, source: int, data: bytes) -> bytes:
         """Take that a worker has a new version of something."""
         said = announcement.decoded(data)
-        self.shelf(WorkerInfo(self.agent.peers.name_of(source), source), said.name).announced(said)
+        self.replica(WorkerInfo(self.agent.peers.name_of(source), source), said.name).announced(said)
         return b""
 
-    def opened(self, shelf: Shelf) -> None:
+    def opened(self, replica: Replica) -> None:
         """Count a subscription."""
         with self._lock:
-            key = shelf.source.name, shelf.name
+            key = replica.source.name, replica.name
             self._subscriptions[key] = self._subscriptions.get(key, 0) + 1
 
-    def ended(self, shelf: Shelf) -> bool:
-        """Count the end of a subscription; return whether it was the last, with which the shelf goes."""
+    def ended(self, replica: Replica) -> bool:
+        """Count the end of a subscription; return whether it was the last, with which the replica goes."""
         with self._lock:
-            key = shelf.source.name, shelf.name
+            key = replica.source.name, replica.name
             self._subscriptions[key] = left = self._subscriptions.get(key, 1) - 1
             if not left:
                 del self._subscriptions[key]
-                self._shelves.pop(key, None)
+                self._replicas.pop(key, None)
             return not left
 
     def lost(self, peer: int, error: PeerLost) -> None:
         """Take that a worker is gone."""
         with self._lock:
-            publications, shelves = list(self._publications.values()), list(self._shelves.values())
+            publications, replicas = list(self._publications.values()), list(self._replicas.values())
         for publication in publications:
             publication.dismiss(peer)
-        for shelf in shelves:
-            if shelf.source.id == peer:
-                shelf.lost(error)
+        for replica in replicas:
+            if replica.source.id == peer:
+                replica.lost(error)
 
     def close(self) -> None:
         """Let go of all versions, and wake who waits. Idempotent."""
-        if self in _boards:  # it would keep the agent, and with it the memory of its queues
-            _boards.remove(self)
+        if self in _registries:  # it would keep the agent, and with it the memory of its queues
+            _registries.remove(self)
         with self._lock:
-            publications, shelves = list(self._publications.values()), list(self._shelves.values())
+            publications, replicas = list(self._publications.values()), list(self._replicas.values())
             self._publications.clear()
-            self._shelves.clear()
+            self._replicas.clear()
         for publication in publications:
             publication.close()
-        for shelf in shelves:
-            shelf.close()
+        for replica in replicas:
+            replica.close()
 
 
 def install(agent: Agent) -> None:
     """Let a worker that has not started publish and subscribe."""
-    made = Board(agent)
-    _boards[:] = [made]
+    made = PublicationRegistry(agent)
+    _registries[:] = [made]
     agent.answer(PUBLISHED, made.announced)
     agent.when_lost.append(made.lost)
     agent.when_closed.append(made.close)
 
 
-def _board() -> Board:
+def _registry() -> PublicationRegistry:
     agent = current.require()
-    if not _boards or _boards[0].agent is not agent:
+    if not _registries or _registries[0].agent is not agent:
         raise RpcError(f"{type(agent).__name__}, of another backend of RPC, publishes nothing: expected TENSORPIPE")
-    return _boards[0]
+    return _registries[0]
 
 
 # --- what readers call at a publisher ---
@@ -126,24 +126,24 @@ def _board() -> Board:
 
 def _enrol(name: str, reader: int) -> tuple[str, int]:
     """The epoch and the number of the latest version, of which the reader will hear from now on."""
-    publication = _board().publication(name)
+    publication = _registry().publication(name)
     return publication.epoch, publication.enrol(reader)
 
 
 def _dismiss(name: str, reader: int) -> None:
-    _board().publication(name).dismiss(reader)
+    _registry().publication(name).dismiss(reader)
 
 
 def _hand_over(name: str, reader: int, epoch: str, number: int) -> HandedOver | None:
     """What is newer than version `number` of `epoch`, which the reader has; None: nothing is."""
-    board = _board()
-    publication = board.publication(name)
+    registry = _registry()
+    publication = registry.publication(name)
     if epoch == publication.epoch:
         publication.taken(reader, number)
     latest = publication.latest
     if latest is None or (epoch == latest.epoch and number >= latest.number):
         return None
-    agent = board.agent
+    agent = registry.agent
     theirs, size = agent.peers.replies[reader].channels, sum(each.nbytes for each in tensors_of(latest.state))
     if size <= stripes.STRIPE_BYTES or agent.serializer.lends(theirs):
         return HandedOver(latest, None)
@@ -181,15 +181,15 @@ def publish(
     Raises: RpcError for an unknown worker or parts that cannot be sent; UsageError for a version that is not above the
     last; UsageTypeError where `state_dict` is no mapping or `name` no text.
     """
-    board = _board()
+    registry = _registry()
     if not isinstance(state_dict, Mapping):
         raise UsageTypeError(f"publish: expected a state dict, a mapping of names to tensors, got {type(state_dict)}")
     if isinstance(to, (str, int, WorkerInfo)):
         raise UsageTypeError(f"publish(to=...): expected several workers, as in to=[{to!r}], got {to!r}")
     if version is not None and (type(version) is not int or version < 1):
         raise UsageError(f"publish(version=...): expected a whole number from 1 on, got {version!r}")
-    readers = [board.agent.peers.find(each).id for each in to]
-    publication = board.publication(_checked(name, "publish"))
+    readers = [registry.agent.peers.find(each).id for each in to]
+    publication = registry.publication(_checked(name, "publish"))
     publication.put(state_dict, version, readers, checksum)
     return publication
 
@@ -209,9 +209,9 @@ def subscribe(
     the one call to `src` that this makes.
     Raises: RpcError for an unknown worker; PeerLost; RpcTimeout.
     """
-    board = _board()
-    shelf = board.shelf(board.agent.peers.find(src).info, _checked(name, "subscribe"))
-    made = Subscription(board, shelf)
+    registry = _registry()
+    replica = registry.replica(registry.agent.peers.find(src).info, _checked(name, "subscribe"))
+    made = Subscription(registry, replica)
     made.enrol(timeout)
     return made
 
@@ -223,18 +223,18 @@ class Subscription:
     has taken its place (a dynamic group): the versions of that one are counted as it says, and take over at once.
     """
 
-    def __init__(self, board: Board, shelf: Shelf) -> None:
-        self._board, self._shelf, self._open = board, shelf, True
-        board.opened(shelf)
+    def __init__(self, registry: PublicationRegistry, replica: Replica) -> None:
+        self._registry, self._replica, self._open = registry, replica, True
+        registry.opened(replica)
 
     def __repr__(self) -> str:
-        shelf = self._shelf
-        return f"<Subscription to {shelf.name!r} of {shelf.source.name} version={self.version}>"
+        replica = self._replica
+        return f"<Subscription to {replica.name!r} of {replica.source.name} version={self.version}>"
 
     @property
     def version(self) -> int:
         """Return the number of the newest version that is here; 0: none is."""
-        found = self._shelf.version
+        found = self._replica.version
         return 0 if found is None else found.number
 
     def latest(self) -> tuple[int, Any]:
@@ -243,7 +243,7 @@ class Subscription:
         Never waits, and raises nothing. Its tensors are of the host and read-only: `clone()` or `load_state_dict` copy
         them. A version stays readable for as long as anybody refers to one of its tensors, and is freed after that.
         """
-        return _shown(self._shelf.version)
+        return _shown(self._replica.version)
 
     def wait(self, version: int = 1, timeout: float = UNSET_RPC_TIMEOUT) -> tuple[int, Any]:
         """Return what `latest` does, once `version` or a newer one is here.
@@ -251,32 +251,34 @@ class Subscription:
         timeout: seconds; 0 is without end; without it that of the options holds. Raises: RpcTimeout; PeerLost where the
         publisher is gone; RpcError, and what the classes of the parts raise, where a version could not be taken over.
         """
-        agent = self._board.agent
+        agent = self._registry.agent
         limit = seconds(timeout, "timeout") if timeout != UNSET_RPC_TIMEOUT else agent.timeout_s
-        if self._open and self._shelf.is_lost and self.version < version:
+        if self._open and self._replica.is_lost and self.version < version:
             self.enrol(timeout)
-        return _shown(self._shelf.wait(version, limit or None))
+        return _shown(self._replica.wait(version, limit or None))
 
     def enrol(self, timeout: float = UNSET_RPC_TIMEOUT) -> None:
         """Tell the publisher, also one that has come in the place of another, to announce its versions here."""
-        board, shelf = self._board, self._shelf
-        arguments = (shelf.name, board.agent.me.id)
+        registry, replica = self._registry, self._replica
+        arguments = (replica.name, registry.agent.me.id)
         try:
-            epoch, number = board.agent.call(shelf.source, _enrol, arguments, None, timeout)
+            epoch, number = registry.agent.call(replica.source, _enrol, arguments, None, timeout)
         except BaseException:
-            if shelf.version is None:
+            if replica.version is None:
                 self.close()
             raise
-        shelf.found(Announcement(shelf.name, epoch, number))
+        replica.found(Announcement(replica.name, epoch, number))
 
     def close(self) -> None:
         """Take over no more versions, unless `publish(to=...)` names this worker; those that are held stay readable."""
         if not self._open:
             return
         self._open = False
-        board, shelf = self._board, self._shelf
-        if board.ended(shelf) and not board.agent.is_closed and not shelf.is_lost:
-            board.agent.call_async(shelf.source, _dismiss, (shelf.name, board.agent.me.id), None, UNSET_RPC_TIMEOUT)
+        registry, replica = self._registry, self._replica
+        if registry.ended(replica) and not registry.agent.is_closed and not replica.is_lost:
+            registry.agent.call_async(
+                replica.source, _dismiss, (replica.name, registry.agent.me.id), None, UNSET_RPC_TIMEOUT
+            )
 
     def __enter__(self) -> Subscription:
         return self

@@ -1,4 +1,4 @@
-"""Find circles of waiting calls in what workers have said. Pure.
+"""Find cycles of waiting calls in what workers have said. Pure.
 
 A call is known by who made it and its number. It ends when it is run, so it waits for what the thread that runs it
 waits for; before it is begun it waits for any thread of its callee. Calls whose worker has not answered, and those that
@@ -107,7 +107,7 @@ def coming_back(workers: Sequence[dict[str, Any]], after_s: float) -> list[list[
 
 
 def sentence(what: str, steps: Sequence[dict[str, Any]]) -> str:
-    """Return a circle in words."""
+    """Return a cycle in words."""
     parts = [
         f"{each['worker']} waits for {each['function']} at {each['waits_for']}"
         f" ({each['age_s']:.1f} s{'' if each['begun'] else ', not begun: all its threads wait'})"

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from resilin.launcher.rpc import circles
-
 
 def worker(id: int, waits: list[dict[str, Any]], runs: list[dict[str, Any]], threads: int = 1) -> dict[str, Any]:
     return {
@@ -36,8 +34,8 @@ def run(source: int, number: int, thread: bool = True) -> dict[str, Any]:
     return {**found, "thread": thread}
 
 
-def names(circle: list[dict[str, Any]]) -> list[str]:
-    return [f"{each['worker']}>{each['waits_for']}" for each in circle]
+def names(cycle: list[dict[str, Any]]) -> list[str]:
+    return [f"{each['worker']}>{each['waits_for']}" for each in cycle]
 
 
 def stuck_pair(threads: int = 1) -> list[dict[str, Any]]:
@@ -49,63 +47,63 @@ def stuck_pair(threads: int = 1) -> list[dict[str, Any]]:
 
 
 def test_two_workers_without_threads_wait_for_one_another() -> None:
-    assert sorted(names(circles.endless(stuck_pair()))) == ["w0>w1", "w1>w0"]
+    assert sorted(names(wait_for_graph.endless(stuck_pair()))) == ["w0>w1", "w1>w0"]
 
 
 def test_one_more_thread_ends_it() -> None:
-    assert circles.endless(stuck_pair(threads=2)) == []
+    assert wait_for_graph.endless(stuck_pair(threads=2)) == []
 
 
 def test_three_workers_in_a_circle() -> None:
     told = [worker(n, [wait((n + 1) % 3, 5, (9, n))], [{**run(9, n), "from": "w9"}]) for n in range(3)]
-    assert sorted(names(circles.endless(told))) == ["w0>w1", "w1>w2", "w2>w0"]
+    assert sorted(names(wait_for_graph.endless(told))) == ["w0>w1", "w1>w2", "w2>w0"]
 
 
 def test_who_computes_ends_the_wait() -> None:
     told = stuck_pair()
     told[1]["waits"] = told[1]["waits"][:1]  # it runs, and waits for nobody
-    assert circles.endless(told) == []
+    assert wait_for_graph.endless(told) == []
 
 
 def test_a_future_that_nobody_waits_for_holds_no_thread() -> None:
     told = stuck_pair()
     told[1]["waits"][1]["blocks"] = False
-    assert circles.endless(told) == []
+    assert wait_for_graph.endless(told) == []
 
 
 def test_who_has_not_answered_may_end() -> None:
     told = stuck_pair()
     told[1] = {"worker": "w1", "id": 1, "error": "did not answer"}
-    assert circles.endless(told) == []
+    assert wait_for_graph.endless(told) == []
 
 
 def test_a_call_whose_future_is_awaited_needs_no_thread() -> None:
     told = stuck_pair()
     told[1]["runs"][0]["thread"] = False
-    assert circles.endless(told) == []
+    assert wait_for_graph.endless(told) == []
 
 
 def test_a_worker_that_waits_for_itself() -> None:
     told = [worker(0, [wait(0, 1), wait(0, 2, (0, 1))], [run(0, 1)])]
-    assert names(circles.endless(told)) == ["w0>w0"]
+    assert names(wait_for_graph.endless(told)) == ["w0>w0"]
 
 
 def test_what_waits_for_a_circle_is_not_in_it() -> None:
     told = [*stuck_pair(), worker(2, [wait(0, 7, age_s=99.0)], [])]
-    assert "w2" not in " ".join(names(circles.endless(told)))
+    assert "w2" not in " ".join(names(wait_for_graph.endless(told)))
 
 
 def test_nothing_waits() -> None:
-    assert circles.endless([]) == []
-    assert circles.endless([worker(0, [], [])]) == []
-    assert circles.coming_back([worker(0, [], [])], 0.0) == []
+    assert wait_for_graph.endless([]) == []
+    assert wait_for_graph.endless([worker(0, [], [])]) == []
+    assert wait_for_graph.coming_back([worker(0, [], [])], 0.0) == []
 
 
 def test_a_chain_that_comes_back_is_told_once_it_is_old() -> None:
     told = [worker(0, [wait(1, 1)], [run(1, 2)], 4), worker(1, [wait(0, 2, (0, 1))], [run(0, 1)], 4)]
-    assert [names(each) for each in circles.coming_back(told, 5.0)] == [["w0>w1", "w1>w0"]]
-    assert circles.coming_back(told, 10.0) == []
-    assert circles.endless(told) == []
+    assert [names(each) for each in wait_for_graph.coming_back(told, 5.0)] == [["w0>w1", "w1>w0"]]
+    assert wait_for_graph.coming_back(told, 10.0) == []
+    assert wait_for_graph.endless(told) == []
 
 
 def test_a_chain_that_does_not_come_back_is_none() -> None:
@@ -114,9 +112,11 @@ def test_a_chain_that_does_not_come_back_is_none() -> None:
         worker(1, [wait(2, 2, (0, 1))], [run(0, 1)], 4),
         worker(2, [], [run(1, 2)], 4),
     ]
-    assert circles.coming_back(told, 0.0) == []
+    assert wait_for_graph.coming_back(told, 0.0) == []
 
 
 def test_circles_in_words() -> None:
-    said = circles.sentence("a circle", circles.endless([worker(0, [wait(0, 1), wait(0, 2, (0, 1))], [run(0, 1)])]))
-    assert said == "a circle: w0 waits for m:f2 at w0 (9.0 s, not begun: all its threads wait)"
+    said = wait_for_graph.sentence(
+        "a cycle", wait_for_graph.endless([worker(0, [wait(0, 1), wait(0, 2, (0, 1))], [run(0, 1)])])
+    )
+    assert said == "a cycle: w0 waits for m:f2 at w0 (9.0 s, not begun: all its threads wait)"

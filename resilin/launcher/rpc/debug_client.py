@@ -1,4 +1,4 @@
-"""The sockets at which RPC workers of this machine answer their own user; see resilin/rpc/waits/desk.py."""
+"""The sockets at which RPC workers of this machine answer their own user; see resilin/rpc/waits/debug_server.py."""
 
 from __future__ import annotations
 
