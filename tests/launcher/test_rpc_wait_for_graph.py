@@ -1,6 +1,8 @@
-"""Circles of waiting calls in what RPC workers say: which are found, and which are none."""
+"""Cycles of waiting calls in what RPC workers say: which are found, and which are none."""
 
 from typing import Any
+
+from resilin.launcher.rpc import wait_for_graph
 
 
 def worker(id: int, waits: list[dict[str, Any]], runs: list[dict[str, Any]], threads: int = 1) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def test_one_more_thread_ends_it() -> None:
     assert wait_for_graph.endless(stuck_pair(threads=2)) == []
 
 
-def test_three_workers_in_a_circle() -> None:
+def test_three_workers_in_a_cycle() -> None:
     told = [worker(n, [wait((n + 1) % 3, 5, (9, n))], [{**run(9, n), "from": "w9"}]) for n in range(3)]
     assert sorted(names(wait_for_graph.endless(told))) == ["w0>w1", "w1>w2", "w2>w0"]
 
