@@ -12,7 +12,7 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
-from resilin._base import spoken_root
+from resilin._base import place_finder
 
 NpDtype = np.dtype[Any]
 
@@ -34,7 +34,7 @@ class dtype:
         self.is_signed: Final = self.np.kind not in "bu"
 
     def __repr__(self) -> str:
-        return f"{spoken_root.root}.{self.name}"
+        return f"{place_finder.shown_root}.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return by_name, (self.name,)

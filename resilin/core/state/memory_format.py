@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin._base import spoken_root
+from resilin._base import place_finder
 
 
 class memory_format:
@@ -15,7 +15,7 @@ class memory_format:
         self.ndim = ndim  # of tensors that can have the format; None: any
 
     def __repr__(self) -> str:
-        return f"{spoken_root.root}.{self._name}"
+        return f"{place_finder.shown_root}.{self._name}"
 
     def __reduce__(self) -> str:
         return self._name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from resilin._base import spoken_root
+from resilin._base import place_finder
 
 
 class Size(tuple[int, ...]):
@@ -36,7 +36,7 @@ class Size(tuple[int, ...]):
     __rmul__ = __mul__
 
     def __repr__(self) -> str:
-        return f"{spoken_root.root}.Size({list(self)})"
+        return f"{place_finder.shown_root}.Size({list(self)})"
 
 
 def check_dim(dim: int, ndim: int) -> int:
