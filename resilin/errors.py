@@ -3,6 +3,7 @@
     ResilinError (RuntimeError)
     ├── UsageError (also ValueError)      the caller's mistake, found before any work was done
     │   ├── UsageTypeError (also TypeError)   an argument of a wrong type
+    │   ├── UsageUnpicklingError (also pickle.UnpicklingError)    a file that asks for more than it may
     │   └── SecretRequired                something would listen beyond loopback without a job secret
     ├── OutOfMemoryError (also MemoryError)   a device's memory is full
     ├── NoElements                        elements of a meta tensor were asked for
@@ -55,6 +56,7 @@ No exception of a third-party library leaves the package.
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -85,6 +87,10 @@ class UsageKeyError(UsageError, KeyError):
 
     def __str__(self) -> str:
         return visible_lines(Exception.__str__(self))  # KeyError's shows the message in quotes
+
+
+class UsageUnpicklingError(UsageError, pickle.UnpicklingError):
+    """A file that is not read, or not without more trust: also pickle's error, which PyTorch raises there."""
 
 
 class SecretRequired(UsageError):
@@ -240,7 +246,7 @@ class CorruptFile(CheckpointError):
         self.path = path
 
 
-class UnsafePickle(CorruptFile):
+class UnsafePickle(CorruptFile, pickle.UnpicklingError):
     """The PyTorch file at `path` asks for `refused`, which is no tensor or plain container.
 
     Nothing of it was run, but of classes and functions that the program gave to `serialization.add_safe_globals`.

@@ -14,6 +14,7 @@ from resilin._base import lazy
 from resilin._base.places import ABSENT, ADDED, CHILDREN, GATHERED, LACKING, home_of, names
 
 ROOT = "resilin."
+shown_root = "resilin"  # the package that values name when they are shown; as_torch.install() writes PyTorch's
 
 
 class PlaceFinder:  # no subclass of importlib.abc's, whose import takes longer than resilin's

@@ -15,6 +15,7 @@ from resilin._base.unpickling import Allowed
 
 _FRACTION = re.compile(r"[-+]?\d+(/\d+)?", re.ASCII)
 _MOST_DIGITS = 1 << 16  # of a decimal number: making one costs more than its digits
+_NAMES_OF_PYTHON_2 = {"int": "long", "str": "unicode", "range": "xrange"}
 _SCALARS = (int, float, str, bool, type(None))
 
 
@@ -217,16 +218,22 @@ def _allowed(text: str, call: Callable[..., Any], counts: bool = False) -> Allow
 
 
 def _in_python_2(names: Mapping[tuple[str, str], Allowed]) -> dict[tuple[str, str], Allowed]:
-    return {("__builtin__", name): one for (module, name), one in names.items() if module == "builtins"}
+    """The names as protocols below 3 write them, which are those that Python 2 had."""
+    return {
+        ("__builtin__", _NAMES_OF_PYTHON_2.get(name, name)): one
+        for (module, name), one in names.items()
+        if module == "builtins"
+    }
 
 
 _BY_NAME = {_name(text): _allowed(text, call, counts) for text, (call, counts) in _CONTAINERS.items()}
 CONTAINERS: Final[Mapping[tuple[str, str], Allowed]] = {**_BY_NAME, **_in_python_2(_BY_NAME)}
-VALUES: Final[Mapping[tuple[str, str], Allowed]] = {
+_BY_VALUE = {
     **{_name(text): _allowed(text, call, call in _COUNTING) for text, call in _VALUES.items()},
     **{
         ("builtins", kind.__name__): Allowed(f"builtins.{kind.__name__}", _empty_only(kind), kind=kind)
         for kind in _FACTORIES
     },
 }
+VALUES: Final[Mapping[tuple[str, str], Allowed]] = {**_BY_VALUE, **_in_python_2(_BY_VALUE)}
 VALUE_KEYS: Final = frozenset({Fraction, Decimal, timedelta, timezone, date, time, datetime, range})

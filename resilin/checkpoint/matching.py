@@ -372,7 +372,7 @@ class Matching:
         if isinstance(thing, Ref):
             thing = self._reader.manifest.tensors[thing.number]
         if hasattr(thing, "shape") and hasattr(thing, "dtype"):
-            return f"{str(thing.dtype).removeprefix('resilin.')}{list(thing.shape)}"
+            return f"{str(thing.dtype).rpartition('.')[2]}{list(thing.shape)}"
         if isinstance(thing, list | tuple):
             return f"a {type(thing).__name__} of {len(thing)}"
         if isinstance(thing, int) and thing.bit_length() > 128:  # Python writes no decimals of thousands of digits

@@ -12,6 +12,8 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
+from resilin._base import place_finder
+
 NpDtype = np.dtype[Any]
 
 _KINDS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
@@ -32,7 +34,7 @@ class dtype:
         self.is_signed: Final = self.np.kind not in "bu"
 
     def __repr__(self) -> str:
-        return f"resilin.{self.name}"
+        return f"{place_finder.shown_root}.{self.name}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return by_name, (self.name,)

@@ -37,7 +37,7 @@ from resilin.core.device import device
 from resilin.core.state.copying import are_booleans, array_over, check_repeats
 from resilin.core.tensor import Parameter, Tensor, wrap
 from resilin.core.whole_file import write_whole
-from resilin.errors import UsageError
+from resilin.errors import UsageError, UsageTypeError, UsageUnpicklingError
 
 _MAGIC = b"RESILIN2"
 _MAGIC_OF_OWN_BLOCKS = b"RESILIN1"
@@ -122,7 +122,12 @@ def _bytes_at(low: int, high: int) -> Any:
 
 
 def save(
-    obj: Any, f: str | os.PathLike[str] | BinaryIO, pickle_module: Any = None, pickle_protocol: int | None = None
+    obj: Any,
+    f: str | os.PathLike[str] | BinaryIO,
+    pickle_module: Any = None,
+    pickle_protocol: int | None = None,
+    _use_new_zipfile_serialization: bool = True,
+    _disable_byteorder_record: bool = False,
 ) -> None:
     """Write `obj` (tensors, numbers, text, bytes, in lists, tuples, sets and dicts) to a path or an open binary file.
 
@@ -135,7 +140,7 @@ def save(
     OrderedDict, Counter and Size. UsageError names the place of an object that cannot be saved; OSError the path, as
     of a full disk.
 
-    `pickle_module` and `pickle_protocol` are there for programs that give them, and change nothing.
+    The arguments after `f` are there for programs that give them, and change nothing.
     """
     writer = _Writer()
     try:
@@ -180,6 +185,7 @@ def load(
     *,
     weights_only: bool = True,
     mmap: bool | None = None,
+    **pickle_load_args: Any,
 ) -> Any:
     """Read what `save` wrote, or PyTorch, as `checkpoint.import_torch` reads it.
 
@@ -195,8 +201,11 @@ def load(
     files, UnsafePickle names what is neither a tensor, a plain value nor allowed, whatever `weights_only` says.
     CheckpointError names an allowed class that raised.
 
-    `pickle_module` changes nothing.
+    `pickle_module`, `encoding`, `errors` and `fix_imports` change nothing.
     """
+    unknown = pickle_load_args.keys() - {"encoding", "errors", "fix_imports"}
+    if unknown:
+        raise UsageTypeError(f"load() got an unexpected keyword argument {min(unknown)!r}")
     if isinstance(f, str | os.PathLike):
         with open(f, "rb") as file:
             magic = file.read(8)
@@ -228,7 +237,9 @@ def _of_pytorch(file: Any, name: str, map_location: Any) -> Any:
 
 def _read(magic: bytes, file: Any, map_location: Any, name: str, mapped: bool, weights_only: bool) -> Any:
     if magic not in (_MAGIC, _MAGIC_OF_OWN_BLOCKS):
-        raise UsageError(f"load: {name} was not written by resilin.save, nor by PyTorch: it starts with {magic!r}")
+        raise UsageUnpicklingError(
+            f"load: {name} was not written by resilin.save, nor by PyTorch: it starts with {magic!r}"
+        )
     length = int.from_bytes(file.read(8), "little")
     if length > _MAX_HEADER_BYTES:
         raise UsageError(f"load: {name} announces a header of {length} bytes, the limit is {_MAX_HEADER_BYTES}")

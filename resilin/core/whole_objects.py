@@ -18,7 +18,7 @@ from resilin.core import safe_globals
 from resilin.core.device import device
 from resilin.core.dtype import dtype
 from resilin.core.tensor import Parameter, Tensor
-from resilin.errors import CheckpointError, UnsafePickle, UsageError
+from resilin.errors import CheckpointError, UnsafePickle, UsageError, UsageUnpicklingError
 
 _PLAIN = (tuple, set, frozenset, bytes, bytearray, complex, dtype, device, np.generic)  # JSON's types aside
 
@@ -92,7 +92,7 @@ def _by_trust(kind: str, data: bytes, tensors: Sequence[Tensor], name: str) -> A
         return torch_files.read_pickle(data, tensors.__getitem__, name, trusted)
     except UnsafePickle as error:
         raise NotLoaded(
-            UsageError(
+            UsageUnpicklingError(
                 f"load: {name} holds a whole {kind:.200}, which asks for {error.refused:.200}, and that would run code "
                 "which the file names. Name it in serialization.add_safe_globals if you trust it, give "
                 "weights_only=False if you trust who wrote the file, or save a state_dict()"

@@ -91,6 +91,7 @@ class Operator:
             bound = self._schema.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise RuntimeError(f"{self._qualname}{self._schema.text}: {error}") from None
+        self._schema.take(bound, self._qualname)
         batched = ACTIVE and batched_in((*bound.args, *bound.kwargs.values()))
         if batched and self.vmap is not None:
             return run_batched(f"{self._qualname}'s vmap function", self.vmap, bound.args, bound.kwargs)

@@ -15,6 +15,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.device import device
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
+from resilin.library import arguments
 
 _WORDS: dict[Any, str] = {
     Tensor: "Tensor",
@@ -38,6 +39,25 @@ class Schema:
     mutated: frozenset[str]
     returns: tuple[str, ...]
     text: str
+    takers: tuple[tuple[str, Callable[[Any], Any]], ...] = ()
+    """By name, what makes the arguments what their types say."""
+
+    def take(self, bound: inspect.BoundArguments, qualname: str) -> None:
+        """Make the given arguments what their types say. RuntimeError for what is not of its type."""
+        for name, take in self.takers:
+            if name not in bound.arguments:
+                continue
+            value = bound.arguments[name]
+            try:
+                bound.arguments[name] = take(value)
+            except arguments.Mismatch:
+                parameters = self.signature.parameters
+                raise RuntimeError(
+                    f"{qualname}() Expected a value of type '{arguments.shown(str(parameters[name].annotation))}' for "
+                    f"argument '{name}' but instead found type '{type(value).__name__}'.\n"
+                    f"Position: {list(parameters).index(name)}\nValue: {value!r:.200}\n"
+                    f"Declaration: {qualname}{self.text}"
+                ) from None
 
     def may_alias(self, name: str) -> bool:
         """Whether a result may share memory with argument `name`: "Tensor(a) x", or "Tensor(a!) x"."""
@@ -60,12 +80,17 @@ def parsed(text: str) -> Schema:
         if found is None:
             raise UsageError(f"schema: expected 'TYPE NAME' or 'TYPE NAME=DEFAULT', got {part!r} in {text!r}")
         default = inspect.Parameter.empty if found["default"] is None else _value(found["default"])
-        parameters.append(inspect.Parameter(found["name"], kind, default=default, annotation=found["type"].strip()))
+        written = found["type"].strip()
+        if written == "float" and type(default) is int:
+            default = float(default)
+        parameters.append(inspect.Parameter(found["name"], kind, default=default, annotation=written))
         if "!" in found["type"]:
             mutated.add(found["name"])
     tail = tail.strip()
     inner = tail[1:-1] if tail.startswith("(") and tail.endswith(")") else tail
-    return Schema(inspect.Signature(parameters), frozenset(mutated), tuple(_parts(inner)), text.strip())
+    made = {one.name: arguments.taker(one.annotation) for one in parameters}
+    takers = tuple((name, take) for name, take in made.items() if take is not None)
+    return Schema(inspect.Signature(parameters), frozenset(mutated), tuple(_parts(inner)), text.strip(), takers)
 
 
 def _parts(text: str) -> Iterator[str]:

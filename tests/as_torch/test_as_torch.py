@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import resilin
 from resilin import as_torch
 
 PROGRAM = """
@@ -154,7 +155,21 @@ def test_an_error_of_the_program_shows_where_it_was_raised():
 def test_a_star_gives_what_pytorchs_gives():
     code = "from torch import *\nprint(randn(2).shape, float32, 'nn' in globals(), 'Any' in globals())"
     done = run("resilin.as_torch", "-c", code)
-    assert done.stdout == "resilin.Size([2]) resilin.float32 False False\n", done.stderr
+    assert done.stdout == "torch.Size([2]) torch.float32 False False\n", done.stderr
+
+
+def test_values_are_shown_with_pytorchs_names_in_this_process_and_in_those_it_starts():
+    code = """
+    import subprocess, sys
+    show = "import torch; x = torch.ones(1, dtype=torch.float64); print(x, x.dtype, x.shape, x.layout)"
+    exec(show + "; print(torch.channels_last)")
+    assert {"torch.float64": 1}[str(x.dtype)] == 1
+    print(subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, timeout=60).stdout, end="")
+    """
+    done = run("resilin.as_torch", "-c", textwrap.dedent(code))
+    shown = "tensor([1.], dtype=torch.float64) torch.float64 torch.Size([1]) torch.strided\n"
+    assert done.stdout == f"{shown}torch.channels_last\n{shown}", done.stderr
+    assert repr(resilin.float64) == "resilin.float64"
 
 
 def test_an_imported_pytorch_is_in_the_way(tmp_path):

@@ -10,7 +10,7 @@ import pickle
 import shutil
 import struct
 import zipfile
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ import pytest
 import resilin
 from resilin import nn, optim
 from resilin.checkpoint.open_storage import open_storage
-from resilin.checkpoint.torch_files import import_torch
+from resilin.checkpoint.torch_files import import_torch, read_pickle
 from resilin.errors import CorruptFile, StorageMissing, UnsafePickle, UsageError
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "torch_files"
@@ -95,6 +95,15 @@ def test_containers_and_plain_values_come_as_they_were(kind):
     assert saved["dtype"] is resilin.float16
     assert saved["device"] == "cuda:1"
     assert saved["keys"] == {0: "int", 1.5: "float", (0, "a"): "tuple", None: "none", 1: "bool"}
+
+
+@pytest.mark.parametrize("factory", [int, str, float, list, dict, set, None])
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_default_dictionaries_and_ranges_come_as_they_were_under_the_names_of_python_2_too(factory, protocol):
+    saved = defaultdict(factory, {"a": [range(3), slice(1, 2)]})
+    back = read_pickle(pickle.dumps(saved, protocol), lambda key: None, "the file", {})
+    assert type(back) is defaultdict
+    assert (back, back.default_factory) == (saved, factory)
 
 
 @pytest.mark.parametrize("kind", ["pt", "protocol5.old.pt"])

@@ -403,6 +403,16 @@ def test_a_mapped_file_is_read_where_it_lies_and_never_written(tmp_path):
 def test_arguments_about_pickle_change_nothing(tmp_path):
     resilin.save({"a": 1}, tmp_path / "x", pickle_module=pickle, pickle_protocol=4)
     assert resilin.load(tmp_path / "x", None, pickle, weights_only=False) == {"a": 1}
+    resilin.save({"a": 2}, tmp_path / "x", _use_new_zipfile_serialization=False)
+    assert resilin.load(tmp_path / "x", encoding="latin1", fix_imports=True, errors="strict") == {"a": 2}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'encodings'"):
+        resilin.load(tmp_path / "x", encodings="latin1")
+
+
+@pytest.mark.parametrize("data", [b"", b"no file of tensors", pickle.dumps(print)])
+def test_what_is_not_read_without_trust_is_an_error_of_pickle_as_well(data):
+    with pytest.raises(pickle.UnpicklingError):
+        resilin.load(io.BytesIO(data))
 
 
 class _Counted(io.BytesIO):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import pickle
 from typing import Any
 
 import pytest
@@ -57,6 +58,8 @@ def test_a_module_comes_back_with_what_it_shares():
 def test_nothing_of_it_runs_unless_that_is_asked_for():
     RAN.clear()
     with pytest.raises(UsageError, match=r"holds a whole .*Tied.*add_safe_globals.* weights_only=False if you trust"):
+        there_and_back(Tied())
+    with pytest.raises(pickle.UnpicklingError, match="holds a whole"):
         there_and_back(Tied())
     assert RAN == []
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin._base import place_finder
 from resilin.core import dtype as dtypes
 from resilin.core import nested_data
 from resilin.core.batching.active import ACTIVE, batched_in
@@ -57,7 +58,7 @@ class layout:
         self._name = name
 
     def __repr__(self) -> str:
-        return f"resilin.{self._name}"
+        return f"{place_finder.shown_root}.{self._name}"
 
     def __reduce__(self) -> str:
         return self._name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from resilin._base import place_finder
+
 
 class memory_format:
     """`contiguous_format`, `preserve_format`, `channels_last` (4 dimensions) or `channels_last_3d` (5 dimensions)."""
@@ -13,7 +15,7 @@ class memory_format:
         self.ndim = ndim  # of tensors that can have the format; None: any
 
     def __repr__(self) -> str:
-        return f"resilin.{self._name}"
+        return f"{place_finder.shown_root}.{self._name}"
 
     def __reduce__(self) -> str:
         return self._name

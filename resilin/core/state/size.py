@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+from resilin._base import place_finder
+
 
 class Size(tuple[int, ...]):
     """The shape of a tensor: a tuple with `numel()`. Its slices, sums with tuples and multiples are shapes, too."""
@@ -34,7 +36,7 @@ class Size(tuple[int, ...]):
     __rmul__ = __mul__
 
     def __repr__(self) -> str:
-        return f"resilin.Size({list(self)})"
+        return f"{place_finder.shown_root}.Size({list(self)})"
 
 
 def check_dim(dim: int, ndim: int) -> int:

@@ -56,7 +56,7 @@ def text(self: Tensor) -> str:
         if not self._dev.xp.elements
         else not usual or (array.size == 0 and array.dtype != default)
     ):
-        suffix.append(f"dtype=resilin.{self.dtype.name}")
+        suffix.append(f"dtype={self.dtype!r}")
     if self._node is not None:
         suffix.append(f"grad_fn=<{self._node.name()}>")
     elif self._rg:
