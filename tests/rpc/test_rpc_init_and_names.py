@@ -147,6 +147,17 @@ def test_it_begins_again_at_one_port_also_beside_a_process_group_of_the_same(me:
 
 
 @on_workers(2, setup=False)
+def test_ranks_of_which_one_has_had_more_groups_elsewhere_meet_at_a_new_place(me: Me) -> None:
+    if me.rank == 0:
+        for _ in range(2):
+            dist.init_process_group("gloo", init_method=f"file://{me.folder}/own", rank=0, world_size=1)
+            dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{me.folder}/both", rank=me.rank, world_size=2)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@on_workers(2, setup=False)
 def test_it_begins_beside_process_groups_before_and_after(me: Me) -> None:
     dist.init_process_group("gloo", init_method=f"file://{me.folder}/group", rank=me.rank, world_size=2)
     me.init()

@@ -53,7 +53,7 @@ class _World:
         self.default: ProcessGroup | None = None
         self.thread = threading.local()
         self.owned: dict[ProcessGroup, list[Any]] = {}  # by default group: what destroy closes after it
-        self.rounds: dict[tuple[str, int], int] = {}  # groups made so far, by name and generation
+        self.rounds: dict[tuple[str, str, int], int] = {}  # groups made so far: where they met, name, generation
 
 
 _WORLD = _World()
@@ -299,6 +299,7 @@ def init_process_group(
     default = "mpi://" if Backend.MPI in backends.device_backend_map.values() and rank < 0 > world_size else "env://"
     name = group_name or ("default" if not _ranks else f"ranks-{'-'.join(map(str, _ranks))}")
     joined = partial(connect, timeout_s=limit, backends=backends, options=pg_options)
+    met = init_method or default if given is None else ""
     gone: ServerGone | None = None
     while True:
         owned: list[Any] = []
@@ -310,7 +311,7 @@ def init_process_group(
             if enable_reconfigure:
                 group = _unformed(keys, owned, rank, name, joined)
             else:
-                group = _join(keys, owned, rank, world_size, name, joined, deadline)
+                group = _join(keys, owned, rank, world_size, (met, name), joined, deadline)
             break
         except BaseException as error:
             for thing in owned:
@@ -344,15 +345,18 @@ def _join(
     owned: list[Any],
     rank: int,
     world_size: int,
-    name: str,
+    what: tuple[str, str],
     joined: Callable[..., ProcessGroup],
     deadline: Deadline,
 ) -> ProcessGroup:
-    """Meet the others in the store, and `connect` as `joined`. What this makes beside the group is put into `owned`."""
-    generation = env.get_int("RESILIN_GENERATION", 0) or 0
+    """Meet the others in the store, and `connect` as `joined`. What this makes beside the group is put into `owned`.
+
+    what: where they meet, and the group's name.
+    """
+    name, generation = what[1], env.get_int("RESILIN_GENERATION", 0) or 0
     listener = Listener(_own_address(keys))
     owned.insert(0, listener)
-    turn = _WORLD.rounds.get((name, generation), 0)  # equal on all ranks: what earlier rounds left is never read
+    turn = _WORLD.rounds.get((*what, generation), 0)  # equal on all ranks: what earlier rounds left is never read
     place = endpoint_exchange.place_of(keys, f"{name}/{generation}/{turn}")
     endpoints = endpoint_exchange.exchange(place, listener.describe(), rank, world_size, deadline)
     group = joined(
@@ -364,7 +368,7 @@ def _join(
         connect_timeout_s=deadline.left(),
         secret=_secret(place, rank),
     )
-    _WORLD.rounds[name, generation] = turn + 1
+    _WORLD.rounds[*what, generation] = turn + 1
     return group
 
 
