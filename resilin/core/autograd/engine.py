@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
 
@@ -49,6 +50,20 @@ def queue_callback(fn: Callable[[], None], outermost: bool = False) -> None:
     if not running.runs:
         raise RuntimeError("queue_callback: no backward is running in this thread")
     running.runs[0 if outermost else -1].callbacks.append(fn)
+
+
+@contextmanager
+def inside(run: Run) -> Iterator[None]:
+    """Let the block be a part of the backward `run`, whose gradients are not recorded, in this thread."""
+    before, mode.grad = mode.grad, False
+    running.runs.append(run)
+    token = silence(SILENT)
+    try:
+        yield
+    finally:
+        restore(token)
+        running.runs.pop()
+        mode.grad = before
 
 
 def outermost() -> Run | None:

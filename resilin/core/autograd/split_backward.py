@@ -20,7 +20,6 @@ from resilin.core.autograd.engine import Run
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import NODE_HOOKS
 from resilin.core.autograd.tape import Node
-from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.ops.lazy_gradients import written_out
 from resilin.core.ops.registry import Op
 from resilin.core.tensor import Tensor, wrap
@@ -182,17 +181,10 @@ def _completed(node: Node, waiting: _Waiting) -> list[Any]:
 
 def _inside(run: Run, work: Callable[[], None]) -> None:
     """Do `work`, a half of the backward `run`, as the backward that runs in this thread."""
-    before, mode.grad = mode.grad, False
-    engine.running.runs.append(run)
-    token = silence(SILENT)
-    try:
+    with engine.inside(run):
         work()
         while run.callbacks:
             run.callbacks.pop(0)()
-    finally:
-        restore(token)
-        engine.running.runs.pop()
-        mode.grad = before
 
 
 def split_backward(

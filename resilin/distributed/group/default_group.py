@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resilin._base import env
 from resilin._base import secret as job_secret
@@ -19,7 +19,7 @@ from resilin.distributed.backends.registry import Backend, BackendConfig, checke
 from resilin.distributed.connections.listener import Listener
 from resilin.distributed.group import endpoint_exchange
 from resilin.distributed.group.process_group import DEFAULT_TIMEOUT_S, ProcessGroup, connect
-from resilin.distributed.group.rendezvous import check_rank, store_of
+from resilin.distributed.group.rendezvous import check_rank, meeting_place, store_of
 from resilin.distributed.stores.adapter import CoordinationStore
 from resilin.distributed.stores.base import PrefixStore, Store
 from resilin.distributed.stores.tcp import ServerGone, TCPStore
@@ -46,6 +46,15 @@ class GroupMember(metaclass=_GroupMemberType):
     NON_GROUP_MEMBER: Any = object()
 
 
+class _Round(NamedTuple):
+    """What groups that follow one another have alike. Ranks may have had unlike many with others elsewhere."""
+
+    met: str
+    """Where; empty in a store that was given."""
+    name: str
+    generation: int
+
+
 class _World:
     """The process's registry. Threads that act as ranks have a default group of their own (`use_group`)."""
 
@@ -53,7 +62,7 @@ class _World:
         self.default: ProcessGroup | None = None
         self.thread = threading.local()
         self.owned: dict[ProcessGroup, list[Any]] = {}  # by default group: what destroy closes after it
-        self.rounds: dict[tuple[str, str, int], int] = {}  # groups made so far: where they met, name, generation
+        self.rounds: dict[_Round, int] = {}  # groups that were made so far
 
 
 _WORLD = _World()
@@ -299,7 +308,6 @@ def init_process_group(
     default = "mpi://" if Backend.MPI in backends.device_backend_map.values() and rank < 0 > world_size else "env://"
     name = group_name or ("default" if not _ranks else f"ranks-{'-'.join(map(str, _ranks))}")
     joined = partial(connect, timeout_s=limit, backends=backends, options=pg_options)
-    met = init_method or default if given is None else ""
     gone: ServerGone | None = None
     while True:
         owned: list[Any] = []
@@ -311,7 +319,9 @@ def init_process_group(
             if enable_reconfigure:
                 group = _unformed(keys, owned, rank, name, joined)
             else:
-                group = _join(keys, owned, rank, world_size, (met, name), joined, deadline)
+                met = meeting_place(init_method or default) if given is None else ""
+                round_ = _Round(met, name, env.get_int("RESILIN_GENERATION", 0) or 0)
+                group = _join(keys, owned, rank, world_size, round_, joined, deadline)
             break
         except BaseException as error:
             for thing in owned:
@@ -345,30 +355,26 @@ def _join(
     owned: list[Any],
     rank: int,
     world_size: int,
-    what: tuple[str, str],
+    round_: _Round,
     joined: Callable[..., ProcessGroup],
     deadline: Deadline,
 ) -> ProcessGroup:
-    """Meet the others in the store, and `connect` as `joined`. What this makes beside the group is put into `owned`.
-
-    what: where they meet, and the group's name.
-    """
-    name, generation = what[1], env.get_int("RESILIN_GENERATION", 0) or 0
+    """Meet the others in the store, and `connect` as `joined`. What this makes beside the group is put into `owned`."""
     listener = Listener(_own_address(keys))
     owned.insert(0, listener)
-    turn = _WORLD.rounds.get((*what, generation), 0)  # equal on all ranks: what earlier rounds left is never read
-    place = endpoint_exchange.place_of(keys, f"{name}/{generation}/{turn}")
+    turn = _WORLD.rounds.get(round_, 0)  # equal on all ranks: what earlier rounds left is never read
+    place = endpoint_exchange.place_of(keys, f"{round_.name}/{round_.generation}/{turn}")
     endpoints = endpoint_exchange.exchange(place, listener.describe(), rank, world_size, deadline)
     group = joined(
         listener,
         endpoints,
         rank,
-        group_name=name,
-        generation=generation,
+        group_name=round_.name,
+        generation=round_.generation,
         connect_timeout_s=deadline.left(),
         secret=_secret(place, rank),
     )
-    _WORLD.rounds[*what, generation] = turn + 1
+    _WORLD.rounds[round_] = turn + 1
     return group
 
 

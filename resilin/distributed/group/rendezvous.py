@@ -87,6 +87,13 @@ def store_of(init_method: str, rank: int, world_size: int, limit: float, **kwarg
     return FileStore(url.path, world_size, limit), rank, world_size
 
 
+def meeting_place(init_method: str) -> str:
+    """What tells where ranks meet from other places: of `env://` that is in the environment."""
+    if not init_method.startswith("env:"):
+        return init_method
+    return f"{init_method} {env.get('MASTER_ADDR')}:{env.get('MASTER_PORT')}"
+
+
 def check_rank(rank: int, world_size: int) -> None:
     """UsageError unless there is such a rank."""
     if rank < 0 or world_size < 1 or rank >= world_size:

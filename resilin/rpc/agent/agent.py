@@ -79,7 +79,7 @@ class Agent:
         self.pending = Table(self._wake)
         self.peers = KnownPeers(me, queues, membership, self._lost)
         self.rrefs = RRefContext(
-            self.me, self._info, self.peers.turn_of, self.peers.before, self._tell, self._wake, me.turn << TURN_BITS
+            self.me, self._info, self.peers.turn_of, self.peers.before, self.tell, self._wake, me.turn << TURN_BITS
         )
         self._channels = {channel.name: channel for channel in channels}
         self.serializer = Serializer(channels, self.rrefs, me.allows_closures)
@@ -132,9 +132,6 @@ class Agent:
 
     def _info(self, id: int) -> WorkerInfo:
         return self.peers.find(id).info
-
-    def _tell(self, peer: int, kind: int, data: bytes, then: Callable[[BaseException | None], None]) -> None:
-        self._control.tell(peer, kind, data, then)
 
     def answer(self, kind: int, answer: Callable[[int, bytes], bytes]) -> None:
         """Have `answer(source, data)` answer messages of `kind`. Before `start`."""

@@ -16,11 +16,9 @@ import numpy as np
 
 from resilin.core.autograd import engine
 from resilin.core.autograd.engine import Run
-from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import PostHook
 from resilin.core.autograd.tape import Node, Pick
 from resilin.core.kernels import pack
-from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.ops.lazy_gradients import Product
 from resilin.core.tensor import Tensor, wrap
 from resilin.rpc.autograd.nodes import RecvRpcBackward, SendRpcBackward
@@ -123,10 +121,7 @@ class LocalBackward(Run):
 
     def go_on(self) -> None:
         """Run all nodes that have what they wait for."""
-        before, mode.grad = mode.grad, False
-        engine.running.runs.append(self)
-        token = silence(SILENT)
-        try:
+        with engine.inside(self):
             while self._heap and not self._stopped:
                 _, node = heapq.heappop(self._heap)
                 self.left -= 1
@@ -136,10 +131,6 @@ class LocalBackward(Run):
             if not self.left:
                 while self.callbacks:
                     self.callbacks.pop(0)()
-        finally:
-            restore(token)
-            engine.running.runs.pop()
-            mode.grad = before
 
     def stop(self) -> None:
         """Run no further nodes, and put back the `grad` of leaves. Any thread."""

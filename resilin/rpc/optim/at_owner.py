@@ -7,7 +7,7 @@ from typing import Any
 
 from resilin._base import log
 from resilin.rpc import current
-from resilin.rpc.optim import gradients
+from resilin.rpc.autograd import api as dist_autograd
 from resilin.rpc.optim.stand_ins import StandIns, turns
 from resilin.rpc.references.rref import RRef
 
@@ -34,7 +34,7 @@ class LocalOptimizer:
 
     def step(self, context_id: int) -> None:
         """Step the parameters by the gradients that a context has of them."""
-        found = gradients.of_context(context_id)
+        found = dist_autograd.get_gradients(context_id)
         of_each = [found.get(parameter) for parameter in self._parameters]
         limit_s = current.require().timeout_s or None
         if self._stand_ins is None:

@@ -8,7 +8,8 @@ from typing import Any
 from resilin.distributed.work.future import Future
 from resilin.errors import UsageError, UsageTypeError
 from resilin.rpc import api
-from resilin.rpc.optim import at_owner, gradients
+from resilin.rpc.autograd import api as dist_autograd
+from resilin.rpc.optim import at_owner
 from resilin.rpc.optim.utils import functional_optim_map
 from resilin.rpc.references.rref import RRef
 from resilin.rpc.worker_info import WorkerInfo
@@ -47,7 +48,7 @@ class DistributedOptimizer:
         RpcError for a context that has ended, and OwnerLost where an owner is known to be gone: nobody steps then.
         Else the first owner's error, when all others have ended theirs; PeerLost for one that dies amid its step.
         """
-        gradients.check(context_id)
+        dist_autograd._is_valid_context(context_id)
         for each in self.remote_optimizers:
             each._check(each._state, "step()")
         _all_of([api.rpc_async(each.owner(), at_owner.step, (each, context_id)) for each in self.remote_optimizers])

@@ -28,7 +28,7 @@ _MOST_GONE = 1 << 14  # forks that were let go: what comes late of one of them i
 
 Wire = tuple[int, int, int, int, int, int, int]
 """A fork in a message: the ids of the value and the fork, its owner and sender, and the turn of the owner."""
-Tell = Callable[[int, int, bytes, Callable[[BaseException | None], None]], None]
+Tell = Callable[[int, int, bytes, Callable[[BaseException | None], None]], object]
 """Sends a message of a kind to a peer until it answers; then calls what it is given, with an error when it is gone."""
 
 
