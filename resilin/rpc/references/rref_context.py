@@ -70,7 +70,9 @@ class RRefContext:
         and how it ended. first: the first id's number."""
         self.me, self._worker, self._turn, self._before, self._tell, self._wake = me, worker, turn, before, tell, wake
         self._lock = threading.RLock()
-        self._next, self._own_turn = first, first >> TURN_BITS  # _next: guarded by _lock
+        self._next = first  # guarded by _lock
+        self.own_turn = first >> TURN_BITS
+        """How many processes had been this worker before."""
         self._ended: dict[int, tuple[int, str]] = {}  # guarded by _lock: workers that were lost: their turn, and why
         self._lost_values: dict[GloballyUniqueId, str] = {}  # guarded by _lock: which went with their holders, and why
         self._owners: dict[GloballyUniqueId, OwnedValue] = {}  # guarded by _lock
@@ -100,7 +102,7 @@ class RRefContext:
                 found = OwnedValue(id, self.me)
                 turn, why = self._ended.get(id.created_on, (-1, ""))
                 if id.created_on == self.me.id:
-                    turn, why = self._own_turn - 1, self._before(self.me.id)
+                    turn, why = self.own_turn - 1, self._before(self.me.id)
                 why = self._lost_values.get(id, why if id.local_id >> TURN_BITS <= turn else "")
                 if why:
                     found.settle(None, _gone_with(id, why))
@@ -156,14 +158,9 @@ class RRefContext:
             self._users[fork] = user
         return user
 
-    @property
-    def own_turn(self) -> int:
-        """Return how many processes had been this worker before."""
-        return self._turn(self.me.id)
-
     def turn_of(self, state: OwnedValue | UserReference) -> int:
         """Return how many processes had been its owner before the one that has the value."""
-        return state.turn if isinstance(state, UserReference) else self._turn(self.me.id)
+        return state.turn if isinstance(state, UserReference) else self.own_turn
 
     def created(self, user: UserReference, error: BaseException | None) -> None:
         """Take what the owner has answered to the call that makes the value."""
