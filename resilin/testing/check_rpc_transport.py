@@ -262,6 +262,26 @@ class TransportConformance:
         assert [len(worker.take(2)) for worker in workers] == [2, 2]
         assert [worker.losses for worker in workers] == [[], []]
 
+    @pytest.mark.parametrize("turn", range(4))
+    def test_who_gives_up_connecting_is_not_lost_to_the_other(self, make: MakeWorker, turn: int) -> None:
+        first, second = make(1), make(2)
+        dice = random.Random(turn)
+
+        def hasty() -> None:
+            for _ in range(10):
+                with contextlib.suppress(TimeoutError):
+                    first.transport.connect(2, second.transport.address, Deadline(dice.random() * 0.005))
+
+        with ThreadPoolExecutor(2) as pool:
+            dialing, connecting = pool.submit(hasty), pool.submit(second.connect, first)
+            for each in (dialing, connecting):
+                each.result(PATIENCE_S)
+        first.connect(second)
+        for sender, receiver in ((first, second), (second, first)):
+            sender.send(receiver.identity.id, b"x")
+            assert [bytes(message.parts[0]) for message in receiver.take(1)] == [b"x"]
+        assert first.losses == second.losses == []
+
     def test_nobody_is_there(self, make: MakeWorker) -> None:
         worker, gone = make(0), make(1)
         gone.close()

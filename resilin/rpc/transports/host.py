@@ -47,7 +47,7 @@ class _Peer:
     sock: socket.socket
     link: Any
     ready: bool
-    """Whether an end relies on the connection: before, its end is no news."""
+    """Whether the end that dialed relies on the connection: before, its end is no news."""
     closes: bool = False
     error: PeerLost | None = None
     dropped: bool = False
@@ -84,6 +84,7 @@ class HostTransport(Transport):
         self._by_fd: dict[int, _Peer] = {}  # guarded by _changed
         self._gone: dict[int, PeerLost] = {}  # guarded by _changed
         self._dialing: set[int] = set()  # guarded by _changed
+        self._answering: set[int] = set()  # guarded by _changed: let in, and not yet among the peers
         self._closed = False  # guarded by _changed
         self._waker = loader.native.Waker()
         sock = track(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC))
@@ -194,14 +195,15 @@ class HostTransport(Transport):
                 if self._closed:
                     raise UsageError("this transport is closed")
                 found = self._peers.get(peer)
-                if found is not None and found.hello.mark == card.mark:
-                    found.ready = True  # from now on this end relies on it, and is to hear of its end
+                if found is not None and found.ready and found.hello.mark == card.mark:
                     return True
-                if found is None and peer not in self._dialing:
+                if found is None and peer not in self._dialing and peer not in self._answering:
                     self._dialing.add(peer)
                     return False
                 if deadline.passed():
-                    what = "a connection to it was being made" if found is None else f"pid {found.hello.pid} has its id"
+                    what = "a connection to it was being made"  # by this end or the other, which may yet give up
+                    if found is not None and found.hello.mark != card.mark:
+                        what = f"pid {found.hello.pid} has its id"
                     raise TimeoutError(f"worker {peer} was not connected within {spell(deadline.seconds)}: {what}")
                 self._changed.wait(deadline.left())
 
@@ -229,8 +231,8 @@ class HostTransport(Transport):
                     raise HandshakeError(f"worker {peer} refused this one: {answer.reason}")
                 self._check(answer, peer)
                 _attach(link, given, answer)
-            self._keep(_Peer(peer, answer, sock, link, ready=True))
-            kept = True
+            kept = self._keep(_Peer(peer, answer, sock, link, ready=True))
+            return kept
         except TimeoutError:
             raise TimeoutError(f"worker {peer} did not answer within {spell(deadline.seconds)}") from None
         except HandshakeError:
@@ -246,7 +248,6 @@ class HostTransport(Transport):
         finally:
             if sock is not None and not kept:
                 sock.close()
-        return True
 
     def _link(self, peer: int) -> Any:
         try:
@@ -279,45 +280,66 @@ class HostTransport(Transport):
         with handshake.heard(sock, deadline) as (hello, given):
             try:
                 self._check(hello, hello.source)
-                verdict = self._admit(hello)
-                if verdict == handshake.WELCOME:
-                    link = self._link(hello.source)
-                    _attach(link, given, hello)
+                rings = self._let_in(hello, given, visit)
             except (HandshakeError, RpcError) as error:
                 reason = str(error)[: handshake.MAX_BYTES // 8]
                 handshake.tell(sock, self._hello(hello.source, handshake.REFUSED, reason), [], deadline)
                 raise HandshakeError(reason) from error
-        if verdict != handshake.WELCOME:
-            handshake.tell(sock, self._hello(hello.source, verdict), [], deadline)
+        if rings is None:
+            handshake.tell(sock, self._hello(hello.source, handshake.CROSSING), [], deadline)
             return
-        rings = os.dup(link.fd)
         try:
-            link.release()
-            self._keep(_Peer(hello.source, hello, sock, link, ready=False))  # before it may send: this end may, too
-            visit.kept = True
             answer = self._hello(hello.source, handshake.WELCOME)
             handshake.tell(sock, answer, [self._queues.inbox.fd, rings], deadline)
             sock.setblocking(False)
         finally:
             os.close(rings)
 
-    def _admit(self, hello: Greeting) -> str:
-        """Decide between two workers that dial each other: the lower id's connection is made."""
+    def _let_in(self, hello: Greeting, given: Sequence[int], visit: Visit) -> int | None:
+        """Keep the connection, before its dialer may send: this end may, too. Return the rings' descriptor; None: this
+        worker dials the other, or is connected to it.
+        """
+        if not self._admit(hello):
+            return None
+        try:
+            link = self._link(hello.source)
+            _attach(link, given, hello)
+            rings = os.dup(link.fd)
+            link.release()
+            visit.kept = self._keep(_Peer(hello.source, hello, visit.sock, link, ready=False))
+            if visit.kept:
+                return rings
+            os.close(rings)
+            return None
+        finally:
+            with self._changed:
+                self._answering.discard(hello.source)
+                self._changed.notify_all()
+
+    def _admit(self, hello: Greeting) -> bool:
+        """Decide between two workers that dial each other: the lower id's connection is made.
+
+        Until the one that was let in is kept, this end does not dial.
+        """
         stale = Deadline(_STALE_S)
+        source = hello.source
         with self._changed:
-            while (found := self._peers.get(hello.source)) is not None and found.hello.mark != hello.mark:
+            while (found := self._peers.get(source)) is not None and found.hello.mark != hello.mark:
                 if stale.passed() or self._closed:
                     raise HandshakeError(f"{self._of(found)} is connected already, as pid {found.hello.pid}")
                 self._changed.wait(stale.left())
-            crossing = found is not None or (hello.source in self._dialing and self._identity.id < hello.source)
-            return handshake.CROSSING if crossing else handshake.WELCOME
+            crossing = found is not None or (source in self._dialing and self._identity.id < source)
+            if crossing or source in self._answering:
+                return False
+            self._answering.add(source)
+            return True
 
-    def _keep(self, peer: _Peer) -> None:
-        """The connection is made. HandshakeError when another one to the same worker was faster, or this end closed."""
+    def _keep(self, peer: _Peer) -> bool:
+        """The connection is made. False: another one to the same worker was faster, or this end has closed."""
         peer.sock.setblocking(False)
         with self._changed:
             if self._closed or peer.id in self._peers:
-                raise HandshakeError(f"{self._of(peer)} was connected meanwhile, or this worker has closed")
+                return False
             if peer.ready:
                 peer.sock.sendall(handshake.READY)
             self._gone.pop(peer.id, None)
@@ -326,6 +348,7 @@ class HostTransport(Transport):
             self._peers[peer.id] = peer
             self._epoll.register(peer.sock, select.EPOLLIN | select.EPOLLRDHUP)
             self._changed.notify_all()
+            return True
 
     # ------------------------------------------------------------------------------------------------ endings
 
@@ -358,7 +381,10 @@ class HostTransport(Transport):
                 told, broke = b"", str(error)
             else:
                 broke = ""
-        peer.ready = peer.ready or handshake.READY in told
+        if handshake.READY in told and not peer.ready:
+            with self._changed:
+                peer.ready = True
+                self._changed.notify_all()
         peer.closes = peer.closes or handshake.CLOSES in told
         if told.strip(handshake.READY + handshake.CLOSES):
             self._end(peer, "it sent on its connection what no worker sends")

@@ -1,7 +1,7 @@
 """What transports over a network have in common: who is connected, who may connect, and how a link ends.
 
     nothing ──> introduced, by this worker or by the peer ──> up ──> ended, and told of
-                         └──────────── given up <── it failed
+                         └──────────── given up <── it failed, or who dialed did not wait for its end
 
 A link that has ended is never used again: who comes after it, of the same id, gets a new one.
 """
@@ -283,6 +283,8 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                             else _refusal(f"{found.who} is connected with this id, and has to be gone first")
                         )
                     self._replace(found)
+                elif not found.dialed and found.has_left():
+                    self._end(found, "gave up connecting", tell=False)
                 elif not found.dialed or own.id <= hello.source:
                     return Answer(introduction.CROSSING)  # both dial: that of the lower one is made
             link = self._new_link(hello.source, dialed=False)
@@ -305,12 +307,22 @@ class NetworkTransport(Transport, Generic[AnyLink]):
         return True
 
     def _come_up(self, link: AnyLink) -> None:
-        """Both ends have what they need. PeerLost: it has ended meanwhile."""
+        """This end has what it needs: the link is up where it dialed, which is what the other end then hears.
+
+        PeerLost: it has ended meanwhile.
+        """
         with self._lock:
             if link.error is not None:
                 raise link.lost()
             self._check_open()
-            link.up = True
+            link.up = link.dialed
+            self._changed.notify_all()
+        if link.dialed:
+            link.post(FrameKind.READY, 0)
+
+    def _relied_on(self, link: AnyLink) -> None:
+        with self._lock:
+            link.up = link.error is None
             self._changed.notify_all()
 
     def _give_up(self, link: AnyLink, why: str) -> None:
@@ -350,6 +362,8 @@ class NetworkTransport(Transport, Generic[AnyLink]):
         """A frame that is no part of a message."""
         if head.kind == FrameKind.BYE:
             self._lose(link, "has closed its transport")
+        elif head.kind == FrameKind.READY:
+            self._relied_on(link)
         elif head.kind in (FrameKind.PAUSE, FrameKind.RESUME):
             link.note(head)
 

@@ -46,6 +46,8 @@ class FrameKind(IntEnum):
     RESUME = 7
     BYE = 8
     """The sender has closed; nothing follows."""
+    READY = 9
+    """The sender, which has dialed, relies on the connection: before, it may give up, and its end is no news."""
 
 
 class Head(NamedTuple):
@@ -179,7 +181,7 @@ class Assembler:
             self._chunk(argument, content)
         elif kind == FrameKind.BEGIN:
             self._begin(queue, argument, content)
-        elif content.nbytes or not FrameKind.HELLO <= kind <= FrameKind.BYE:
+        elif content.nbytes or not FrameKind.HELLO <= kind <= FrameKind.READY:
             raise FrameError(f"a frame of kind {kind} with {content.nbytes} bytes: there is none")
         elif kind == FrameKind.CANCEL and self._streams.pop(argument, None) is None:
             raise FrameError(f"the end of stream {argument}, which was not begun")

@@ -338,11 +338,13 @@ def test_what_a_rank_leaves_behind_unreceived_is_an_error_and_not_other_bytes():
 
 FATES = """
 import os, sys, time
+from datetime import timedelta
 import numpy as np
 from resilin import dist
 from resilin.errors import DistError
 from resilin.testing.ranks import join_from_environment
-join_from_environment(timeout_s=float(sys.stdin.readline()))
+join_from_environment()
+group = dist.new_group([0, 1], timeout=timedelta(seconds=float(sys.stdin.readline())))  # of messages, not of the start
 rank, role = dist.get_rank(), os.environ["ROLES"].split(",")[dist.get_rank()]
 mine = np.full(1 << 20, rank + 1.0)
 print("ready", flush=True)
@@ -350,11 +352,11 @@ sys.stdin.readline()
 begin = time.monotonic()
 try:
     if role == "send":
-        dist.send(mine, dst=1 - rank)
+        dist.send(mine, dst=1 - rank, group=group)
     elif role == "receive":
-        dist.recv(mine, src=1 - rank)
+        dist.recv(mine, src=1 - rank, group=group)
     elif role == "isend":
-        work = dist.isend(mine, dst=1 - rank)
+        work = dist.isend(mine, dst=1 - rank, group=group)
         print("sent", flush=True)
         work.wait()
     else:

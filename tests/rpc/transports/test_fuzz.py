@@ -259,7 +259,7 @@ def bad_frames(rng, link, number):
             [head(FrameKind.CHUNK, argument=rng.randrange(1 << 32)) + rng.randbytes(100)],
             [head(FrameKind.CANCEL, argument=rng.randrange(1 << 32))],
             [head(FrameKind.PAUSE) + b"more"],
-            [bytes([rng.randrange(9, 256)]) + head(FrameKind.HELLO)[1:]],
+            [bytes([rng.randrange(10, 256)]) + head(FrameKind.HELLO)[1:]],
             [rng.randbytes(rng.randrange(HEAD.size))],
             [rng.randbytes(rng.randrange(HEAD.size, 3000))],
         ]

@@ -632,6 +632,56 @@ def test_a_replaced_worker_that_is_not_known_to_be_dead_is_waited_for(make, star
     assert [peer for peer, _ in worker.wait_for_losses(1)] == [1]
 
 
+def test_a_dialer_that_gives_up_is_not_lost_to_who_was_answering_it(make, monkeypatch):
+    worker, peer = make(0), make(1)
+    tell, answering, gave_up = host_handshake.tell, threading.Event(), threading.Event()
+
+    def slow(sock, greeting, *rest):
+        if greeting.verdict == host_handshake.WELCOME and not gave_up.is_set():
+            answering.set()
+            assert gave_up.wait(PATIENCE_S)
+        tell(sock, greeting, *rest)
+
+    monkeypatch.setattr(host_handshake, "tell", slow)
+    with ThreadPoolExecutor(2) as pool:
+        dialing = pool.submit(worker.transport.connect, 1, peer.transport.address, Deadline(0.3))
+        assert answering.wait(PATIENCE_S)
+        connecting = pool.submit(peer.transport.connect, 0, worker.transport.address, Deadline(PATIENCE_S))
+        with pytest.raises(TimeoutError, match="did not answer within"):
+            dialing.result(PATIENCE_S)
+        gave_up.set()
+        connecting.result(PATIENCE_S)
+    peer.send(0, b"x")
+    assert [bytes(message.parts[0]) for message in worker.take(1)] == [b"x"]
+    assert worker.losses == peer.losses == []
+
+
+def test_who_lets_the_other_in_does_not_dial_it_meanwhile(make, monkeypatch):
+    worker, peer = make(0), make(1)
+    keep, letting_in, go_on = worker.transport._keep, threading.Event(), threading.Event()
+
+    def slow(connection):
+        if not connection.ready:
+            letting_in.set()
+            assert go_on.wait(PATIENCE_S)
+        return keep(connection)
+
+    monkeypatch.setattr(worker.transport, "_keep", slow)
+    with ThreadPoolExecutor(2) as pool:
+        dialing = pool.submit(peer.transport.connect, 0, worker.transport.address, Deadline(PATIENCE_S))
+        assert letting_in.wait(PATIENCE_S)
+        with pytest.raises(TimeoutError, match="a connection to it was being made"):
+            worker.transport.connect(1, peer.transport.address, Deadline(0.1))
+        connecting = pool.submit(worker.transport.connect, 1, peer.transport.address, Deadline(PATIENCE_S))
+        go_on.set()
+        dialing.result(PATIENCE_S)
+        connecting.result(PATIENCE_S)
+    peer.send(0, b"x")
+    worker.send(1, b"y")
+    assert [bytes(receiver.take(1)[0].parts[0]) for receiver in (worker, peer)] == [b"x", b"y"]
+    assert worker.losses == peer.losses == []
+
+
 def test_an_id_that_lives_is_not_given_away(make):
     worker, peer, twin = make(0), make(1), make(1)
     peer.connect(worker)

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from resilin._base.clock import SYSTEM, Deadline
+from resilin._base.clock import SYSTEM, Deadline, spell
 from resilin._base.threads import OwnedThread
 
 Regular = Callable[[], float | None]
@@ -33,7 +33,7 @@ class Loop:
 
     @contextlib.contextmanager
     def in_time(self, what: object, deadline: Deadline, late: Callable[[], None]) -> Iterator[None]:
-        """Have `late` called unless the block ends in time."""
+        """Have `late` called unless the block ends in time. TimeoutError: another thread calls it."""
         if deadline.at is not None:
             with self._changed:
                 self._due[what] = deadline.at, late
@@ -42,7 +42,9 @@ class Loop:
             yield
         finally:
             with self._changed:
-                self._due.pop(what, None)
+                is_late = self._due.pop(what, None) is None and deadline.at is not None
+        if is_late:
+            raise TimeoutError(f"not done within {spell(deadline.seconds)}")
 
     def close(self) -> None:
         """End the thread, once it has done what was handed to it."""

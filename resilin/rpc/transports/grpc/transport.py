@@ -139,13 +139,15 @@ class GrpcTransport(NetworkTransport[GrpcLink]):
             channel.close()
 
         link.hang_up = hang_up
-        with self._loop.in_time(call, deadline, call.cancel):
-            try:
+        try:
+            with self._loop.in_time(call, deadline, call.cancel):
                 answer = handshake.say_hello(link, card, call, nonce, self._secret, self._hello(link))
-            except grpc.RpcError as error:
-                raise _failed(link, card, error, deadline) from None
-            except StopIteration:
-                raise HandshakeError(f"worker {link.peer} at {card.at} ended the introduction") from None
+        except grpc.RpcError as error:
+            raise _failed(link, card, error, deadline) from None
+        except StopIteration:
+            raise HandshakeError(f"worker {link.peer} at {card.at} ended the introduction") from None
+        except TimeoutError:
+            raise link.unconnected(deadline) from None
         if not self._check_welcome(link, card, answer):
             return False
         link.open(answer.number)
@@ -178,17 +180,17 @@ class GrpcTransport(NetworkTransport[GrpcLink]):
 
     def serve(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """One call of Connect: on a thread of the server's."""
-        with self._listener.as_stranger(context):
-            try:
+        try:
+            with self._listener.as_stranger(context):
                 nonces, hello = yield from self._listener.hear_hello(requests, context)
-            except (HandshakeError, SecretRequired) as error:
-                with contextlib.suppress(HandshakeError, SecretRequired), self._refusals.noted():
-                    raise error
-                yield bytes(auth.WORD_BYTES)
-                return
-            except StopIteration:
-                return
-            judged = self._judge(hello)
+        except (HandshakeError, SecretRequired) as error:
+            with contextlib.suppress(HandshakeError, SecretRequired), self._refusals.noted():
+                raise error
+            yield bytes(auth.WORD_BYTES)
+            return
+        except (StopIteration, TimeoutError):
+            return
+        judged = self._judge(hello)
         if isinstance(judged, Answer):
             yield self._listener.answer(nonces, judged)
             return
