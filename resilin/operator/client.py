@@ -6,6 +6,7 @@ give them) and TLS. Objects stay JSON as it came: the operator keeps views of it
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from types import TracebackType
@@ -18,13 +19,15 @@ from lightkube.config.models import Cluster, Context, User
 from lightkube.core.exceptions import ConfigError
 
 from resilin.errors import ClusterError, UsageError
-from resilin.operator import names
+from resilin.operator import names, yaml_text
 from resilin.operator.api import RESOURCES, Raw, WatchEvent
 
-CALL_TIMEOUT_S = 10.0
+CALL_TIMEOUT_S = 10.0  # to connect, to send, and between two pieces of an answer
+_WHOLE_CALL_S = 30.0  # an answer that comes in drops is given up, too
 _PAGE = 500  # objects of a list in one answer, as client-go
 _SILENCE_S = 15.0  # after the server should have ended a watch: then the connection is dead
 _MOST_LINE_BYTES = 16 << 20  # of one event: an object has at most 1.5 MiB
+_UNREADABLE = (ConfigError, OSError, yaml_text.error_type(), KeyError, AttributeError, TypeError, ValueError)
 _APPLY = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML
 _MERGE = {"Content-Type": "application/merge-patch+json"}
 
@@ -35,10 +38,15 @@ def find_server(url: str = "") -> SingleConfig:
         return SingleConfig("given", Context(cluster="given"), Cluster(server=url), User())
     try:
         found = KubeConfig.from_env().get()
-    except (ConfigError, OSError, KeyError) as error:
-        raise UsageError(f"no cluster: expected to run in one, or a kubeconfig (KUBECONFIG), got {error}") from None
+    except _UNREADABLE as error:
+        said = str(error) if isinstance(error, ConfigError | OSError) else f"{type(error).__name__}: {error}"
+        raise UsageError(
+            f"no cluster: expected to run in one, or a kubeconfig (KUBECONFIG), got {' '.join(said.split())}"
+        ) from None
     if found is None:
         raise UsageError("no cluster: the kubeconfig names no current context")
+    if not str(found.cluster.server).startswith(("https://", "http://")):
+        raise UsageError(f"kubeconfig: clusters[].cluster.server: expected a URL, got {found.cluster.server!r}")
     return found if found.user is not None else found._replace(user=User())
 
 
@@ -46,9 +54,16 @@ class Client:
     """An API server. Close it in the end."""
 
     def __init__(self, config: SingleConfig, watch_s: float = 120.0) -> None:
-        """Connect to nothing yet. `watch_s`: how long one watch lasts; one that dies in silence is noticed so late."""
+        """Connect to nothing yet. `watch_s`: how long one watch lasts; one that dies in silence is noticed so late.
+
+        UsageError: a file that the kubeconfig names cannot be used.
+        """
         parameters = ConnectionParams(timeout=httpx2.Timeout(CALL_TIMEOUT_S), trust_env=False)
-        self._http = AsyncClient(config, parameters)
+        try:
+            self._http = AsyncClient(config, parameters)
+        except (ConfigError, OSError, ValueError) as error:
+            text = f"kubeconfig: the certificates or the user cannot be used: {type(error).__name__}: {error}"
+            raise UsageError(text) from None
         self._watch_s = watch_s
 
     async def __aenter__(self) -> Self:
@@ -126,7 +141,10 @@ class Client:
         content = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         sent = headers or ({"Content-Type": "application/json"} if content is not None else {})
         try:
-            answer = await self._http.request(method, path, params=query, content=content, headers=sent)
+            async with asyncio.timeout(_WHOLE_CALL_S):
+                answer = await self._http.request(method, path, params=query, content=content, headers=sent)
+        except TimeoutError:
+            raise ClusterError(f"{method} {path}: no whole answer within {_WHOLE_CALL_S:g} s") from None
         except httpx2.HTTPError as error:
             text = f"{method} {path}: {type(error).__name__}: {error}"
             raise ClusterError(text) from None

@@ -23,7 +23,6 @@ from resilin.operator.queue import WorkQueue
 from resilin.operator.watch import Followed, Reflector
 
 _log = log.logger("operator")
-_SILENT_S = 400.0  # a watch that has said nothing for so long has not done what it should: three of its durations
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,18 +43,26 @@ class OperatorOptions:
     """How often agents are asked for their world; 0: never."""
     own_namespace: str = ""
     """Where the operator itself runs; empty: outside of the cluster."""
+    silent_s: float = 400.0
+    """A watch that has said nothing for so long has not done what it should: three of its durations and a little."""
 
 
 class Controller:
-    """One process of the operator, as long as it leads. Run `run()`."""
+    """One process of the operator, as long as it leads. Run `run()`.
 
-    def __init__(self, api: Api, options: OperatorOptions, metrics: Metrics, clock: Clock = SYSTEM) -> None:
+    may_write: asked before each write; false once this process may not be the only one that leads.
+    """
+
+    def __init__(
+        self, api: Api, options: OperatorOptions, metrics: Metrics, clock: Clock = SYSTEM, *,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
         self._options = options
         self._clock = clock
         self._metrics = metrics
         kinds = SURROUNDINGS | {"PodGroup"} if options.pod_groups else SURROUNDINGS
         self.cache = Cache(kinds, options.own_namespace)
-        self.engine = Engine(api, self.cache, metrics, clock)
+        self.engine = Engine(api, self.cache, metrics, clock, may_write=may_write)
         self.queue: WorkQueue[Key] = WorkQueue()
         self._reflectors = [Reflector(api, what, metrics, clock) for what in self._followed()]
 
@@ -175,10 +182,9 @@ class Controller:
 
     def update_gauges(self) -> None:
         """Write what is measured at the moment into the metrics."""
-        now = self._clock.monotonic()
         self._metrics.gauges["jobs"] = len(list(self.cache.jobs))
         self._metrics.gauges["queue_length"] = len(self.queue)
-        self._metrics.gauges["watch_silence_seconds"] = max(now - one.heard for one in self._reflectors)
+        self._metrics.gauges["watch_silence_seconds"] = max(one.silence_s for one in self._reflectors)
 
     @property
     def is_ready(self) -> bool:
@@ -187,9 +193,9 @@ class Controller:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether no watch has been silent for too long."""
-        now = self._clock.monotonic()
-        return all(now - reflector.heard < _SILENT_S for reflector in self._reflectors)
+        """Whether no watch has been silent for too long. Those that do not run yet, as long as another process leads,
+        are not."""
+        return all(reflector.silence_s < self._options.silent_s for reflector in self._reflectors)
 
 
 def _kinded(kind: str, raw: Raw) -> Raw:
@@ -211,6 +217,9 @@ async def lead_and_run(election: Election | None, run: Callable[[], Coroutine[An
     finally:
         losing.cancel()
         working.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await working
-        await election.release()
+        try:
+            for task in (working, losing):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        finally:
+            await election.release()

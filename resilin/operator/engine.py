@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -43,13 +43,20 @@ _REFUSALS = (400, 403, 404, 405, 413, 415, 422)
 
 
 class Engine:
-    """Turns of jobs. One at a time for each key; several keys may have theirs at once."""
+    """Turns of jobs. One at a time for each key; several keys may have theirs at once.
 
-    def __init__(self, api: Api, cache: Cache, metrics: Metrics, clock: Clock = SYSTEM) -> None:
+    may_write: asked before each write; false once another process may lead.
+    """
+
+    def __init__(
+        self, api: Api, cache: Cache, metrics: Metrics, clock: Clock = SYSTEM, *,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> None:  # fmt: skip
         self._api = api
         self._cache = cache
         self._metrics = metrics
         self._clock = clock
+        self._may_write = may_write
         self._recorder = EventRecorder(api, clock)
         self._refusals: dict[Key, dict[tuple[str, str], Refusal]] = {}
         self._secrets: set[str] = set()  # uids of jobs whose Secret is there
@@ -161,6 +168,9 @@ class Engine:
     async def _attempt(self, key: Key, action: Action) -> ClusterError | None:
         if isinstance(action, Requeue):
             return None
+        if not self._may_write():  # the next to lead may have begun already
+            text = "this process leads no more: its lease could not be renewed in time"
+            return ClusterError(text, reason="NotLeading")
         if isinstance(action, Emit):
             await self._recorder.emit(self._cache.job(key), action)
             return None

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from resilin.errors import UsageError
+
 _REQUEST_TIMEOUT_S = 5.0
 _MOST_BYTES = 8192
 Page = Callable[[], tuple[int, str]]
@@ -24,7 +26,12 @@ class HealthServer:
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=_MOST_BYTES)
+        try:
+            self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=_MOST_BYTES)
+        except OSError as error:
+            where = f"{self._host or '*'}:{self.port}"
+            text = f"--health-host, --health-port: cannot listen at {where}: {error.strerror or error}"
+            raise UsageError(text) from None
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

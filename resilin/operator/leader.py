@@ -1,7 +1,8 @@
 """Elects one of several processes of the operator by a Lease: the others wait, and take over when it is silent.
 
 Clocks of machines differ, so nobody compares the Lease's times with its own: a Lease that has not changed for its
-duration, by the clock of who looks, is free. The leader gives up well before that when it cannot renew it.
+duration, by the clock of who looks, is free. The leader gives up well before that when it cannot renew it, however
+long a request to the server takes: each has what is left of that time, and no more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from resilin.operator import timestamps
 from resilin.operator.api import Api, Raw
 
 _log = log.logger("operator")
+_GIVE_UP = 2 / 3  # of the Lease's duration: what was sent until then has the rest of it to arrive
 
 
 class Election:
@@ -38,25 +40,29 @@ class Election:
         self._lease_s, self._renew_s = lease_s, renew_s
         self._clock = clock
         self._seen: tuple[str, float] | None = None  # the Lease's version, and when it was first seen
-        self._renewed = 0.0
+        self._renewed = clock.monotonic() - lease_s  # when the last renewal that succeeded was begun
+        self._held_by_other = False
         self.leads = False
+
+    @property
+    def may_write(self) -> bool:
+        """Whether this process leads and nobody else can have taken the Lease yet, whatever was late here."""
+        return self.leads and self._left() > 0
 
     async def lead(self) -> None:
         """Wait until this process is the leader."""
-        while not await self._try():
+        while not await self._try(self._lease_s * _GIVE_UP):
             await asyncio.sleep(self._renew_s)
         self.leads = True
         log.event(_log, logging.INFO, "this process leads", identity=self.identity)
 
     async def lost(self) -> None:
         """Keep the Lease; return when another has it, or it could not be renewed for two thirds of its duration."""
-        while self._clock.monotonic() < self._renewed + self._lease_s * 2 / 3:
-            await asyncio.sleep(self._renew_s)
-            if not await self._try() and self._held_by_other:
+        while (left := self._left()) > 0:
+            await asyncio.sleep(min(self._renew_s, left))
+            if not await self._try(self._left()) and self._held_by_other:
                 break
         self.leads = False
-
-    _held_by_other = False
 
     async def release(self) -> None:
         """Let another take over at once."""
@@ -64,15 +70,31 @@ class Election:
             return
         self.leads = False
         try:
-            lease = await self._api.get("Lease", self._namespace, self._name)
-            if lease["spec"].get("holderIdentity") == self.identity:
-                await self._write(lease, holder="", duration_s=1.0)
-        except ClusterError as error:
-            log.event(_log, logging.INFO, "the lease was not released", error=str(error))
+            async with asyncio.timeout(max(0.0, self._left())):  # later it is free anyway
+                lease = await self._api.get("Lease", self._namespace, self._name)
+                if _spec_of(lease).get("holderIdentity") == self.identity:
+                    await self._write(lease, holder="", duration_s=1.0)
+        except (ClusterError, TimeoutError) as error:
+            log.event(_log, logging.INFO, "the lease was not released", error=str(error) or "no answer in time")
 
-    async def _try(self) -> bool:
-        """Take or renew the Lease once; whether this process has it."""
+    def _left(self) -> float:
+        """Seconds until the leader gives up."""
+        return self._renewed + self._lease_s * _GIVE_UP - self._clock.monotonic()
+
+    async def _try(self, within_s: float) -> bool:
+        """Take or renew the Lease once; whether this process has it, and knows so `within_s`."""
         began = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, within_s)):
+                if not await self._take():
+                    return False
+        except TimeoutError:
+            log.event(_log, logging.INFO, "the lease was not renewed", error=f"no answer within {within_s:.1f} s")
+            return False
+        self._renewed, self._held_by_other = began, False
+        return True
+
+    async def _take(self) -> bool:
         try:
             lease = await self._api.get("Lease", self._namespace, self._name)
             if not self._is_free(lease):
@@ -80,18 +102,17 @@ class Election:
                 return False
             await self._write(lease, self.identity, self._lease_s)
         except ClusterError as error:
-            if error.code != 404 or not await self._create():
-                return False
-        self._renewed, self._held_by_other = began, False
+            return error.code == 404 and await self._create()
         return True
 
     def _is_free(self, lease: Raw) -> bool:
-        holder = lease["spec"].get("holderIdentity")
+        spec = _spec_of(lease)
+        holder = spec.get("holderIdentity")
         version = lease["metadata"]["resourceVersion"]
         now = self._clock.monotonic()
         if self._seen is None or self._seen[0] != version:
             self._seen = version, now
-        duration = float(lease["spec"].get("leaseDurationSeconds") or self._lease_s)
+        duration = float(spec.get("leaseDurationSeconds") or self._lease_s)
         return holder in (self.identity, "", None) or now >= self._seen[1] + duration
 
     async def _create(self) -> bool:
@@ -105,11 +126,12 @@ class Election:
 
     async def _write(self, lease: Raw, holder: str, duration_s: float) -> None:
         """Write it, if nobody has meanwhile: its resource version says so."""
-        changed = lease["spec"].get("holderIdentity") != holder
-        count = int(lease["spec"].get("leaseTransitions") or 0) + changed
+        before = _spec_of(lease)
+        changed = before.get("holderIdentity") != holder
+        count = int(before.get("leaseTransitions") or 0) + changed
         spec = {**self._spec(holder, count), "leaseDurationSeconds": int(duration_s)}
         if not changed:
-            spec["acquireTime"] = lease["spec"].get("acquireTime") or spec["acquireTime"]
+            spec["acquireTime"] = before.get("acquireTime") or spec["acquireTime"]
         await self._api.update("Lease", self._namespace, self._name, {**lease, "spec": spec})
 
     def _spec(self, holder: str, transitions: int) -> dict[str, Any]:
@@ -118,3 +140,8 @@ class Election:
             "holderIdentity": holder, "leaseDurationSeconds": int(self._lease_s), "acquireTime": now, "renewTime": now,
             "leaseTransitions": transitions,
         }  # fmt: skip
+
+
+def _spec_of(lease: Raw) -> Raw:
+    """What a Lease says; one that somebody has made by hand may say nothing."""
+    return lease.get("spec") or {}

@@ -19,7 +19,7 @@ class WorkQueue(Generic[K]):
         self._loop = asyncio.get_running_loop()
         self._ready: dict[K, None] = {}  # in order
         self._busy: set[K] = set()
-        self._again: set[K] = set()  # added while they were worked on
+        self._again: dict[K, bool] = {}  # added while they were worked on; whether that was urgent
         self._timers: dict[K, asyncio.TimerHandle] = {}
         self._failures: dict[K, int] = {}
         self._wake = asyncio.Event()
@@ -34,13 +34,15 @@ class WorkQueue(Generic[K]):
 
     def add(self, key: K, *, urgent: bool = False) -> None:
         """Have `key` looked at as soon as possible; where it waits out an error only if that is `urgent`."""
-        if urgent or not (key in self._timers and self._failures.get(key)):
+        if key in self._busy:
+            self._again[key] = urgent or self._again.get(key, False)
+        elif urgent or not (key in self._timers and self._failures.get(key)):
             self._add_now(key)
 
     def _add_now(self, key: K) -> None:
         self._cancel(key)
         if key in self._busy:
-            self._again.add(key)
+            self._again.setdefault(key, False)
         else:
             self._ready[key] = None
             self._wake.set()
@@ -54,13 +56,15 @@ class WorkQueue(Generic[K]):
         self._timers[key] = self._loop.call_later(seconds, self._add_now, key)
 
     def retry(self, key: K, at_least_s: float = 0.0) -> float:
-        """Have `key` looked at again after an error: each time twice as late. Returns the seconds."""
+        """Have `key` looked at again after an error: each time twice as late. Returns the seconds.
+
+        What was urgent while it was worked on stays so: it is looked at as soon as the worker is done with it.
+        """
         count = self._failures.get(key, 0)
         self._failures[key] = count + 1
         seconds = max(at_least_s, min(self._first_s * float(2 ** min(count, 30)), self._most_s))
         self._cancel(key)
         self._timers[key] = self._loop.call_later(seconds, self._add_now, key)
-        self._again.discard(key)
         return seconds
 
     def succeeded(self, key: K) -> None:
@@ -80,9 +84,9 @@ class WorkQueue(Generic[K]):
     def done(self, key: K) -> None:
         """The worker has finished with `key`."""
         self._busy.discard(key)
-        if key in self._again:
-            self._again.discard(key)
-            self.add(key)
+        urgent = self._again.pop(key, None)
+        if urgent is not None:
+            self.add(key, urgent=urgent)
 
     def close(self) -> None:
         """Forget everything."""

@@ -47,11 +47,16 @@ class Reflector:
         self._version: int | None = None
         self.synced = asyncio.Event()
         """Set once the first list is in."""
-        self.heard = clock.monotonic()
-        """When the server last said something or ended a watch in good order."""
+        self._heard: float | None = None  # when the server last said something or ended a watch in good order
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds since the server last said something, or since this runs; 0 before."""
+        return 0.0 if self._heard is None else self._clock.monotonic() - self._heard
 
     async def run(self) -> None:
         """List and watch until cancelled."""
+        self._heard = self._clock.monotonic()
         failures = 0
         while True:
             try:
@@ -81,7 +86,7 @@ class Reflector:
         self._what.on_list(items, version)
         self._version = version
         self._progressed = True
-        self.heard = self._clock.monotonic()
+        self._heard = self._clock.monotonic()
         self.synced.set()
 
     _progressed = False
@@ -92,8 +97,8 @@ class Reflector:
         what = self._what
         async for event in self._api.watch(what.kind, what.namespace, what.selector, self._version):
             self._progressed = True
-            self.heard = self._clock.monotonic()
+            self._heard = self._clock.monotonic()
             if event.type != "BOOKMARK":
                 what.on_event(event.type, event.object)
             self._version = int(event.object["metadata"]["resourceVersion"])
-        self.heard = self._clock.monotonic()
+        self._heard = self._clock.monotonic()

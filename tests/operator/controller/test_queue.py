@@ -74,3 +74,29 @@ def test_what_waits_out_an_error_is_hurried_by_what_is_urgent_alone():
         assert await queue.get() == "a"
 
     _run(story)
+
+
+def test_what_becomes_urgent_while_a_turn_goes_wrong_does_not_wait_out_its_error():
+    async def story(queue):
+        queue.add("a")
+        await queue.get()
+        queue.add("a", urgent=True)  # a user mends the spec
+        queue.add("a")  # and something else happens
+        queue.retry("a", at_least_s=60.0)
+        assert len(queue) == 0, "nobody else gets it meanwhile"
+        queue.done("a")
+        assert await queue.get() == "a"
+
+    _run(story)
+
+
+def test_what_is_not_urgent_while_a_turn_goes_wrong_waits_out_its_error():
+    async def story(queue):
+        queue.add("a")
+        await queue.get()
+        queue.add("a")
+        queue.retry("a", at_least_s=60.0)
+        queue.done("a")
+        assert len(queue) == 0
+
+    _run(story)
