@@ -160,6 +160,7 @@ class Controller:
                 self._metrics.turn(self._clock.monotonic() - began, ok=False)
                 self.queue.retry(key)
                 log.event(_log, logging.ERROR, "a turn failed", job="/".join(key), exc_info=error)
+                await self._tell_of(key, error)
             else:
                 self._metrics.turn(self._clock.monotonic() - began, ok=True)
                 self.queue.succeeded(key)
@@ -167,6 +168,12 @@ class Controller:
                     self.queue.add_after(key, after_s)
             finally:
                 self.queue.done(key)
+
+    async def _tell_of(self, key: Key, error: Exception) -> None:
+        try:
+            await self.engine.tell_of(key, error)
+        except ClusterError as refused:
+            log.event(_log, logging.INFO, "nor can that be told", job="/".join(key), error=str(refused))
 
     async def _resync(self) -> None:
         while True:

@@ -34,7 +34,7 @@ from resilin.operator.cache import Cache, Key
 from resilin.operator.events import EventRecorder
 from resilin.operator.metrics import Metrics
 from resilin.operator.observed import Refusal, is_owned
-from resilin.operator.reconcile import reconcile
+from resilin.operator.reconcile import reconcile, reconcile_unreadable
 from resilin.operator.status import Draft
 
 _log = log.logger("operator")
@@ -89,9 +89,7 @@ class Engine:
         try:
             wanted = spec.parse(observed.job)
         except UsageError as error:  # a schema of another version has let it through
-            draft = Draft(observed)
-            draft.conditions.set("Stalled", True, "InvalidSpec", str(error))
-            return draft.actions(), frozenset()
+            return reconcile_unreadable(observed, str(error)), frozenset()
         lost = scaling.look(wanted, observed).lost
         return reconcile(wanted, observed), frozenset(pod.node for pod in observed.pods if pod.uid in lost)
 
@@ -105,6 +103,19 @@ class Engine:
                     raise
                 self._cache.remove_node(name, self._clock.wall())
         await self._read_anew(key)
+
+    async def tell_of(self, key: Key, error: Exception) -> None:
+        """Say in a job's status that the operator itself fails at it: its user does not read the operator's log.
+
+        ClusterError: that cannot be written either.
+        """
+        observed = self._cache.observe(key, (), frozenset(self._secrets), self._clock.wall())
+        if observed is None or spec.managed_by(observed.job) != names.MANAGED_BY:
+            return
+        draft = Draft(observed)
+        said = f"the operator cannot decide about this job: {type(error).__name__}: {error}"
+        draft.conditions.set("Stalled", True, "OperatorError", said)
+        await self._carry_out_all(key, draft.actions())
 
     def doubt_everything(self) -> None:
         """Read every job anew before its next turn, and try again what was refused: done from time to time, and when

@@ -20,7 +20,7 @@ from resilin.operator.actions import Action, Apply, Create, CreateSecret, Delete
 from resilin.operator.faults import PodFault
 from resilin.operator.observed import Observed, PodView, Refusal, is_owned
 from resilin.operator.scaling import Workers
-from resilin.operator.spec import ElasticJobSpec
+from resilin.operator.spec import ElasticJobSpec, unreadable
 from resilin.operator.status import Draft
 
 MOST_BACKOFF_S = 300
@@ -43,6 +43,17 @@ def reconcile(spec: ElasticJobSpec, observed: Observed) -> tuple[Action, ...]:
     if spec.suspend:
         return tuple(_suspended(spec, observed, workers, draft))
     return tuple(_under_way(spec, observed, workers, draft))
+
+
+def reconcile_unreadable(observed: Observed, why: str) -> tuple[Action, ...]:
+    """Return what to do about a job whose spec cannot be read: it says so, its pods are left alone, and it can end."""
+    stand_in = unreadable(observed.job)
+    draft = Draft(observed)
+    ended = draft.conditions.is_true("Succeeded") or draft.conditions.is_true("Failed")
+    if ended or observed.meta.get("deletionTimestamp") or stand_in.managed_by != names.MANAGED_BY:
+        return reconcile(stand_in, observed)
+    draft.conditions.set("Stalled", True, "InvalidSpec", why)
+    return tuple(draft.actions())
 
 
 def _under_way(spec: ElasticJobSpec, observed: Observed, workers: Workers, draft: Draft) -> Iterator[Action]:

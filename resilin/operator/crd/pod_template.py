@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from resilin.operator.crd import rules
 from resilin.operator.crd.parts import (
+    IMAGE,
     LABEL_NAME,
     Schema,
     as_is,
@@ -75,7 +76,7 @@ def container() -> Schema:
     mount = record({"name": text(63), "mountPath": text(1024)}, required=["name", "mountPath"], more=True)
     fields = {
         "name": text(63, pattern=LABEL_NAME),
-        "image": text(1024, least=1),
+        "image": text(1024, pattern=IMAGE, least=1),
         "imagePullPolicy": choice(_PULL, "When the image is pulled."),
         "command": listed(text(65536), 256),
         "args": listed(text(65536), 1024),
@@ -96,7 +97,7 @@ def container() -> Schema:
         "tty": {"type": "boolean"},
         "stdin": {"type": "boolean"},
     }
-    return record(fields, required=["name"], more=True)
+    return record(fields, required=["name", "image"], more=True)
 
 
 def resources(about: str = "") -> Schema:

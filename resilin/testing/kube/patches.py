@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,25 +32,37 @@ def merge(value: Any, patch: Any) -> Any:
 
 
 def json_patch(value: Json, operations: Sequence[Json]) -> Json:
-    """`value` after the operations, all or none. Failure 422: a test failed, or there is no such path."""
+    """`value` after the operations, all or none. Failure 422: a test failed, or there is no such path; 400: it is no
+    patch, or nothing is left that is an object."""
     result: Json = {"": copy.deepcopy(value)}
     for operation in operations:
+        if not isinstance(operation, dict):
+            raise bad_request(f"a JSON patch is a list of operations, which are objects, got {operation!r}")
         kind, path = operation.get("op"), ["", *_steps(operation.get("path"))]
         if kind in ("add", "replace"):
             _put(result, path, copy.deepcopy(operation.get("value")), replaces=kind == "replace")
         elif kind == "remove":
             _take(result, path)
         elif kind == "test":
-            if _at(result, path) != operation.get("value"):
+            if not _equal(_at(result, path), operation.get("value")):
                 raise _refused(operation.get("path"), "testing value failed")
         elif kind in ("move", "copy"):
             source = ["", *_steps(operation.get("from"))]
+            if kind == "move" and path[: len(source)] == source and path != source:
+                raise _refused(operation.get("path"), "an object cannot be moved into itself")
             item = _take(result, source) if kind == "move" else copy.deepcopy(_at(result, source))
             _put(result, path, item, replaces=False)
         else:
             raise bad_request(f"Unexpected kind: {kind}")
-    changed: Json = result[""]
+    changed = result.get("")
+    if not isinstance(changed, dict):
+        raise bad_request("a JSON patch must leave an object")
     return changed
+
+
+def _equal(value: Any, other: Any) -> bool:
+    """Whether two values are one in JSON, where true is not 1."""
+    return json.dumps(value, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _steps(path: Any) -> list[str]:
@@ -66,10 +79,17 @@ def _refused(path: Any, why: str) -> Failure:
 def _at(value: Any, path: Sequence[str]) -> Any:
     for step in path:
         try:
-            value = value[int(step)] if isinstance(value, list) else value[step]
+            value = value[_number(step)] if isinstance(value, list) else value[step]
         except (KeyError, IndexError, ValueError, TypeError):
             raise _refused("/".join(path), "there is no such path") from None
     return value
+
+
+def _number(step: str) -> int:
+    """The place in a list that a step names. ValueError: none, as -1 and 01."""
+    if not step.isdecimal() or (step != "0" and step.startswith("0")):
+        raise ValueError(step)
+    return int(step)
 
 
 def _put(value: Any, path: Sequence[str], item: Any, replaces: bool) -> None:
@@ -87,9 +107,13 @@ def _put(value: Any, path: Sequence[str], item: Any, replaces: bool) -> None:
 
 
 def _index(path: Sequence[str], length: int) -> int:
-    if not path[-1].isdigit() or int(path[-1]) > length:
+    try:
+        index = _number(path[-1])
+    except ValueError:
+        index = length + 1
+    if index > length:
         raise _refused("/".join(path), "there is no such index")
-    return int(path[-1])
+    return index
 
 
 def _take(value: Any, path: Sequence[str]) -> Any:

@@ -32,7 +32,7 @@ class _CelRule:
     def problem(self, value: Any, old: Any) -> str | None:
         try:
             holds = self._program.execute({"self": value, "oldSelf": old})
-        except (ValueError, TypeError, RuntimeError) as error:
+        except (ValueError, TypeError, RuntimeError, KeyError) as error:
             return f"rule {self.text.strip()!r} cannot be evaluated: {error}"
         return None if holds is True else ""
 

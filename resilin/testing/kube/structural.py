@@ -79,13 +79,17 @@ def fill_in(value: Any, schema: Schema) -> None:
 
 
 def check(value: Any, old: Any, schema: Schema, engine: Callable[[str], Rule] = rules.compiled) -> list[Cause]:
-    """What is wrong with an object that replaces `old` (None: there was none). `engine` compiles rules."""
-    causes = list(_types(value, schema, ""))
+    """What is wrong with an object that replaces `old` (None: there was none). `engine` compiles rules.
+
+    What is as it was is not checked again, as servers from 1.30 on have it: a stored object that a newer schema refuses
+    can still be changed elsewhere, and deleted.
+    """
+    causes = list(_types(value, schema, "", old))
     return causes or list(_rules(value, old, schema, "", engine))
 
 
-def _types(value: Any, schema: Schema, path: str) -> Iterator[Cause]:
-    if value is None and schema.get("nullable"):
+def _types(value: Any, schema: Schema, path: str, old: Any) -> Iterator[Cause]:
+    if (value is None and schema.get("nullable")) or _is_as_it_was(value, old):
         return
     if schema.get(INT_OR_STRING):
         if isinstance(value, bool) or not isinstance(value, int | str):
@@ -96,9 +100,14 @@ def _types(value: Any, schema: Schema, path: str) -> Iterator[Cause]:
         return
     yield from _bounds(value, schema, path)
     if isinstance(value, dict):
-        yield from _object(value, schema, path)
+        yield from _object(value, schema, path, old)
     elif isinstance(value, list):
-        yield from _list(value, schema, path)
+        yield from _list(value, schema, path, old)
+
+
+def _is_as_it_was(value: Any, old: Any) -> bool:
+    """Whether nothing differs; true and 1 do."""
+    return old is not None and json.dumps(value, sort_keys=True) == json.dumps(old, sort_keys=True)
 
 
 def _is_a(value: Any, schema: Schema) -> bool:
@@ -163,7 +172,7 @@ def is_date_time(text: str) -> bool:
         return False
 
 
-def _object(value: Json, schema: Schema, path: str) -> Iterator[Cause]:
+def _object(value: Json, schema: Schema, path: str, old: Any) -> Iterator[Cause]:
     for name in schema.get("required", ()):
         if name not in value:
             yield Cause(_below(path, name), "Required value", "FieldValueRequired")
@@ -176,17 +185,19 @@ def _object(value: Json, schema: Schema, path: str) -> Iterator[Cause]:
     for key, item in value.items():
         inner = known.get(key, rest)
         if isinstance(inner, Mapping):
-            yield from _types(item, inner, _below(path, key))
+            yield from _types(item, inner, _below(path, key), old.get(key) if isinstance(old, dict) else None)
 
 
-def _list(value: Sequence[Any], schema: Schema, path: str) -> Iterator[Cause]:
+def _list(value: Sequence[Any], schema: Schema, path: str, old: Any) -> Iterator[Cause]:
     most, least = schema.get("maxItems"), schema.get("minItems", 0)
     if most is not None and len(value) > most:
         yield Cause(path, f"Too many: {len(value)}: must have at most {most} items", "FieldValueTooMany")
     if len(value) < least:
         yield Cause(path, f"Invalid value: {len(value)}: {path} in body should have at least {least} items")
+    earlier = _by_key(old, schema)
     for index, item in enumerate(value):
-        yield from _types(item, schema.get("items", {}), f"{path}[{index}]")
+        before = earlier.get(element_key(item, schema) or "")
+        yield from _types(item, schema.get("items", {}), f"{path}[{index}]", before)
     seen: set[str] = set()
     for index, item in enumerate(value):
         mark = element_key(item, schema)
@@ -209,6 +220,8 @@ def element_key(item: Any, schema: Schema) -> str | None:
 
 def _rules(value: Any, old: Any, schema: Schema, path: str, engine: Callable[[str], Rule]) -> Iterator[Cause]:
     """The broken rules. `old` is None where nothing stood here before: rules that compare with it do not apply then."""
+    if _is_as_it_was(value, old):
+        return
     for rule in schema.get("x-kubernetes-validations", ()):
         yield from _rule(rule, engine(rule["rule"]), value, old, path)
     if isinstance(value, dict):

@@ -137,16 +137,38 @@ def test_json_patches_are_all_or_nothing(client: RawClient):
         {"op": "test", "path": "/spec/replicas", "value": 2},
         {"op": "add", "path": "/metadata/labels", "value": {"a/b": "c"}},
         {"op": "copy", "from": "/metadata/labels/a~1b", "path": "/metadata/labels/d"},
-        {"op": "add", "path": "/spec/template/spec/containers/-", "value": {"name": "log"}},
+        {"op": "add", "path": "/spec/template/spec/containers/-", "value": {"name": "log", "image": "l:1"}},
         {"op": "add", "path": "/spec/suspend", "value": True},
     ]
     made = client.patch(f"{JOBS}/digits", "json", good)
     assert made["metadata"]["labels"] == {"a/b": "c", "d": "c"}
     assert [one["name"] for one in made["spec"]["template"]["spec"]["containers"]] == ["worker", "log"]
-    for bad in ({"op": "test", "path": "/spec/replicas", "value": 1}, {"op": "remove", "path": "/spec/none"}):
-        refused = client.patch(f"{JOBS}/digits", "json", [{"op": "replace", "path": "/spec/replicas", "value": 5}, bad])
-        assert refused.code == 422
-    assert client.get(f"{JOBS}/digits")["spec"]["replicas"] == 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        ({"op": "test", "path": "/spec/replicas", "value": 1}, 422),
+        ({"op": "test", "path": "/spec/suspend", "value": 0}, 422),
+        ({"op": "remove", "path": "/spec/none"}, 422),
+        ({"op": "remove", "path": "/spec/template/spec/containers/-1"}, 422),
+        ({"op": "add", "path": "/spec/template/spec/containers/01", "value": {}}, 422),
+        ({"op": "move", "from": "/spec", "path": "/spec/template"}, 422),
+        ({"op": "remove", "path": ""}, 400),
+        ({"op": "add", "path": "", "value": []}, 400),
+        ({"op": "turn", "path": "/spec"}, 400),
+        ({"op": "remove", "path": 3}, 400),
+        ("remove", 400),
+        (None, 400),
+    ],
+    ids=str,
+)
+def test_a_json_patch_of_which_one_operation_fails_changes_nothing(client: RawClient, bad: Any, code: int):
+    client.post(JOBS, job())
+    before = client.get(f"{JOBS}/digits").body
+    refused = client.patch(f"{JOBS}/digits", "json", [{"op": "replace", "path": "/spec/replicas", "value": 5}, bad])
+    assert refused.code == code, refused.body
+    assert client.get(f"{JOBS}/digits").body == before
 
 
 def test_strategic_patches_merge_lists_of_kubernetes_own_kinds_only(client: RawClient):
