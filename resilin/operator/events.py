@@ -16,7 +16,7 @@ from resilin.operator.actions import Emit
 from resilin.operator.api import Api, Raw
 
 _log = log.logger("operator")
-_MOST_CHARS = 1024  # of a note, as the API has it
+_MOST_BYTES = 1024  # of a note, as the API has it
 _MOST_KNOWN = 4096
 _SERIES_S = 360.0  # as client-go: later it is a new event
 
@@ -77,5 +77,5 @@ def _event(job: Raw, action: Emit, now: float) -> dict[str, Any]:
         "action": "Reconcile",
         "reason": action.reason,
         "type": action.type,
-        "note": action.message[:_MOST_CHARS],
+        "note": action.message.encode(errors="replace")[:_MOST_BYTES].decode(errors="ignore"),
     }  # fmt: skip

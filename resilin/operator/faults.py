@@ -9,13 +9,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from resilin._base.text import visible
 from resilin.operator.observed import PodView, Refusal
 
 MESSAGE_CHARS = 1024  # of one message in the status; a termination message may have 4096
-FINAL = "elastic-run: job failed: "
+_REPORT = "elastic-run: "  # how agents begin what they say; anything else is some program's own text
+FINAL = f"{_REPORT}job failed: "
 """How the termination message begins by which an agent says that the job has failed, not its node alone."""
 _USAGE, _REFUSED = 2, 5  # exit codes of elastic-run that another start would meet again
-_RANK = re.compile(r"\brank (\d+)\b")
+_RANK = re.compile(r"\brank (\d{1,9})\b")  # as large as the status has room for
+_WORD = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]{0,126}[A-Za-z0-9_])?")  # what conditions and events take as a reason
 _STUCK = {
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
@@ -38,7 +41,7 @@ class PodFault:
 
 def of(pod: PodView, *, lost: bool) -> PodFault | None:
     """Return what ended `pod` (or is about to), None where nothing did: it runs, or has succeeded."""
-    if pod.phase == "Succeeded":
+    if pod.succeeded:
         return None
     if lost:
         return PodFault(
@@ -47,8 +50,9 @@ def of(pod: PodView, *, lost: bool) -> PodFault | None:
         )  # fmt: skip
     if pod.disruption is not None and (pod.deleting or pod.is_terminal):
         said = pod.disruption.message or f"pod {pod.name} was disrupted"
-        return PodFault(cause=pod.disruption.reason or "DisruptionTarget", message=short(said), counted=False)
-    if pod.is_terminal:
+        cause = word(pod.disruption.reason, "DisruptionTarget")
+        return PodFault(cause=cause, message=short(said), counted=False)
+    if pod.has_ended:
         return _ended(pod)
     if pod.deleting:
         return PodFault(cause="Deleted", message=f"pod {pod.name} is being deleted", counted=False)
@@ -58,16 +62,25 @@ def of(pod: PodView, *, lost: bool) -> PodFault | None:
 def _ended(pod: PodView) -> PodFault:
     if pod.exit_code is None:  # the pod as a whole: the kubelet would not run it, or evicted it
         return PodFault(
-            cause=pod.failure_reason or "PodFailed", counted=False,
+            cause=word(pod.failure_reason, "PodFailed"), counted=False,
             message=short(pod.message or f"pod {pod.name} failed before its container ended"),
         )  # fmt: skip
-    said = first_line(pod.message) or f"exit code {pod.exit_code}"
-    rank = _RANK.search(said)
+    cause = word(pod.ended_reason, "Error")
+    counted = not pod.deleting  # who was asked to go and went is not to blame
+    lines = [line.strip() for line in pod.message.splitlines() if line.strip()]
+    own = f"exit code {pod.exit_code}"
+    if pod.ended_container:
+        said = f"container {pod.ended_container}: {lines[-1] if lines else own}"
+        return PodFault(cause=cause, message=short(said), counted=counted)
+    report = next((line for line in lines if line.startswith(_REPORT)), "")
+    said = report or (lines[-1] if lines else own)  # what a program says last is why it ended, as in a traceback
+    rank = _RANK.search(report)
+    by_agent = pod.runs_agent or bool(report)
     return PodFault(
-        cause=pod.ended_reason or "Error",
+        cause=cause,
         message=short(said),
-        counted=not pod.deleting,  # who was asked to go and went is not to blame
-        final=pod.message.startswith(FINAL) or pod.exit_code in (_USAGE, _REFUSED),
+        counted=counted,
+        final=pod.message.startswith(FINAL) or (by_agent and pod.exit_code in (_USAGE, _REFUSED)),
         rank=int(rank[1]) if rank else None,
     )
 
@@ -94,15 +107,15 @@ def refusal_reason(refusal: Refusal) -> str:
         return "FieldConflict"
     if "admission webhook" in refusal.message or "violates PodSecurity" in refusal.message:
         return "AdmissionRefused"
-    return refusal.reason or "Refused"
+    return word(refusal.reason, "Refused")
 
 
-def first_line(text: str) -> str:
-    """Return the first line that says something."""
-    return next((line.strip() for line in text.splitlines() if line.strip()), "")
+def word(text: str, default: str) -> str:
+    """Return `text` if it may be a condition's reason, else `default`: with another one no status could be written."""
+    return text if _WORD.fullmatch(text) else default
 
 
 def short(text: str) -> str:
-    """Return `text`, cut so that the status stays small."""
-    text = " ".join(text.split())
+    """Return `text` as one line without what a terminal would obey, cut so that the status stays small."""
+    text = visible(" ".join(text.split()))
     return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 3] + "..."

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 GROUP = "resilin.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -27,6 +30,15 @@ SECRET_FOLDER = "/var/run/resilin/secret"
 SECRET_KEY = "secret"
 TLS_FOLDER = "/var/run/resilin/tls"
 TERMINATION_FILE = "/dev/termination-log"
+
+
+_AGENTS = ("elastic-run", "torchrun")
+
+
+def is_agent(container: Mapping[str, Any]) -> bool:
+    """Return whether the container's command is an agent itself, which SIGTERM reaches as it is."""
+    words = container.get("command") or ("",)
+    return str(words[0]).rpartition("/")[2] in _AGENTS
 
 
 def pod(job: str, index: int, incarnation: int = 0) -> str:

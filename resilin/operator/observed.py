@@ -41,7 +41,11 @@ class PodView:
     deletion: float | None
     """When it is to be gone: set once its deletion was asked for, its grace included."""
     exit_code: int | None
-    """Of the main container, when it has terminated."""
+    """Of the main container when it has terminated, else of the one that ended the pod."""
+    ended_container: str = ""
+    """The container that ended the pod, where that was another than the main one: what it says is no agent's word."""
+    runs_agent: bool = True
+    """Whether the main container's command is an agent, as far as that is known: else its exit code is not one."""
     ended: float | None
     ended_reason: str
     """As the kubelet says: OOMKilled, Error ..."""
@@ -58,6 +62,16 @@ class PodView:
     def is_terminal(self) -> bool:
         """Return whether nothing of it runs any more, as its kubelet has said."""
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its main container has, or all of it: others, which only serve that one, may still run."""
+        return self.is_terminal or (self.exit_code is not None and not self.ended_container)
+
+    @property
+    def succeeded(self) -> bool:
+        """Return whether its agent has ended well."""
+        return self.phase == "Succeeded" or (self.exit_code == 0 and not self.ended_container)
 
     @property
     def deleting(self) -> bool:
@@ -184,8 +198,8 @@ def pod(raw: Raw) -> PodView:
     conditions = {one["type"]: one for one in status.get("conditions") or ()}
     ready, scheduled = conditions.get("Ready") or {}, conditions.get("PodScheduled") or {}
     disrupted = conditions.get("DisruptionTarget") or {}
-    main = _main_status(raw)
-    ended = (main.get("state") or {}).get("terminated") or {}
+    main, runs_agent = _main_container(raw)
+    ended, other = _end(main, status)
     disruption = None
     if disrupted.get("status") == "True":
         disruption = Disruption(reason=disrupted.get("reason", ""), message=disrupted.get("message", ""))
@@ -204,6 +218,8 @@ def pod(raw: Raw) -> PodView:
         bound=_bound(scheduled) or timestamps.parse(meta.get("creationTimestamp")) or 0.0,
         deletion=timestamps.parse(meta.get("deletionTimestamp")),
         exit_code=ended.get("exitCode"),
+        ended_container=other,
+        runs_agent=runs_agent,
         ended=timestamps.parse(ended.get("finishedAt")),
         ended_reason=ended.get("reason") or "",
         message=ended.get("message") or status.get("message") or "",
@@ -224,11 +240,28 @@ def node(raw: Raw) -> NodeView:
     return NodeView(ready=False, since=timestamps.parse(raw["metadata"].get("creationTimestamp")) or 0.0)
 
 
-def _main_status(raw: Raw) -> Raw:
+def _main_container(raw: Raw) -> tuple[Raw, bool]:
+    """The status of the main container, and whether it runs an agent: the image's own program may be one."""
     statuses = (raw.get("status") or {}).get("containerStatuses") or ()
     containers: Sequence[Raw] = (raw.get("spec") or {}).get("containers") or ({},)
-    wanted = next((one["name"] for one in containers if one.get("name") == names.CONTAINER), containers[0].get("name"))
-    return next((one for one in statuses if one["name"] == wanted), {})
+    main = next((one for one in containers if one.get("name") == names.CONTAINER), containers[0])
+    status: Raw = next((one for one in statuses if one["name"] == main.get("name")), {})
+    return status, not main.get("command") or names.is_agent(main)
+
+
+def _end(main: Raw, status: Raw) -> tuple[Raw, str]:
+    """How a pod ended: the main container's end, else that of the first that failed, with its name."""
+    ended = _terminated(main)
+    if ended or status.get("phase") != "Failed":
+        return ended, ""
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if (found := _terminated(one)).get("exitCode"):
+            return found, str(one["name"])
+    return {}, ""
+
+
+def _terminated(container: Raw) -> Raw:
+    return (container.get("state") or {}).get("terminated") or {}
 
 
 def _waiting(status: Raw) -> tuple[str, str]:

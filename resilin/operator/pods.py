@@ -18,7 +18,6 @@ _SECRET_FILE = f"{names.SECRET_FOLDER}/{names.SECRET_KEY}"
 _GRACE_MARGIN_S = 5  # for the agent itself, after its workers had theirs
 _CONF = "RESILIN_RDZV_CONF"
 _REJOIN_S = 60  # more than survivors of a cut need to notice it and to find the new store
-_AGENTS = ("elastic-run", "torchrun")
 _SECRET_VOLUME, _CONFIG_VOLUME, _SHM_VOLUME, _CHECKPOINT_VOLUME, _TLS_VOLUME = (
     "resilin-secret", "resilin-config", "resilin-shm", "resilin-checkpoint", "resilin-tls",
 )  # fmt: skip
@@ -120,15 +119,15 @@ def _secret_volume(spec: ElasticJobSpec, observed: Observed) -> dict[str, Any]:
 
 def _main_container(main: dict[str, Any], body: dict[str, Any], spec: ElasticJobSpec, observed: Observed) -> None:
     """Give the container that runs `elastic-run` what the job's agents need."""
-    _environment(main, spec, observed)
     main.setdefault("terminationMessagePath", names.TERMINATION_FILE)
+    _environment(main, spec, observed)
     main.setdefault("terminationMessagePolicy", "FallbackToLogsOnError")
     probe = {"grpc": {"port": names.HEALTH_PORT}, "timeoutSeconds": 2}
     main.setdefault("startupProbe", {**probe, "periodSeconds": 1, "failureThreshold": 300})
     main.setdefault("readinessProbe", {**probe, "periodSeconds": 2, "failureThreshold": 2})
     liveness = {"grpc": {"port": names.HEALTH_PORT, "service": "liveness"}, "timeoutSeconds": 5}
     main.setdefault("livenessProbe", {**liveness, "periodSeconds": 10, "failureThreshold": 6})
-    if not _is_agent(main):
+    if not names.is_agent(main):
         leave = ["resilin", "k8s", "leave", f"--timeout={spec.policy.grace_s + _GRACE_MARGIN_S}"]
         lifecycle = main["lifecycle"] = dict(main.get("lifecycle") or {})
         lifecycle.setdefault("preStop", {"exec": {"command": leave}})
@@ -149,12 +148,6 @@ def _main_container(main: dict[str, Any], body: dict[str, Any], spec: ElasticJob
         _mount(body, main, claim, checkpoint.mount_path, read_only=False)
     if checkpoint is not None and checkpoint.secret_name:
         main.setdefault("envFrom", []).append({"secretRef": {"name": checkpoint.secret_name}})
-
-
-def _is_agent(main: dict[str, Any]) -> bool:
-    """Whether the container's first process is the agent, which SIGTERM reaches as it is."""
-    words = main.get("command") or ("",)
-    return str(words[0]).rpartition("/")[2] in _AGENTS
 
 
 def _mount(
@@ -181,7 +174,7 @@ def _environment(main: dict[str, Any], spec: ElasticJobSpec, observed: Observed)
         {"name": "RESILIN_RDZV_ENDPOINT", "value": _endpoint(spec, observed)},
         {"name": "RESILIN_SECRET_FILE", "value": _SECRET_FILE},
         {"name": "RESILIN_HEALTH_PORT", "value": str(names.HEALTH_PORT)},
-        {"name": "RESILIN_TERMINATION_MESSAGE", "value": names.TERMINATION_FILE},
+        {"name": "RESILIN_TERMINATION_MESSAGE", "value": main["terminationMessagePath"]},
     ]
     conf = ["is_host=false"] if spec.rdzv.backend == "embedded" else []
     if _has_survivors(observed):

@@ -99,8 +99,8 @@ def _pods(
         if (
             pod.index not in workers.empty
             and not pod.deleting
-            and pod.phase != "Succeeded"
-            and (pod.is_terminal or pod.uid in workers.lost)
+            and not pod.succeeded
+            and (pod.has_ended or pod.uid in workers.lost)
         ):
             fault = found.get(pod.uid)
             if fault is None or not fault.counted or pod.uid in counted:
@@ -124,7 +124,7 @@ def _fill(
             if not pod.deleting or (spec.policy.force_delete_lost and pod.deletion is not None):
                 yield _delete(pod, "its node does not answer", spec, workers)
             come.append(_create(spec, observed, index, pod.incarnation + 1))
-        elif pod.is_terminal and not pod.deleting and (pod.uid in counted or pod.phase == "Succeeded"):
+        elif pod.has_ended and not pod.deleting and (pod.uid in counted or pod.succeeded):
             at = _replace_at(spec, draft, pod)
             if observed.now >= at:
                 yield _delete(pod, "ended; replaced", spec, workers)
@@ -172,7 +172,7 @@ def _verdict(
     spec: ElasticJobSpec, observed: Observed, workers: Workers, draft: Draft, found: Mapping[str, PodFault]
 ) -> tuple[str, str, str] | None:
     """The condition that ends the job, its reason and message; None: it goes on."""
-    if any(pod.phase == "Succeeded" for pod in workers.current.values()):  # an agent does so when all workers have
+    if any(pod.succeeded for pod in workers.current.values()):  # an agent does so when all workers have
         return "Succeeded", "WorkersSucceeded", "training has finished"
     for fault in found.values():
         if fault.final:
@@ -200,7 +200,7 @@ def _after_end(spec: ElasticJobSpec, observed: Observed, workers: Workers, draft
     ended = timestamps.parse(draft.body.get("completionTime")) or observed.now
     times = [ended + spec.policy.grace_s]
     succeeded = draft.conditions.is_true("Succeeded")
-    if succeeded and any(map(workers.holds_on, workers.all)):
+    if succeeded and any(workers.holds_on(pod) and not pod.has_ended for pod in workers.all):
         policy = "None"  # they end by themselves, and may have something to evaluate and to save, however long
     for pod in workers.alive:
         if not pod.started and policy == "None":  # it came too late, and would begin the job anew

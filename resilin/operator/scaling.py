@@ -53,7 +53,7 @@ def look(spec: ElasticJobSpec, observed: Observed) -> Workers:
             superseded.append(current[pod.index])
         current[pod.index] = pod
     lost, look_again = _lost(observed.pods, spec.policy.node_lost_s, observed)
-    alive = [pod for pod in current.values() if not (pod.is_terminal or pod.deleting or pod.uid in lost)]
+    alive = [pod for pod in current.values() if not (pod.has_ended or pod.deleting or pod.uid in lost)]
     surplus = len(alive) - spec.replicas
     there = {pod.index for pod in alive}
     return Workers(

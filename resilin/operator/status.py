@@ -119,7 +119,9 @@ def take_world(draft: Draft, workers: Workers) -> None:
         counted[fault.uid] = fault.number
         _add_seconds(draft, fault.cause, fault.lost_s)
         at = timestamps.text(fault.time)
-        draft.told.append(Emit(type="Warning", reason="WorkerReplaced", message=f"pod {fault.pod}: {fault.message}"))
+        draft.told.append(
+            Emit(type="Warning", reason="WorkerReplaced", message=f"pod {fault.pod}: {faults.short(fault.message)}")
+        )
         if at >= (draft.body.get("lastFault") or {}).get("time", ""):
             draft.body["lastFault"] = {
                 "rank": fault.rank, "pod": fault.pod, "node": nodes[fault.uid], "cause": fault.cause,
