@@ -25,12 +25,14 @@ class Create:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateSecret:
-    """Make the Secret with the job's secret, which is drawn when this is carried out."""
+    """Have the Secret with the job's secret be there. Nobody reads it, so that it is there is learned by this, too."""
 
     name: str
     manifest: Manifest = field(repr=False)
     """Without the secret itself."""
     key: str
+    in_use: bool
+    """Whether pods have the secret that was in it: then it is made with that one again, or not at all."""
 
     @property
     def kind_and_name(self) -> tuple[str, str]:

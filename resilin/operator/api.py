@@ -38,6 +38,7 @@ RESOURCES: dict[str, Resource] = {
     "PodDisruptionBudget": Resource("/apis/policy/v1", "poddisruptionbudgets"),
     "NetworkPolicy": Resource("/apis/networking.k8s.io/v1", "networkpolicies"),
     "PodGroup": Resource("/apis/scheduling.k8s.io/v1beta1", "podgroups"),
+    "PodEvent": Resource("/api/v1", "events"),  # as kubelets write them, and their fields can be selected
     "Event": Resource("/apis/events.k8s.io/v1", "events"),
     "Lease": Resource("/apis/coordination.k8s.io/v1", "leases"),
 }
@@ -54,8 +55,10 @@ class WatchEvent:
 class Api(Protocol):
     """An API server. Each call has a deadline and raises ClusterError, with code 0 where the outcome is unknown."""
 
-    async def list(self, kind: str, namespace: str | None, selector: str = "") -> tuple[list[Raw], int]:
-        """Return all objects as the store has them now, and the resource version read at."""
+    async def list(
+        self, kind: str, namespace: str | None, selector: str = "", *, fields: str = ""
+    ) -> tuple[list[Raw], int]:
+        """Return all objects as the store has them now, and the resource version read at. `selector`: of labels."""
         ...
 
     def watch(self, kind: str, namespace: str | None, selector: str, version: int) -> AsyncIterator[WatchEvent]:
@@ -66,8 +69,8 @@ class Api(Protocol):
         """Return one object."""
         ...
 
-    async def create(self, kind: str, namespace: str, manifest: Raw) -> Raw:
-        """Make an object; 409 AlreadyExists when there is one of its name."""
+    async def create(self, kind: str, namespace: str, manifest: Raw, *, dry_run: bool = False) -> Raw:
+        """Make an object, or only try to; 409 AlreadyExists when there is one of its name."""
         ...
 
     async def apply(self, kind: str, namespace: str, name: str, manifest: Raw) -> Raw:

@@ -51,15 +51,13 @@ class Cache:
         """Return the resource, None where there is none."""
         return self._jobs.get(key)
 
-    def observe(self, key: Key, refusals: tuple[Refusal, ...], secrets: frozenset[str], now: float) -> Observed | None:
-        """Return what is known of a job. `secrets`: uids of jobs whose Secret is known to be there."""
+    def observe(self, key: Key, refusals: tuple[Refusal, ...], now: float) -> Observed | None:
+        """Return what is known of a job."""
         job = self._jobs.get(key)
         if job is None:
             return None
         uid = job["metadata"]["uid"]
         objects = dict(self._objects.get(key, {}))
-        if uid in secrets:
-            objects["Secret", names.secret(key[1], uid)] = {}
         pods = tuple(pod.view for pod in self._pods.get(key, {}).values() if pod.owner == uid)
         return Observed(
             job=job, pods=pods, objects=objects, nodes=self.nodes, kinds=self.kinds, refusals=refusals,

@@ -72,12 +72,14 @@ class Client:
     async def __aexit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
         await self._http.aclose()
 
-    async def list(self, kind: str, namespace: str | None, selector: str = "") -> tuple[list[Raw], int]:
+    async def list(
+        self, kind: str, namespace: str | None, selector: str = "", *, fields: str = ""
+    ) -> tuple[list[Raw], int]:
         """Return all objects as the store has them now, page by page, and the resource version read at."""
         path, token = RESOURCES[kind].path(namespace), ""
         items: list[Raw] = []
         while True:
-            query = {"limit": str(_PAGE), "labelSelector": selector, "continue": token}
+            query = {"limit": str(_PAGE), "labelSelector": selector, "fieldSelector": fields, "continue": token}
             answer = await self._call("GET", path, query={key: value for key, value in query.items() if value})
             items += answer.get("items") or ()
             token = answer["metadata"].get("continue") or ""
@@ -108,9 +110,10 @@ class Client:
         """Return one object."""
         return await self._call("GET", RESOURCES[kind].path(namespace, name))
 
-    async def create(self, kind: str, namespace: str, manifest: Raw) -> Raw:
-        """Make an object."""
-        return await self._call("POST", RESOURCES[kind].path(namespace), manifest, query=_MANAGER)
+    async def create(self, kind: str, namespace: str, manifest: Raw, *, dry_run: bool = False) -> Raw:
+        """Make an object; with `dry_run` only find out whether that could be done."""
+        query = {**_MANAGER, "dryRun": "All"} if dry_run else _MANAGER
+        return await self._call("POST", RESOURCES[kind].path(namespace), manifest, query=query)
 
     async def apply(self, kind: str, namespace: str, name: str, manifest: Raw) -> Raw:
         """Make the manifest's fields so; never by force."""

@@ -17,7 +17,7 @@ from resilin._base import log
 from resilin._base.clock import SYSTEM, Clock
 from resilin._base.secret import new_secret
 from resilin.errors import ClusterError, UsageError
-from resilin.operator import names, scaling, spec
+from resilin.operator import names, pod_events, scaling, spec
 from resilin.operator.actions import (
     Action,
     Apply,
@@ -33,12 +33,17 @@ from resilin.operator.api import Api, Raw
 from resilin.operator.cache import Cache, Key
 from resilin.operator.events import EventRecorder
 from resilin.operator.metrics import Metrics
-from resilin.operator.observed import Refusal, is_owned
+from resilin.operator.observed import Observed, Refusal, is_owned
+from resilin.operator.pod_events import PodEvents
 from resilin.operator.reconcile import reconcile, reconcile_unreadable
 from resilin.operator.status import Draft
 
 _log = log.logger("operator")
 _AT_ONCE = 16  # writes of one batch that are under way together: a server's priority queues reject more sooner
+_SECRET_GONE = (
+    "it was deleted while pods use what was in it: pods that come could not join them; put it back if you have a copy, "
+    "or suspend the job and resume it"
+)
 _REFUSALS = (400, 403, 404, 405, 413, 415, 422)
 
 
@@ -59,7 +64,8 @@ class Engine:
         self._may_write = may_write
         self._recorder = EventRecorder(api, clock)
         self._refusals: dict[Key, dict[tuple[str, str], Refusal]] = {}
-        self._secrets: set[str] = set()  # uids of jobs whose Secret is there
+        self._pod_events = PodEvents(api)
+        self._secrets: dict[str, str] = {}  # what this process has put into Secrets, by the uid of the job
         self._unsure: set[Key] = set()
 
     async def turn(self, key: Key) -> float | None:
@@ -69,20 +75,23 @@ class Engine:
         """
         if key in self._unsure:
             await self._read_anew(key)
-        actions, lost_on = self._decide(key)
+        actions, lost_on = await self._decide(key)
         if lost_on and any(map(_is_write, actions)):  # a watch may have been silent, not the node
             await self._ask_for_nodes(key, lost_on)
-            actions, _ = self._decide(key)
+            actions, _ = await self._decide(key)
         self._prune(key, actions)
         await self._carry_out_all(key, actions)
         if any(map(_is_write, actions)):
             return 0.0  # its answers are known already, so no watch will tell of them as something new
         return min((action.after_s for action in actions if isinstance(action, Requeue)), default=None)
 
-    def _decide(self, key: Key) -> tuple[Sequence[Action], frozenset[str]]:
+    async def _decide(self, key: Key) -> tuple[Sequence[Action], frozenset[str]]:
         """What is to be done, and the nodes whose silence it is based on."""
-        refusals, secrets = tuple(self._refusals.get(key, {}).values()), frozenset(self._secrets)
-        observed = self._cache.observe(key, refusals, secrets, self._clock.wall())
+        observed = self._observe(key)
+        if observed is not None and any(map(pod_events.is_waiting, observed.pods)):
+            words = await self._pod_events.read(observed)
+            observed = self._observe(key)  # it may have changed meanwhile
+            observed = None if observed is None else pod_events.with_words(observed, words)
         if observed is None:
             self._refusals.pop(key, None)
             return (), frozenset()
@@ -92,6 +101,9 @@ class Engine:
             return reconcile_unreadable(observed, str(error)), frozenset()
         lost = scaling.look(wanted, observed).lost
         return reconcile(wanted, observed), frozenset(pod.node for pod in observed.pods if pod.uid in lost)
+
+    def _observe(self, key: Key) -> Observed | None:
+        return self._cache.observe(key, tuple(self._refusals.get(key, {}).values()), self._clock.wall())
 
     async def _ask_for_nodes(self, key: Key, nodes: Iterable[str]) -> None:
         """Ask the server for nodes that seem silent, and for the job's pods: what is lost is replaced for good."""
@@ -109,7 +121,7 @@ class Engine:
 
         ClusterError: that cannot be written either.
         """
-        observed = self._cache.observe(key, (), frozenset(self._secrets), self._clock.wall())
+        observed = self._observe(key)
         if observed is None or spec.managed_by(observed.job) != names.MANAGED_BY:
             return
         draft = Draft(observed)
@@ -128,10 +140,9 @@ class Engine:
         refusals = self._refusals.get(key)
         if not refusals:
             return
-        wanted = {(action.kind, action.name) for action in actions if isinstance(action, Create | Delete)}
+        wanted = {action.kind_and_name for action in actions if isinstance(action, Create | CreateSecret | Delete)}
         for at in [at for at, refusal in refusals.items() if not refusal.key and at not in wanted]:
-            if at[0] != "Secret":
-                del refusals[at]
+            del refusals[at]
 
     async def _read_anew(self, key: Key) -> None:
         """Ask the server, not a cache of it, for the job and its pods."""
@@ -257,13 +268,25 @@ class Engine:
             raise
 
     async def _create_secret(self, key: Key, action: CreateSecret) -> None:
-        manifest = {**action.manifest, "stringData": {action.key: new_secret()}}
+        """Make it anew with what was in it, as far as that is known: other agents could not prove themselves to those
+        that have the secret from before."""
+        uid = self._job(key)["metadata"]["uid"]
+        known = self._secrets.get(uid)
+        only_try = known is None and action.in_use
+        value = known or new_secret()
         try:
-            await self._api.create("Secret", key[0], manifest)
+            await self._api.create(
+                "Secret", key[0], {**action.manifest, "stringData": {action.key: value}}, dry_run=only_try
+            )
         except ClusterError as error:
+            if error.code == 0 and not only_try:
+                self._secrets[uid] = value  # it may be there by now, with this
             if error.code != 409 or error.reason != "AlreadyExists":
                 raise
-        self._secrets.add(self._job(key)["metadata"]["uid"])
+            return
+        if only_try:
+            raise ClusterError(_SECRET_GONE, code=404, reason="SecretGone")
+        self._secrets[uid] = value
 
     async def _apply(self, key: Key, action: Apply) -> None:
         """Make or mend an object; one that is not known yet may be somebody else's."""

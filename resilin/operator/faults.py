@@ -24,6 +24,10 @@ _STUCK = {
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
     "ImageInspectError", "SignatureValidationFailed",
 }  # fmt: skip
+NOT_PREPARED = frozenset(
+    {"FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox", "NetworkNotReady"}
+)
+"""Of Events: why a kubelet cannot make a pod's containers. Its status does not say so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +95,7 @@ def stuck(pods: Iterable[PodView], refusals: Iterable[Refusal]) -> tuple[str, st
         return refusal_reason(refusal), short(f"{refusal.kind} {refusal.name}: {refusal.message}")
     for pod in pods:
         reason, message = pod.waiting
-        if reason in _STUCK and not pod.is_terminal:
+        if (reason in _STUCK or reason in NOT_PREPARED) and not pod.is_terminal:
             return reason, short(f"pod {pod.name}: {message or reason}")
     for pod in pods:
         if pod.unschedulable and not pod.is_terminal:

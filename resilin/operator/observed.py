@@ -42,6 +42,8 @@ class PodView:
     """When it is to be gone: set once its deletion was asked for, its grace included."""
     exit_code: int | None
     """Of the main container when it has terminated, else of the one that ended the pod."""
+    prepared: bool = False
+    """Whether its volumes are mounted and its network is there, as kubelets say from 1.29 on."""
     ended_container: str = ""
     """The container that ended the pod, where that was another than the main one: what it says is no agent's word."""
     runs_agent: bool = True
@@ -218,6 +220,7 @@ def pod(raw: Raw) -> PodView:
         bound=_bound(scheduled) or timestamps.parse(meta.get("creationTimestamp")) or 0.0,
         deletion=timestamps.parse(meta.get("deletionTimestamp")),
         exit_code=ended.get("exitCode"),
+        prepared=(conditions.get("PodReadyToStartContainers") or {}).get("status") == "True",
         ended_container=other,
         runs_agent=runs_agent,
         ended=timestamps.parse(ended.get("finishedAt")),

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from resilin.operator import manifests, names, pods, scaling, status, timestamps
+from resilin.operator import manifests, names, pod_events, pods, scaling, status, timestamps
 from resilin.operator.actions import Action, Apply, Create, CreateSecret, Delete, Manifest, Requeue, SetFinalizers
-from resilin.operator.faults import PodFault
+from resilin.operator.faults import NOT_PREPARED, PodFault
 from resilin.operator.observed import Observed, PodView, Refusal, is_owned
 from resilin.operator.scaling import Workers
 from resilin.operator.spec import ElasticJobSpec, unreadable
@@ -71,7 +71,7 @@ def _under_way(spec: ElasticJobSpec, observed: Observed, workers: Workers, draft
     refused &= {refusal.key for refusal in observed.refusals}
     kept = [one for one in observed.refusals if not one.key or one.key in refused]
     observed = replace(observed, refusals=(*kept, *_obstacles(applied, observed)))
-    times = [workers.look_again, _deadline(spec, draft)]
+    times = [workers.look_again, _deadline(spec, draft), pod_events.look_again(observed)]
     following = [*_store(spec, observed, workers), *_pods(spec, observed, workers, draft, found, times)]
     untried = [action for action in around if not (isinstance(action, Apply) and action.key in refused)]
     status.describe(draft, spec, workers, observed.refusals, open=any(map(_makes, (*untried, *following))))
@@ -288,12 +288,19 @@ def _obstacles(applied: Iterable[Manifest], observed: Observed) -> Iterator[Refu
 
 
 def _secret(spec: ElasticJobSpec, observed: Observed, following: list[Action]) -> Iterator[Action]:
-    """The job's secret, before the first pod that mounts it; whether it is there is asked when a pod is to come."""
+    """The job's secret, before pods that mount it, and where a kubelet misses it: somebody may have deleted it."""
     own = names.secret(observed.name, observed.uid)
-    if spec.rdzv.secret_name or ("Secret", own) in observed.objects:
-        return
-    if any(isinstance(action, Create) for action in following):
-        yield CreateSecret(name=own, manifest=manifests.secret(observed), key=names.SECRET_KEY)
+    missed = any(pod.waiting[0] in NOT_PREPARED and own in pod.waiting[1] for pod in observed.pods)
+    if not spec.rdzv.secret_name and (missed or any(isinstance(action, Create) for action in following)):
+        in_use = any(map(_has_mounts, observed.pods))
+        yield CreateSecret(name=own, manifest=manifests.secret(observed), key=names.SECRET_KEY, in_use=in_use)
+
+
+def _has_mounts(pod: PodView) -> bool:
+    """Whether something may run in a pod that has read its volumes."""
+    if pod.is_terminal or not pod.node:
+        return False
+    return pod.phase != "Pending" or (pod.waiting[0] not in NOT_PREPARED)
 
 
 def _store(spec: ElasticJobSpec, observed: Observed, workers: Workers) -> Iterator[Action]:

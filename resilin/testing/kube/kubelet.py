@@ -36,7 +36,7 @@ _LOOK_S = 0.02
 _CALL_TIMEOUT_S = 10.0
 _END_TIMEOUT_S = 10.0
 _TAIL_BYTES = 2048
-_REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+_REFERENCE = re.compile(r"\$(\$|\(([A-Za-z_][A-Za-z0-9_.-]*)\))")  # $$ is one $, and no reference begins there
 
 
 @dataclass
@@ -92,6 +92,7 @@ class Kubelets:
         self.times: dict[str, PodTimes] = {}
         """By uid, of every pod that was started."""
         self._seen: dict[str, float] = {}  # by uid
+        self._told: set[tuple[str, str]] = set()  # what Events there are, by uid and message
         self._running: dict[str, _Running] = {}  # by uid
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -202,15 +203,20 @@ class Kubelets:
             able = [node for node in self.nodes if node not in self._silent]
             if not able:
                 return
+            if missing := self._files.missing_claim(pod):
+                why = f"0/{len(able)} nodes are available: {missing}."
+                self._set_condition(pod, "PodScheduled", "False", "Unschedulable", why)
+                return
             self._turns += 1
             node = able[self._turns % len(able)]
             target = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": node}}
             self._call("POST", f"{path}/binding", {**target, "metadata": {"name": meta["name"]}})
             return
-        volumes = self._files.volumes(pod)
-        if volumes is None:
-            return  # a Secret or ConfigMap is not there yet: kubelets wait, too
-        running = self._start(pod, volumes)
+        if missing := self._files.missing_volume(pod):  # kubelets wait, too, and tell it in Events alone
+            self._set_condition(pod, "PodReadyToStartContainers", "False", "", "")
+            self._tell(pod, "FailedMount", missing)
+            return
+        running = self._start(pod, self._files.volumes(pod))
         self._running[meta["uid"]] = running
         self.times[meta["uid"]] = PodTimes(self._seen.pop(meta["uid"]), SYSTEM.monotonic())
         self._report(running, "Running", {"running": {"startedAt": metadata.now()}})
@@ -256,7 +262,7 @@ class Kubelets:
         variables = self._files.variables(pod, container, place.address, places)
 
         def expand(text: str) -> str:
-            known = _REFERENCE.sub(lambda match: variables.get(match[1], match[0]), text)
+            known = _REFERENCE.sub(lambda match: "$" if match[1] == "$" else variables.get(match[2], match[0]), text)
             return self._files.translate(known, meta["namespace"], places)
 
         words = [expand(word) for word in (*container.get("command", ()), *container.get("args", ()))]
@@ -303,6 +309,7 @@ class Kubelets:
     def _report(self, running: _Running, phase: str, state: Raw) -> None:
         now = metadata.now()
         conditions = [
+            {"type": "PodReadyToStartContainers", "status": str(phase == "Running"), "lastTransitionTime": now},
             {"type": "PodScheduled", "status": "True", "lastTransitionTime": now},
             {"type": "Ready", "status": str(running.ready), "lastTransitionTime": now},
         ]
@@ -321,6 +328,35 @@ class Kubelets:
         }  # fmt: skip
         path = f"/api/v1/namespaces/{running.namespace}/pods/{running.name}/status"
         self._call("PATCH", path, {"metadata": {"uid": running.uid}, "status": status}, missing_ok=True)
+
+    def _set_condition(self, pod: Raw, kind: str, status: str, reason: str, message: str) -> None:
+        """Write one condition of a pod that does not run, unless it is so already."""
+        known = (pod.get("status") or {}).get("conditions") or []
+        if any(one["type"] == kind and (one["status"], one.get("message", "")) == (status, message) for one in known):
+            return
+        now = metadata.now()
+        new = {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}
+        conditions = [*(one for one in known if one["type"] != kind), new]
+        meta = pod["metadata"]
+        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}/status"
+        body = {"metadata": {"uid": meta["uid"]}, "status": {"conditions": conditions}}
+        self._call("PATCH", path, body, missing_ok=True)
+
+    def _tell(self, pod: Raw, reason: str, message: str) -> None:
+        """Write a Warning about a pod, once."""
+        meta = pod["metadata"]
+        if (meta["uid"], message) in self._told:
+            return
+        self._told.add((meta["uid"], message))
+        about = {"kind": "Pod", "name": meta["name"], "namespace": meta["namespace"], "uid": meta["uid"]}
+        now = metadata.now()
+        event = {
+            "apiVersion": "v1", "kind": "Event", "type": "Warning", "reason": reason, "message": message,
+            "metadata": {"name": f"{meta['name']}.{len(self._told):x}", "namespace": meta["namespace"]},
+            "involvedObject": {"apiVersion": "v1", **about}, "source": {"component": "kubelet"},
+            "firstTimestamp": now, "lastTimestamp": now, "count": 1,
+        }  # fmt: skip
+        self._call("POST", f"/api/v1/namespaces/{meta['namespace']}/events", event)
 
     def _report_end(self, running: _Running, code: int) -> None:
         running.ready = False

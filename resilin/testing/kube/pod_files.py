@@ -64,19 +64,38 @@ class PodFiles:
                     found[name] = address
         return found
 
-    def volumes(self, pod: Raw) -> dict[str, str] | None:
-        """Write the volumes of a pod: where each mount path is. None: something that one needs is not there."""
+    def missing_claim(self, pod: Raw) -> str:
+        """Why a scheduler binds a pod to no node, as its volumes have it; empty: nothing does."""
+        namespace = pod["metadata"]["namespace"]
+        for volume in pod["spec"].get("volumes") or ():
+            name = (volume.get("persistentVolumeClaim") or {}).get("claimName")
+            if name and self._server.get("v1", "PersistentVolumeClaim", name, namespace) is None:
+                return f'persistentvolumeclaim "{name}" not found'
+        return ""
+
+    def missing_volume(self, pod: Raw) -> str:
+        """Why a kubelet cannot mount a pod's volumes; empty: nothing is missing."""
+        for volume in pod["spec"].get("volumes") or ():
+            for kind, field in (("Secret", "secretName"), ("ConfigMap", "name")):
+                source = volume.get(kind[0].lower() + kind[1:])
+                if not source or source.get("optional"):
+                    continue
+                if self._server.get("v1", kind, source[field], pod["metadata"]["namespace"]) is None:
+                    what = f'{kind.lower()} "{source[field]}" not found'
+                    return f'MountVolume.SetUp failed for volume "{volume["name"]}" : {what}'
+        return ""
+
+    def volumes(self, pod: Raw) -> dict[str, str]:
+        """Write the volumes of a pod, of which none is missing: where each mount path is."""
         meta = pod["metadata"]
         found: dict[str, str] = {}
         for volume in pod["spec"].get("volumes") or ():
             folder = self._folder / meta["uid"] / volume["name"]
-            data: dict[str, bytes] | None = {}
+            data: dict[str, bytes] = {}
             if "secret" in volume:
                 data = self._data("Secret", volume["secret"]["secretName"], meta["namespace"])
             elif "configMap" in volume:
                 data = self._data("ConfigMap", volume["configMap"]["name"], meta["namespace"])
-            if data is None:
-                return None
             folder.mkdir(parents=True, exist_ok=True)
             for key, value in data.items():
                 (folder / key).write_bytes(value)
@@ -85,10 +104,8 @@ class PodFiles:
         mounts = pod["spec"]["containers"][0].get("volumeMounts") or ()
         return {one["mountPath"]: found[one["name"]] for one in mounts if one["mountPath"] != "/dev/shm"}
 
-    def _data(self, kind: str, name: str, namespace: str) -> dict[str, bytes] | None:
-        raw = self._server.get("v1", kind, name, namespace)
-        if raw is None:
-            return None
+    def _data(self, kind: str, name: str, namespace: str) -> dict[str, bytes]:
+        raw = self._server.get("v1", kind, name, namespace) or {}
         plain = {key: str(value).encode() for key, value in (raw.get("stringData") or {}).items()}
         if kind == "ConfigMap":
             return {key: str(value).encode() for key, value in (raw.get("data") or {}).items()}

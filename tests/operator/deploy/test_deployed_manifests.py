@@ -32,7 +32,7 @@ OPERATOR_DOES = {
     "secrets": {"create"},
     "poddisruptionbudgets": {"get", "list", "watch", "create", "patch"},
     "networkpolicies": {"get", "list", "watch", "create", "patch"},
-    "events": {"create", "patch"},
+    "events": {"list", "create", "patch"},
     "nodes": {"get", "list", "watch"},
 }
 

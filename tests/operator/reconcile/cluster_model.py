@@ -83,7 +83,9 @@ class Cluster:
 
     # ----------------------------------------------------------------------------------------- the API
 
-    async def list(self, kind: str, namespace: str | None, selector: str = "") -> tuple[list[Raw], int]:
+    async def list(
+        self, kind: str, namespace: str | None, selector: str = "", *, fields: str = ""
+    ) -> tuple[list[Raw], int]:
         self.trouble.before()
         return [raw for raw in self.of(kind) if not selector or names.JOB in _labels(raw)], self.version
 
@@ -94,7 +96,7 @@ class Cluster:
         self.trouble.before()
         return self._existing(kind, name)
 
-    async def create(self, kind: str, namespace: str, manifest: Raw) -> Raw:
+    async def create(self, kind: str, namespace: str, manifest: Raw, *, dry_run: bool = False) -> Raw:
         self.trouble.before()
         name = manifest["metadata"]["name"]
         if (kind, name) in self.objects:
@@ -103,6 +105,8 @@ class Cluster:
             return manifest
         if kind == "Pod" and self.quota is not None and len(self.of("Pod")) >= self.quota:
             raise ClusterError(f"pods {name} is forbidden: exceeded quota: small", code=403, reason="Forbidden")
+        if dry_run:
+            return manifest
         if kind == "Pod":
             self._check_identity(manifest)
         answer = self.add(kind, manifest)
