@@ -2,6 +2,9 @@
 
 Flags that an ElasticJob has fields for go there. Those that say where nodes meet are left out, for the operator gives
 them to each pod, and a comment names them. All others stay in the command.
+
+No shell is in between: a word is what the program gets, `$HOME` as well as `$(date)`. Kubernetes would put a variable
+in the place of `$(NAME)`, so that is written as it must be to stay what it is.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from typing import Any
 from resilin.errors import UsageError
 from resilin.launcher import arguments, exit_codes, flag_types, output
 from resilin.operator import names, yaml_text
+from resilin.operator.crd import schema
+from resilin.operator.crd.parts import IMAGE, LABEL_NAME
 
 _RUNNERS = ("elastic-run", "torchrun")
 _MOST_NAME_CHARS = 50
@@ -23,8 +28,12 @@ _INTO_FIELDS = frozenset(
     ("nnodes", "nproc_per_node", "max_restarts", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "shutdown_timeout")
 ) | {"hang_timeout", "config"}
 _THE_OPERATORS = frozenset(
-    ("node_rank", "standalone", "rdzv_conf", "master_addr", "master_port", "local_addr", "secret_file")
-)
+    ("node_rank", "standalone", "rdzv_conf", "master_addr", "master_port", "local_addr", "secret_file", "health_port")
+) | {"termination_message"}
+_MEETING = frozenset({"rdzv_backend", "rdzv_endpoint"})  # the operator's, too, unless the nodes meet in an etcd
+_REFERENCE = re.compile(r"\$(?=[$(])")
+_PROCESSES = ("auto", "cpu", "gpu")
+_MOST_PROCESSES, _MOST_LABEL_CHARS, _DAY_S = 64, 63, 86_400
 _NOT_FLAGS = frozenset({"training_script", "training_script_args"})
 
 
@@ -51,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         output.show_json(job, indent=2)
         return exit_codes.OK
-    left_out = sorted(launch.given & _THE_OPERATORS)
+    left_out = sorted(launch.given & (_THE_OPERATORS if "rdzv" in job["spec"] else _THE_OPERATORS | _MEETING))
     if left_out:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in left_out)
         output.show(f"# Left out, for the operator gives it to each pod: {flags}")
@@ -62,6 +71,10 @@ def run(args: argparse.Namespace) -> int:
 def manifest(args: argparse.Namespace, launch: argparse.Namespace, runner: str = "elastic-run") -> dict[str, Any]:
     """The ElasticJob for the options of `render` and a parsed command line."""
     low, high = flag_types.nodes(launch.nnodes)
+    if high > schema.MOST_REPLICAS:
+        raise UsageError(f"--nnodes: expected at most {schema.MOST_REPLICAS} pods, got {launch.nnodes}")
+    if not re.search(IMAGE, args.image):
+        raise UsageError(f"--image: expected the name of an image, got {args.image!r}")
     container: dict[str, Any] = {"name": names.CONTAINER, "image": args.image, "command": command(launch, runner)}
     if args.gpus < 0:
         raise UsageError(f"--gpus: expected 0 or more, got {args.gpus}")
@@ -72,22 +85,26 @@ def manifest(args: argparse.Namespace, launch: argparse.Namespace, runner: str =
         "minReplicas": low,
         "maxReplicas": high,
         "nprocPerNode": _processes(str(launch.nproc_per_node)),
-        "maxRestarts": launch.max_restarts,
+        "maxRestarts": _whole("--max-restarts", launch.max_restarts, 0, 1_000_000),
         **_rdzv(launch),
         **_policy(launch),
-        **({"shmSize": args.shm_size} if args.shm_size else {}),
-        **({"queueName": args.queue} if args.queue else {}),
+        **_field("--shm-size", args.shm_size, "shmSize", "a size above 0, such as 1Gi"),
+        **_field("--queue", args.queue, "queueName", "the name of a queue"),
         "template": {"spec": {"containers": [container]}},
     }
     metadata = {"name": _name(args.name, launch)}
-    if args.namespace:
+    if args.namespace is not None:
+        if not re.fullmatch(LABEL_NAME, args.namespace) or len(args.namespace) > _MOST_LABEL_CHARS:
+            raise UsageError(f"--namespace: expected the name of a namespace, got {args.namespace!r}")
         metadata["namespace"] = args.namespace
     return {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "spec": spec}
 
 
 def command(launch: argparse.Namespace, runner: str = "elastic-run") -> list[str]:
     """The command of the pods: what was given and has no field of its own."""
-    return [runner, *_flags(launch), launch.training_script, *launch.training_script_args]
+    words = [runner, *_flags(launch), *(["--"] if launch.training_script.startswith("-") else [])]
+    words += [launch.training_script, *launch.training_script_args]
+    return [_REFERENCE.sub("$$", word) for word in words]
 
 
 def _flags(launch: argparse.Namespace) -> Iterator[str]:
@@ -105,8 +122,30 @@ def _flags(launch: argparse.Namespace) -> Iterator[str]:
             yield flag
 
 
+def _field(flag: str, value: str | None, name: str, wanted: str) -> dict[str, Any]:
+    """The field of the spec that a flag of `render` is, checked as the API server would."""
+    if value is None:
+        return {}
+    known = schema.spec()["properties"][name]
+    if not re.search(known["pattern"], value) or len(value) > known["maxLength"]:
+        raise UsageError(f"{flag}: expected {wanted}, got {value!r}")
+    return {name: value}
+
+
+def _whole(flag: str, value: float, least: int, most: int) -> int:
+    """`value` rounded up, within what an ElasticJob takes."""
+    if not least <= value <= most:
+        raise UsageError(f"{flag}: expected {least} to {most}, got {value:g}")
+    return math.ceil(value)
+
+
 def _processes(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
+    if text in _PROCESSES:
+        return text
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_PROCESSES:
+        words = ", ".join(_PROCESSES)
+        raise UsageError(f"--nproc-per-node: expected 1 to {_MOST_PROCESSES} or one of {words}, got {text!r}")
+    return int(text)
 
 
 def _rdzv(launch: argparse.Namespace) -> dict[str, Any]:
@@ -128,10 +167,10 @@ def _rdzv(launch: argparse.Namespace) -> dict[str, Any]:
 def _policy(launch: argparse.Namespace) -> dict[str, Any]:
     policy: dict[str, Any] = {}
     if launch.shutdown_timeout is not None:
-        policy["graceSeconds"] = math.ceil(launch.shutdown_timeout)
+        policy["graceSeconds"] = _whole("--shutdown-timeout", launch.shutdown_timeout, 0, _DAY_S)
     hang = flag_types.hang_timeout(launch.hang_timeout)
     if hang:
-        policy["hangTimeoutSeconds"] = max(5, math.ceil(hang))
+        policy["hangTimeoutSeconds"] = max(5, _whole("--hang-timeout", hang, 0, _DAY_S))
     return {"elasticPolicy": policy} if policy else {}
 
 

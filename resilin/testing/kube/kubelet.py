@@ -262,8 +262,7 @@ class Kubelets:
         variables = self._files.variables(pod, container, place.address, places)
 
         def expand(text: str) -> str:
-            known = _REFERENCE.sub(lambda match: "$" if match[1] == "$" else variables.get(match[2], match[0]), text)
-            return self._files.translate(known, meta["namespace"], places)
+            return self._files.translate(expanded(text, variables), meta["namespace"], places)
 
         words = [expand(word) for word in (*container.get("command", ()), *container.get("args", ()))]
         log = self.folder / f"{stem}.log"
@@ -386,6 +385,11 @@ class Kubelets:
             with error:
                 if not (missing_ok and error.code in (404, 409)):
                     raise
+
+
+def expanded(text: str, variables: Mapping[str, str]) -> str:
+    """A word of a command with what Kubernetes puts in the place of `$(NAME)`; of names it does not know, nothing."""
+    return _REFERENCE.sub(lambda match: "$" if match[1] == "$" else variables.get(match[2], match[0]), text)
 
 
 def _is_over(pod: Raw) -> bool:
