@@ -42,6 +42,7 @@ class PeerLink(abc.ABC):
         self.who = f"worker {peer}"
         self.mark = ""
         self.up = False  # guarded by the transport's lock
+        self.met = False  # guarded by the transport's lock: the other end relies on it, too
         self.error: PeerLost | None = None  # set once, under the transport's lock
         self._news = threading.Condition()
         self._paused: set[int] = set()  # guarded by _news: queues that the peer has no room in
@@ -176,6 +177,7 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                 self._give_up(link, str(error))
                 raise
             if done:
+                self._await_met(link, deadline)
                 return
             self._give_up(link, "the peer dialed at the same time")
             if deadline.passed():
@@ -218,6 +220,7 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                 if found is None or found.error is not None:
                     return self._new_link(peer, dialed=True)
                 if found.up and found.mark == card.mark:
+                    self._await_met(found, deadline)
                     return None
                 if found.up:
                     self._replace(found)
@@ -228,6 +231,14 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                     deadline.left(),
                 ):
                     raise found.unconnected(deadline)
+
+    def _await_met(self, link: AnyLink, deadline: Deadline) -> None:
+        """Wait until the other end has heard that this one relies on the link: it is told of the end from then on.
+
+        Where that takes longer than the deadline, or does not come about, the link is up at this end all the same.
+        """
+        with self._lock:
+            self._changed.wait_for(lambda: link.met or link.error is not None or self._closed, deadline.left())
 
     def _await_other(self, peer: int, deadline: Deadline) -> None:
         """Give the peer's own introduction a moment."""
@@ -321,9 +332,12 @@ class NetworkTransport(Transport, Generic[AnyLink]):
             link.post(FrameKind.READY, 0)
 
     def _relied_on(self, link: AnyLink) -> None:
+        """The other end relies on the link; whoever dialed has to hear that this is known."""
         with self._lock:
-            link.up = link.error is None
+            link.up = link.met = link.error is None
             self._changed.notify_all()
+        if not link.dialed:
+            link.post(FrameKind.READY, 0)
 
     def _give_up(self, link: AnyLink, why: str) -> None:
         """An introduction failed: there was no such peer."""

@@ -47,7 +47,8 @@ class FrameKind(IntEnum):
     BYE = 8
     """The sender has closed; nothing follows."""
     READY = 9
-    """The sender, which has dialed, relies on the connection: before, it may give up, and its end is no news."""
+    """The sender, which has dialed, relies on the connection: before, it may give up, and its end is no news. Answered
+    by the same: `connect` returns once both ends would be told of the other one's end."""
 
 
 class Head(NamedTuple):
