@@ -12,6 +12,7 @@ from resilin.errors import UsageError, UsageTypeError
 from resilin.rpc.constants import DEFAULT_INIT_METHOD, DEFAULT_NUM_WORKER_THREADS, DEFAULT_RPC_TIMEOUT_SEC
 from resilin.rpc.timeouts import seconds as seconds_of
 from resilin.rpc.transports.base import MAX_MESSAGE_BYTES
+from resilin.rpc.transports.wire import MAX_LANES
 
 _LOG = log.logger("rpc.options")
 Device = int | str | device
@@ -53,6 +54,8 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
     transports, channels: names of what may carry messages and tensors, the preferred first (None: all there are).
     encrypt: messages of other transports than `host`; None: beyond loopback alone. tls: files for gRPC, PEM, by `ca`,
     `cert`, `key`, `server_name`, instead of keys that are made of the job's secret. All workers have the same of both.
+    num_lanes: connections of `zeromq` to each peer over which long messages are striped, 1 to 16; None: 1 within a
+    host, 2 between two.
     allow_closures: take functions whose code is sent (cloudpickle). max_message_bytes: longer messages are refused.
     max_pending_calls: of `rpc_async` and `remote`; more of them wait until there is room.
     """
@@ -69,6 +72,7 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         channels: Sequence[str] | None = None,
         encrypt: bool | None = None,
         tls: Mapping[str, str] | None = None,
+        num_lanes: int | None = None,
         allow_closures: bool = False,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         max_pending_calls: int = _MOST_PENDING,
@@ -81,6 +85,7 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
         self.max_pending_calls = _count(max_pending_calls, "max_pending_calls")
         self.transports, self.channels = _names(transports, "transports"), _names(channels, "channels")
         self.encrypt, self.tls = encrypt if encrypt is None else bool(encrypt), _files(tls)
+        self.num_lanes = None if num_lanes is None else _count(num_lanes, "num_lanes", MAX_LANES)
         self.allow_closures = bool(allow_closures)
         for name, given in (("_transports", _transports), ("_channels", _channels)):
             if given is not None:
@@ -136,7 +141,7 @@ def _one_to_one(device_map: Mapping[Any, Any]) -> dict[device | str, device | st
     return full
 
 
-def _count(value: Any, name: str) -> int:
+def _count(value: Any, name: str, most: int | None = None) -> int:
     if type(value) is not int:
         raise UsageTypeError(
             f"TensorPipeRpcBackendOptions: incompatible constructor arguments: {name}: expected an integer, got "
@@ -144,6 +149,8 @@ def _count(value: Any, name: str) -> int:
         )
     if value < 1:
         raise UsageError(f"TensorPipeRpcBackendOptions: {name}: expected at least 1, got {value}")
+    if most is not None and value > most:
+        raise UsageError(f"TensorPipeRpcBackendOptions: {name}: expected at most {most}, got {value}")
     return value
 
 

@@ -146,7 +146,7 @@ def _transports(
 ) -> list[Transport]:
     made: list[Transport] = []
     try:
-        for kind in choose.chosen(options.transports, options.encrypt, options.tls):
+        for kind in choose.chosen(options.transports, options.encrypt, options.tls, options.num_lanes):
             transport: Transport = kind(identity, queues, lost)
             for wrap in wrappers:
                 transport = wrap(transport)

@@ -21,7 +21,7 @@ _PLACES = {
     "grpc": ("resilin.rpc.transports.grpc", "GrpcTransport"),
 }
 _ONLY_NAMED = ("grpc",)  # where options ask for them
-_TAKES = {"zeromq": ("encrypt",), "grpc": ("encrypt", "tls")}  # of the options that `chosen` has
+_TAKES = {"zeromq": ("encrypt", "num_lanes"), "grpc": ("encrypt", "tls")}  # of the options that `chosen` has
 
 
 def make_queues() -> Queues:
@@ -30,11 +30,14 @@ def make_queues() -> Queues:
 
 
 def chosen(
-    wanted: tuple[str, ...] | None, encrypt: bool | None = None, tls: Mapping[str, str] | None = None
+    wanted: tuple[str, ...] | None,
+    encrypt: bool | None = None,
+    tls: Mapping[str, str] | None = None,
+    num_lanes: int | None = None,
 ) -> list[Make]:
     """Return the transports of those names, the preferred first; None: those of a worker that says nothing.
 
-    encrypt, tls: of those that take them. UsageError for a name that is none here.
+    encrypt, tls, num_lanes: of those that take them. UsageError for a name that is none here.
     """
     there = [name for name in _PLACES if name != "host" or loader.native is not None]
     for name in wanted or ():
@@ -45,7 +48,7 @@ def chosen(
     names = [name for name in there if name not in _ONLY_NAMED] if wanted is None else wanted
     if tls is not None and "grpc" not in names:
         raise UsageError("TensorPipeRpcBackendOptions(tls=...): is gRPC's; name it in transports=")
-    options = {"encrypt": encrypt, "tls": tls}
+    options = {"encrypt": encrypt, "tls": tls, "num_lanes": num_lanes}
     return [_load(name, {option: options[option] for option in _TAKES.get(name, ())}) for name in names]
 
 

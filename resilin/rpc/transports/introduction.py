@@ -28,6 +28,7 @@ from resilin._base.framing import recv_exactly
 from resilin._base.interfaces import socket_address
 from resilin.distributed.wire.after_fork import track
 from resilin.errors import DistNetworkError, HandshakeError, PeerLost, SecretRequired, UsageError
+from resilin.rpc.transports import wire
 from resilin.rpc.transports.base import WorkerIdentity
 
 PURPOSE = b"resilin rpc"
@@ -55,6 +56,8 @@ class NetworkAddress:
     mark: str
     """This worker's alone: what is proved to it proves nothing to another one."""
     encrypted: bool
+    lanes: int
+    """Connections for long messages that it opens to each peer, beside one for all others; 0: as is best there."""
 
     def describe(self) -> str:
         """One line of text that `parse` reads."""
@@ -65,7 +68,7 @@ class NetworkAddress:
         """The card that `describe` wrote. UsageError shows the text when it is none of this transport."""
         try:
             card = read_fields(NetworkAddress, text)
-            if card.transport == transport:
+            if card.transport == transport and 0 <= card.lanes <= wire.MAX_LANES:
                 return card
         except (ValueError, TypeError, KeyError):
             pass

@@ -26,6 +26,7 @@ from resilin.rpc.transports.introduction import Answer, Greeting, NetworkAddress
 from resilin.rpc.transports.wire import FrameKind, Head
 
 _log = log.logger("rpc.transports")
+_NUMBERS = 1 << 32  # that heads of frames may name
 _AGAIN_S = 0.2  # after both have dialed at once, and the other one's dial was to be made
 
 
@@ -34,14 +35,16 @@ class PeerLink(abc.ABC):
 
     assembler: wire.Assembler
 
-    def __init__(self, peer: int, number: int, dialed: bool) -> None:
+    def __init__(self, peer: int, number: int, dialed: bool, lanes_in: int = 0) -> None:
         self.peer = peer
         self.number = number  # frames from there name it
+        self.lanes_in = lanes_in  # that come from there, beside lane 0
         self.dialed = dialed  # by this worker
         self.ticket = introduction.new_ticket()
         self.who = f"worker {peer}"
         self.mark = ""
         self.up = False  # guarded by the transport's lock
+        self.met = False  # guarded by the transport's lock: the other end relies on it, too
         self.error: PeerLost | None = None  # set once, under the transport's lock
         self._news = threading.Condition()
         self._paused: set[int] = set()  # guarded by _news: queues that the peer has no room in
@@ -125,15 +128,15 @@ class NetworkTransport(Transport, Generic[AnyLink]):
         self._changed = threading.Condition(self._lock)  # notified when a link comes up or ends
         self._links: dict[int, AnyLink] = {}  # guarded by _lock: by peer; of a lost one until it is forgotten
         self._incoming: dict[int, AnyLink] = {}  # guarded by _lock: by number, none that has ended
-        self._next_number = secrets.randbits(31)  # guarded by _lock
+        self._next_number = secrets.randbits(31) * wire.LANES % _NUMBERS  # guarded by _lock
         self._closed = False  # guarded by _lock
         self._backlog: Backlog[AnyLink] = Backlog(queues)
 
     # --------------------------------------------------------------------------------- what subclasses have
 
     @abc.abstractmethod
-    def _make_link(self, peer: int, number: int, dialed: bool) -> AnyLink:
-        """Under the lock."""
+    def _make_link(self, peer: int, number: int, card: NetworkAddress, dialed: bool) -> AnyLink:
+        """Under the lock. The numbers of its lanes are `number` and the next ones."""
 
     @abc.abstractmethod
     def _introduce(self, link: AnyLink, card: NetworkAddress, deadline: Deadline) -> bool:
@@ -176,6 +179,7 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                 self._give_up(link, str(error))
                 raise
             if done:
+                self._await_met(link, deadline)
                 return
             self._give_up(link, "the peer dialed at the same time")
             if deadline.passed():
@@ -216,8 +220,9 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                 self._check_open()
                 found = self._links.get(peer)
                 if found is None or found.error is not None:
-                    return self._new_link(peer, dialed=True)
+                    return self._new_link(peer, card, dialed=True)
                 if found.up and found.mark == card.mark:
+                    self._await_met(found, deadline)
                     return None
                 if found.up:
                     self._replace(found)
@@ -229,6 +234,14 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                 ):
                     raise found.unconnected(deadline)
 
+    def _await_met(self, link: AnyLink, deadline: Deadline) -> None:
+        """Wait until the other end has heard that this one relies on the link: it is told of the end from then on.
+
+        Where that takes longer than the deadline, or does not come about, the link is up at this end all the same.
+        """
+        with self._lock:
+            self._changed.wait_for(lambda: link.met or link.error is not None or self._closed, deadline.left())
+
     def _await_other(self, peer: int, deadline: Deadline) -> None:
         """Give the peer's own introduction a moment."""
         left = deadline.left()
@@ -238,14 +251,12 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                 _AGAIN_S if left is None else min(left, _AGAIN_S),
             )
 
-    def _new_link(self, peer: int, dialed: bool) -> AnyLink:
+    def _new_link(self, peer: int, card: NetworkAddress, dialed: bool) -> AnyLink:
         """Under the lock."""
-        self._next_number = (self._next_number + 1) & 0xFFFFFFFF
-        link = self._make_link(peer, self._next_number, dialed)
+        self._next_number = (self._next_number + wire.LANES) % _NUMBERS
+        link = self._make_link(peer, self._next_number, card, dialed)
         link.assembler = wire.Assembler(
-            link.number,
-            self._identity.max_message_bytes,
-            lambda queue, parts, size: self._arrived(link, queue, parts, size),
+            link.number, self._identity.max_message_bytes, _Arrivals(self, link), 1 + link.lanes_in
         )
         self._links[peer] = link
         self._incoming[link.number] = link
@@ -262,7 +273,7 @@ class NetworkTransport(Transport, Generic[AnyLink]):
             return _refusal(f"its group is {own.group!r}, not {hello.group!r}")
         if hello.target != own.id:
             return _refusal(f"it is worker {own.id} ({own.name!r}), not {hello.target}")
-        if not 0 <= hello.source < 1 << 16 or not 0 <= hello.number < 1 << 32:
+        if not 0 <= hello.source < 1 << 16 or not 0 <= hello.number < _NUMBERS:
             return _refusal(f"there is no worker {hello.source}")
         try:
             card = NetworkAddress.parse(hello.card, self.name)
@@ -287,7 +298,7 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                     self._end(found, "gave up connecting", tell=False)
                 elif not found.dialed or own.id <= hello.source:
                     return Answer(introduction.CROSSING)  # both dial: that of the lower one is made
-            link = self._new_link(hello.source, dialed=False)
+            link = self._new_link(hello.source, card, dialed=False)
             link.name(card, self._card, hello.name, hello.pid)
         return link, card, Answer(introduction.WELCOME, "", own.name, os.getpid(), link.ticket, link.number)
 
@@ -321,9 +332,12 @@ class NetworkTransport(Transport, Generic[AnyLink]):
             link.post(FrameKind.READY, 0)
 
     def _relied_on(self, link: AnyLink) -> None:
+        """The other end relies on the link; whoever dialed has to hear that this is known."""
         with self._lock:
-            link.up = link.error is None
+            link.up = link.met = link.error is None
             self._changed.notify_all()
+        if not link.dialed:
+            link.post(FrameKind.READY, 0)
 
     def _give_up(self, link: AnyLink, why: str) -> None:
         """An introduction failed: there was no such peer."""
@@ -369,8 +383,15 @@ class NetworkTransport(Transport, Generic[AnyLink]):
 
     def _arrived(self, link: AnyLink, queue: int, parts: list[Buffer], size: int) -> None:
         if self._backlog.put(link, link.peer, queue, parts, size):
-            link.post(FrameKind.PAUSE, queue)
-            self._look_soon()  # until there is room
+            self._pause(link, queue)
+
+    def _waits(self, link: AnyLink, queue: int, count: int, size: int) -> None:
+        if self._backlog.hold(link, queue, count, size):
+            self._pause(link, queue)
+
+    def _pause(self, link: AnyLink, queue: int) -> None:
+        link.post(FrameKind.PAUSE, queue)
+        self._look_soon()  # until there is room
 
     def _look_soon(self) -> None:
         self._post(lambda: None)
@@ -381,6 +402,19 @@ class NetworkTransport(Transport, Generic[AnyLink]):
             for link in senders:
                 assert isinstance(link, PeerLink)
                 link.post(FrameKind.RESUME, queue)
+
+
+class _Arrivals(Generic[AnyLink]):
+    """Hands what the assembler of a link has to its transport."""
+
+    def __init__(self, transport: NetworkTransport[AnyLink], link: AnyLink) -> None:
+        self._transport, self._link = transport, link
+
+    def arrived(self, queue: int, parts: list[Buffer], size: int) -> None:
+        self._transport._arrived(self._link, queue, parts, size)
+
+    def held(self, queue: int, count: int, size: int) -> None:
+        self._transport._waits(self._link, queue, count, size)
 
 
 def _refusal(reason: str) -> Answer:

@@ -6,7 +6,6 @@ Turns of all tests together: 5,000 in the short run, 100,000 in the long one.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 import socket
 import struct
@@ -151,7 +150,7 @@ def test_what_zeromq_hears_while_a_member_is_expected(worker, turns, encrypt):
     victim, member, friend = (worker(number, ZeroMQTransport, **options) for number in (1, 0, 2))
     friend.connect(victim)
     link = victim.transport._links[2]
-    used = sockets.credential(SECRET, link.ticket, victim.transport._mark, encrypt)
+    used = sockets.credential(SECRET, link.ticket, 0, victim.transport._mark, encrypt)
     friend.transport.forget(1)
     victim.wait_for_losses(1)
     victim.losses.clear()
@@ -235,10 +234,12 @@ def test_streams(worker, turns):
 def bad_frames(rng, link, number):
     """Frames of which the last is none that a worker sends, for a link that has had `number` frames."""
     content = struct.pack("<2I", 3, 5) + b"abcdefgh"
-    huge = struct.pack("<3Q", 1 << 40, 1 << 63, 5)
+    huge = struct.pack("<I3Q", 3, 1 << 40, 1 << 63, 5)
+    whole_part = struct.pack("<IQ", 1, 10_000)
+    chunk = bytes(10_000)
 
-    def head(kind, more=0, queue=0, argument=0):
-        return wire.head(kind, link, number + more, queue, argument)
+    def head(kind, more=0, queue=0, argument=0, place=0):
+        return wire.head(kind, link, number + more, queue, argument, place)
 
     return rng.choice(
         [
@@ -249,17 +250,24 @@ def bad_frames(rng, link, number):
             [head(FrameKind.WHOLE, argument=2) + content[: rng.randrange(len(content))]],
             [head(FrameKind.WHOLE, argument=2) + content + rng.randbytes(rng.randrange(1, 99))],
             [head(FrameKind.WHOLE, argument=0xFFFFFFFF) + content],
-            [head(FrameKind.BEGIN, argument=wire.begin_argument(3, 1)) + huge],
+            [head(FrameKind.BEGIN, argument=1) + huge],
+            [head(FrameKind.BEGIN, argument=1) + struct.pack("<IQ", 1, 2 << 30), head(FrameKind.CHUNK, 1)],
+            [head(FrameKind.BEGIN, argument=1) + struct.pack("<IQ", 1, 5) + b"abcde"],
+            [head(FrameKind.BEGIN, argument=1) + struct.pack("<I", rng.randrange(2, 1 << 32))],
+            [head(FrameKind.BEGIN, argument=1) + whole_part, head(FrameKind.BEGIN, 1, argument=1) + whole_part],
+            [head(FrameKind.END, argument=1), head(FrameKind.END, 1, argument=1)],
+            [head(FrameKind.END, queue=3, argument=1), head(FrameKind.BEGIN, 1, argument=1) + whole_part],
             [
-                head(FrameKind.BEGIN, argument=wire.begin_argument(1, 1)) + struct.pack("<Q", 2 << 30),
-                head(FrameKind.CHUNK, 1),
+                head(FrameKind.BEGIN, argument=1) + whole_part,
+                head(FrameKind.CHUNK, 1, argument=1) + chunk,
+                head(FrameKind.CHUNK, 2, argument=1) + chunk,
             ],
-            [head(FrameKind.BEGIN, argument=wire.begin_argument(1, 1)) + struct.pack("<Q", 5) + b"abcde"],
-            [head(FrameKind.BEGIN, argument=wire.begin_argument(60_000, 1))],
+            [head(FrameKind.BEGIN, argument=1) + whole_part, head(FrameKind.CHUNK, 1, argument=1, place=1) + chunk],
+            [head(FrameKind.BEGIN, argument=1) + whole_part, head(FrameKind.CHUNK, 1, argument=1) + chunk[1:]],
             [head(FrameKind.CHUNK, argument=rng.randrange(1 << 32)) + rng.randbytes(100)],
             [head(FrameKind.CANCEL, argument=rng.randrange(1 << 32))],
             [head(FrameKind.PAUSE) + b"more"],
-            [bytes([rng.randrange(10, 256)]) + head(FrameKind.HELLO)[1:]],
+            [bytes([rng.randrange(max(FrameKind) + 1, 256)]) + head(FrameKind.HELLO)[1:]],
             [rng.randbytes(rng.randrange(HEAD.size))],
             [rng.randbytes(rng.randrange(HEAD.size, 3000))],
         ]
@@ -282,9 +290,9 @@ def test_frames_of_a_member_over_zeromq(worker, turns):
     for _ in range(turns(short=300, full=6_000)):
         bad.connect(victim)
         link = bad.transport._links[1]
-        with link._lock:
-            for frame in bad_frames(rng, link._theirs, link._sent):
-                link._push.send(frame)
+        with link.main.lock:
+            for frame in bad_frames(rng, link.main._theirs, link.main._sent):
+                link.main.push.send(frame)
         assert [peer for peer, _ in bad.wait_for_losses(1)] == [1]
         assert_blamed(victim)
         bad.losses.clear()
@@ -299,8 +307,8 @@ def test_what_zeromq_itself_takes_of_a_member_has_an_end(worker, frames):
     victim, bad = worker(1, ZeroMQTransport), worker(2, ZeroMQTransport)
     bad.connect(victim)
     link = bad.transport._links[1]
-    with link._lock:
-        link._push.send_multipart(frames)
+    with link.main.lock:
+        link.main.push.send_multipart(frames)
     assert [peer for peer, _ in bad.wait_for_losses(1)] == [1]
     assert [peer for peer, _ in victim.wait_for_losses(1)] == [2]
 
@@ -325,43 +333,96 @@ def test_frames_of_a_member_over_grpc(worker, turns):
     assert [bytes(message.parts[0]) for message in victim.take(1)] == [b"from a member"]
 
 
-def sent(rng, link):
-    """Frames of some messages, as they are sent, and the messages."""
-    frames, messages = [], []
-    number = itertools.count()
-    for stream in range(rng.randrange(1, 4)):
+class Taken:
+    """What an assembler says of messages."""
+
+    def __init__(self):
+        self.found, self.waiting = [], [0, 0]
+
+    def arrived(self, queue, parts, size):
+        self.found.append((parts, size))
+
+    def held(self, queue, count, size):
+        self.waiting[0] += count
+        self.waiting[1] += size
+
+
+def sent(rng, link, lanes=1):
+    """Frames of some messages, by lane, as they are sent, and the messages."""
+    frames, messages = [[] for _ in range(lanes)], []
+
+    def add(lane, kind, queue, argument, content, place=0):
+        head = wire.head(kind, link + lane, len(frames[lane]), queue, argument, place)
+        frames[lane].append(b"".join((head, *content)))
+
+    for stream in range(rng.randrange(1, 4 * lanes)):
         parts = [rng.randbytes(rng.choice([0, 1, 100, 5000, 70_000])) for _ in range(rng.randrange(4))]
         message = wire.measured(parts, 1 << 20)
         messages.append(parts)
         if wire.is_short(message):
-            head = wire.head(FrameKind.WHOLE, link, next(number), 0, len(parts))
-            frames.append(b"".join((head, *wire.whole_content(message))))
-        else:
-            head = wire.head(FrameKind.BEGIN, link, next(number), 0, wire.begin_argument(len(parts), stream))
-            frames.append(b"".join((head, *wire.begin_content(message))))
-            for chunk in wire.chunks(message):
-                frames.append(wire.head(FrameKind.CHUNK, link, next(number), 0, stream) + chunk)
+            add(0, FrameKind.WHOLE, 0, len(parts), wire.whole_content(message))
+            continue
+        begun = set()
+        for place, chunk in enumerate(wire.chunks(message)):
+            lane = rng.randrange(lanes)
+            if lane not in begun:
+                begun.add(lane)
+                add(lane, FrameKind.BEGIN, 0, stream, wire.begin_content(message))
+            add(lane, FrameKind.CHUNK, 0, stream, (chunk,), place)
+        add(0, FrameKind.END, 0, stream, ())
     return frames, messages
+
+
+def feed(assembler, frame):
+    assembler.feed(wire.read_head(memoryview(frame)), memoryview(frame)[HEAD.size :])
+
+
+def test_lanes_that_come_in_any_order_give_messages_in_the_order_of_their_ends(turns):
+    rng = random.Random(8)
+    for _ in range(turns(short=300, full=10_000)):
+        lanes, taken = rng.randrange(1, 5), Taken()
+        frames, messages = sent(rng, 64, lanes)
+        assembler = wire.Assembler(64, 1 << 20, taken, lanes)
+        while any(frames):
+            feed(assembler, rng.choice([lane for lane in frames if lane]).pop(0))
+        assert [[bytes(part) for part in parts] for parts, _ in taken.found] == messages
+        assert assembler.streams == 0
+        assert taken.waiting == [0, 0]
+
+
+def test_a_stream_that_is_given_up_on_leaves_nothing(turns):
+    rng = random.Random(9)
+    content = wire.begin_content(wire.measured([bytes(3 << 20)], 4 << 20))
+    chunk = bytes(wire.CHUNK_BYTES)
+    for _ in range(turns(short=100, full=2_000)):
+        taken = Taken()
+        assembler = wire.Assembler(0, 4 << 20, taken, 4)
+        frames = [[] for _ in range(4)]
+        for lane in range(rng.randrange(1, 4)):
+            head = [wire.head(kind, lane, number, 0, 7, lane) for number, kind in enumerate((3, 4, 5))]
+            frames[lane] = [b"".join((head[0], *content)), head[1] + chunk, head[2]]
+        while any(frames):
+            feed(assembler, rng.choice([lane for lane in frames if lane]).pop(0))
+        assert (assembler.streams, taken.found, taken.waiting) == (0, [], [0, 0])
 
 
 def test_an_assembler_takes_what_is_right_and_nothing_longer(turns):
     rng = random.Random(7)
     for _ in range(turns(short=1500, full=40_000)):
         link = rng.randrange(1 << 32)
-        frames, messages = sent(rng, link)
-        found = []
-        assembler = wire.Assembler(link, 1 << 20, lambda queue, parts, size, to=found: to.append((parts, size)))
+        (frames,), messages = sent(rng, link)
+        taken = Taken()
+        assembler = wire.Assembler(link, 1 << 20, taken)
         if rng.randrange(4):
             place = rng.randrange(len(frames))
             frames[place] = mangled(rng, frames[place])
         try:
             for frame in frames:
-                head = wire.read_head(memoryview(frame))
-                assembler.feed(head, memoryview(frame)[HEAD.size :])
+                feed(assembler, frame)
         except FrameError:
             pass
         else:
-            assert len(found) + assembler.streams >= len(messages) - 1  # a CANCEL, a HELLO may stand in its place
-        for parts, size in found:
+            assert len(taken.found) + assembler.streams >= len(messages) - 1  # a CANCEL, a HELLO may stand in its place
+        for parts, size in taken.found:
             assert size == sum(len(part) for part in parts) <= 1 << 20
-        assert len(found) <= len(messages)
+        assert len(taken.found) <= len(messages)

@@ -39,6 +39,13 @@ class TestTcp(TransportConformance, StrangersConformance):
         return of
 
 
+class TestLanes(TransportConformance):
+    """Long messages over several connections, within a host."""
+
+    transport = ZeroMQTransport
+    options: ClassVar = {"near": False, "num_lanes": 4}
+
+
 @pytest.mark.skipif(loader.native is None, reason="queues in shared memory need native code")
 class TestIntoNativeQueues(TransportConformance):
     """As in every worker that has native code: what waits in its queues holds the senders back."""
@@ -52,7 +59,7 @@ class TestIntoNativeQueues(TransportConformance):
 class TestCurve(TransportConformance):
     transport = ZeroMQTransport
     short = "a few"
-    options: ClassVar = {"near": False, "encrypt": True}
+    options: ClassVar = {"near": False, "encrypt": True, "num_lanes": 3}
     needs_secret = True
 
 

@@ -27,7 +27,8 @@ class GrpcLink(network.PeerLink):
         self._theirs = 0  # frames to there name it; the rest guarded by _news
         self._open = False
         self._sent = 0
-        self._streams: set[int] = set()
+        self._next_stream = 0
+        self._streams = 0  # under way
         self._outgoing: deque[bytes] = deque()
         self._queued_bytes = 0
 
@@ -72,24 +73,32 @@ class GrpcLink(network.PeerLink):
             self._transmit(FrameKind.WHOLE, queue, len(message.each), wire.whole_content(message), deadline)
             return
         with self._news:
-            stream = next((number for number in range(wire.MAX_STREAMS) if number not in self._streams), None)
-            if stream is None:
+            if self._streams == wire.MAX_STREAMS:
                 raise UsageError(f"{wire.MAX_STREAMS} threads send long messages to {self.who} at once; use fewer")
-            self._streams.add(stream)
+            self._streams += 1
+            self._next_stream += 1
+            stream = self._next_stream
         try:
-            argument = wire.begin_argument(len(message.each), stream)
-            self._transmit(FrameKind.BEGIN, queue, argument, wire.begin_content(message), deadline)
+            self._transmit(FrameKind.BEGIN, queue, stream, wire.begin_content(message), deadline)
             try:
-                for chunk in wire.chunks(message):
-                    self._transmit(FrameKind.CHUNK, 0, stream, (chunk,), deadline)
+                for place, chunk in enumerate(wire.chunks(message)):
+                    self._transmit(FrameKind.CHUNK, 0, stream, (chunk,), deadline, place)
+                self._transmit(FrameKind.END, queue, stream, (), deadline)
             except BaseException:
                 self.post(FrameKind.CANCEL, 0, stream)
                 raise
         finally:
-            self._streams.discard(stream)
+            with self._news:
+                self._streams -= 1
 
     def _transmit(
-        self, kind: FrameKind, queue: int, argument: int, content: Sequence[Buffer], deadline: Deadline
+        self,
+        kind: FrameKind,
+        queue: int,
+        argument: int,
+        content: Sequence[Buffer],
+        deadline: Deadline,
+        place: int = 0,
     ) -> None:
         with self._news:
             room = self._news.wait_for(
@@ -99,11 +108,11 @@ class GrpcLink(network.PeerLink):
                 raise self.lost()
             if not room:
                 raise self.late(deadline)
-            self._put_frame(kind, queue, argument, content)
+            self._put_frame(kind, queue, argument, content, place)
 
-    def _put_frame(self, kind: FrameKind, queue: int, argument: int, content: Sequence[Buffer]) -> None:
+    def _put_frame(self, kind: FrameKind, queue: int, argument: int, content: Sequence[Buffer], place: int = 0) -> None:
         """Under the lock."""
-        self._put(b"".join((wire.head(kind, self._theirs, self._sent, queue, argument), *content)))
+        self._put(b"".join((wire.head(kind, self._theirs, self._sent, queue, argument, place), *content)))
         self._sent += 1
 
     def _put(self, text: bytes) -> None:

@@ -84,7 +84,7 @@ class GrpcTransport(NetworkTransport[GrpcLink]):
         port = self._bind(address)
         self._own: Name = (address, port)
         text = host_port.join(address, port)
-        self._card = NetworkAddress(self.name, host.host_id(), text, text, "", self._mark, self._encrypted)
+        self._card = NetworkAddress(self.name, host.host_id(), text, text, "", self._mark, self._encrypted, 0)
         self._refusals = Refusals(f"the RPC transport at {text}")
         self._loop = Loop("rpc-grpc-loop", self._look, self._fail)
         self._listener = handshake.HelloListener(self._secret, self._mark, (address, port), self._loop)
@@ -124,7 +124,7 @@ class GrpcTransport(NetworkTransport[GrpcLink]):
 
     # -------------------------------------------------------------------------------------------- dialing
 
-    def _make_link(self, peer: int, number: int, dialed: bool) -> GrpcLink:
+    def _make_link(self, peer: int, number: int, card: NetworkAddress, dialed: bool) -> GrpcLink:
         return GrpcLink(peer, number, dialed)
 
     def _introduce(self, link: GrpcLink, card: NetworkAddress, deadline: Deadline) -> bool:

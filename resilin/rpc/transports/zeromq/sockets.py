@@ -21,7 +21,9 @@ from resilin.rpc.transports.introduction import NetworkAddress
 USER = b"resilin"
 HIGH_WATER = 16  # frames on their way in each of the two sockets: 16 MiB at most, and room for short ones
 INTRODUCTION_S = 10.0  # a stranger that proves nothing is dropped after this, a half-made link, too
-MAX_SOCKETS = 1 << 16  # of a worker: three for each peer
+MAX_SOCKETS = 1 << 16  # of a worker: three for each lane of each peer
+LANES_NEAR, LANES_FAR = 1, 2  # for long messages: where nothing is said, within a host and between two
+IO_THREADS = 2  # of ZeroMQ: CURVE takes a core a GB/s, and they share the lanes
 END_EVENTS = (
     zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CLOSED
@@ -69,9 +71,18 @@ class Gate:
         self._sock.close()
 
 
-def credential(secret: str, ticket: str, mark: str, encrypted: bool) -> bytes:
-    """What a connection with this ticket is recognized by, at the worker of that mark."""
-    made = introduction.derived(secret, f"client of {mark}", ticket)
+def lanes_of(card: NetworkAddress, here: str) -> int:
+    """How many connections for long messages the worker of that card opens to one of the host `here`."""
+    return card.lanes or (LANES_NEAR if card.host_id == here else LANES_FAR)
+
+
+def _lane_key(secret: str, mark: str, ticket: str, lane: int) -> bytes:
+    return introduction.derived(secret, f"client of {mark}", f"{ticket}/{lane}")
+
+
+def credential(secret: str, ticket: str, lane: int, mark: str, encrypted: bool) -> bytes:
+    """What the connection of this lane, with this ticket, is recognized by, at the worker of that mark."""
+    made = _lane_key(secret, mark, ticket, lane)
     return zmq.curve_public(z85.encode(made)) if encrypted else made.hex().encode()
 
 
@@ -134,9 +145,9 @@ def nudge_pull(context: zmq.Context[zmq.Socket[bytes]]) -> None:
 
 
 def open_push(
-    context: zmq.Context[zmq.Socket[bytes]], card: NetworkAddress, secret: str, ticket: str, near: bool
+    context: zmq.Context[zmq.Socket[bytes]], card: NetworkAddress, secret: str, ticket: str, lane: int, near: bool
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
-    """A socket that is connected to the worker of that card, with that ticket of it; and one that tells of its end.
+    """A lane to the worker of that card, with that ticket of it: the socket, and one that tells of its end.
 
     HandshakeError: the card names no place that ZeroMQ knows.
     """
@@ -150,7 +161,7 @@ def open_push(
         (zmq.IPV6, int("[" in card.data)),
     ):
         push.setsockopt(option, value)
-    made = introduction.derived(secret, f"client of {card.mark}", ticket)
+    made = _lane_key(secret, card.mark, ticket, lane)
     if card.encrypted:
         push.curve_secretkey = own = z85.encode(made)
         push.curve_publickey = zmq.curve_public(own)

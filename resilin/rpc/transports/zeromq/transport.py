@@ -1,14 +1,14 @@
 """Carry messages over ZeroMQ: TCP between hosts, Unix sockets on one.
 
     introduction (TCP, this package's own)     proves the secret, tells who is who; stays open: its end is the peer's
-    PUSH ───── messages ─────> PULL            a connection of ZeroMQ for each direction
-    PULL <──── messages ────── PUSH
+    PUSH ───── messages ─────> PULL            connections of ZeroMQ for each direction: a *lane* for short messages,
+    PULL <──── messages ────── PUSH            and `num_lanes` more over which long ones are striped
 
-A worker has one PULL socket, which its receiver thread alone reads, and one PUSH socket for each peer, which any thread
-uses while it holds the link's lock: a message passes no other thread of the sender. A connection to the PULL socket is
-let in only with a password (mechanism PLAIN) or a key pair (mechanism CURVE) that was made from the secret and a ticket
-of an introduction, which is good for one connection; ZeroMQ reads no message before. While no introduction is under
-way the kernel drops whoever knocks at the PULL socket's port.
+A worker has one PULL socket, which its receiver thread alone reads, and one PUSH socket for each lane, which any thread
+uses while it holds the lane's lock: a message passes no other thread of the sender. A connection to the PULL socket is
+let in only with a password (mechanism PLAIN) or a key pair (mechanism CURVE) that was made from the secret, a ticket of
+an introduction and the lane, and is good for one connection; ZeroMQ reads no message before. While no introduction is
+under way the kernel drops whoever knocks at the PULL socket's port.
 
 *Plain*, the default on loopback: authenticated, not encrypted. Strangers who can connect to the host get nothing; who
 can read or change what passes between the hosts can read and change messages. *CURVE*, the default beyond loopback: who
@@ -43,6 +43,7 @@ from resilin.rpc.transports.introduction import Answer, NetworkAddress
 from resilin.rpc.transports.network import NetworkTransport, default_encryption
 from resilin.rpc.transports.wire import FrameKind
 from resilin.rpc.transports.zeromq import sockets
+from resilin.rpc.transports.zeromq.lane import Lane
 from resilin.rpc.transports.zeromq.link import ZeroMQLink
 
 _LINGER_S = 5.0  # at the end: so long a peer may take for what was sent to it
@@ -56,15 +57,25 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
     """Carry messages over ZeroMQ's TCP, or its Unix sockets between workers of one host.
 
     encrypt: CURVE for every message, also on one host; None: where this worker listens beyond loopback. All workers of
-    a group have to say the same. near: whether peers of this host meet on Unix sockets, not on TCP. Figures:
-    `python -m benchmarks.rpc_transport_nets`.
+    a group have to say the same. near: whether peers of this host meet on Unix sockets, not on TCP. num_lanes: over
+    how many connections long messages to a peer are striped, 1 to 16; None: 1 within a host, 2 between two, which is
+    what `python -m benchmarks.rpc_transport_nets` found.
     """
 
     name: ClassVar[str] = "zeromq"
 
     def __init__(
-        self, identity: WorkerIdentity, queues: Queues, lost: Lost, *, encrypt: bool | None = None, near: bool = True
+        self,
+        identity: WorkerIdentity,
+        queues: Queues,
+        lost: Lost,
+        *,
+        encrypt: bool | None = None,
+        near: bool = True,
+        num_lanes: int | None = None,
     ) -> None:
+        if num_lanes is not None and not 1 <= num_lanes <= wire.MAX_LANES:
+            raise UsageError(f"ZeroMQTransport: num_lanes: expected 1 to {wire.MAX_LANES}, got {num_lanes}")
         address = introduction.numeric_host(identity)
         encrypted = default_encryption(address, encrypt)
         if encrypted and not identity.secret:
@@ -80,7 +91,7 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
         self._undo.callback(os.close, self._wake_w)
         with contextlib.ExitStack() as failed:
             failed.callback(self._undo.close)
-            self._open(address, near)
+            self._open(address, near, num_lanes or 0)
             failed.pop_all()
         self._poller = zmq.Poller()
         self._controls: dict[int, ZeroMQLink] = {}  # the loop's: by descriptor
@@ -91,10 +102,10 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
         self._receiver = OwnedThread("rpc-zeromq-receiver", self._receive, self._fail)
         self._accept_loop = AcceptLoop("rpc-zeromq", [self._listening], self._visit)
 
-    def _open(self, address: str, near: bool) -> None:
+    def _open(self, address: str, near: bool, lanes: int) -> None:
         self._listening = introduction.listen(address)
         self._undo.callback(self._listening.close)
-        self._context = zmq.Context()
+        self._context = zmq.Context(sockets.IO_THREADS)
         self._undo.callback(self._context.destroy, 0)
         self._context.set(zmq.MAX_SOCKETS, sockets.MAX_SOCKETS)
         self._zap = sockets.open_zap(self._context)
@@ -104,7 +115,7 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
         self._undo.callback(self._gate.close)
         at = host_port.join(address, int(self._listening.getsockname()[1]))
         ipc = self._open_near() if near else ""
-        self._card = NetworkAddress(self.name, host.host_id(), at, data, ipc, self._mark, self._encrypted)
+        self._card = NetworkAddress(self.name, host.host_id(), at, data, ipc, self._mark, self._encrypted, lanes)
 
     def _open_near(self) -> str:
         """Bind the PULL socket in a folder of this user's alone, too."""
@@ -149,7 +160,7 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
             if link.control is not None:
                 link.control.send(_CLOSES)
         with contextlib.suppress(PeerLost, TimeoutError):
-            link.transmit(FrameKind.BYE, 0, 0, (), deadline)
+            link.say_bye(deadline)
 
     # ------------------------------------------------------------------------------------------- receiving
 
@@ -207,7 +218,7 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
 
     def _take(self, data: memoryview, content: memoryview | None) -> None:
         head = wire.read_head(data)
-        link = self._incoming.get(head.link)
+        link = self._incoming.get(head.link - head.link % wire.LANES)
         if link is None:  # it has ended, or the frame is of another connection than it says
             raise FrameError(f"a frame of connection {head.link}, which is not there")
         if content is None:
@@ -216,8 +227,8 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
             raise FrameError(f"a head of {data.nbytes} bytes, expected {wire.HEAD.size}")
         link.assembler.feed(head, content)
         if head.kind == FrameKind.HELLO:
-            link.heard.set()
-        elif head.kind >= FrameKind.PAUSE:
+            link.hear_hello()
+        elif head.kind >= FrameKind.PAUSE and (head.kind != FrameKind.BYE or link.hear_bye()):
             self._note(link, head)
 
     def _complain(self, frame: zmq.Frame, why: str) -> None:
@@ -235,13 +246,15 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
 
     # ------------------------------------------------------------------------------------------- the links
 
-    def _make_link(self, peer: int, number: int, dialed: bool) -> ZeroMQLink:
-        link = ZeroMQLink(peer, number, dialed, self._look_soon, self._lose)
-        self._tickets[self._credential(link)] = link
+    def _make_link(self, peer: int, number: int, card: NetworkAddress, dialed: bool) -> ZeroMQLink:
+        lanes = sockets.lanes_of(self._card, card.host_id), sockets.lanes_of(card, self._card.host_id)
+        link = ZeroMQLink(peer, number, dialed, lanes, self._look_soon, self._lose)
+        link.credentials = [
+            sockets.credential(self._secret, link.ticket, lane, self._mark, self._encrypted)
+            for lane in range(1 + link.lanes_in)
+        ]
+        self._tickets.update(dict.fromkeys(link.credentials, link))
         return link
-
-    def _credential(self, link: ZeroMQLink) -> bytes:
-        return sockets.credential(self._secret, link.ticket, self._mark, self._encrypted)
 
     def _introduce(self, link: ZeroMQLink, card: NetworkAddress, deadline: Deadline) -> bool:
         with self._gate:
@@ -250,7 +263,7 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
                 failed.callback(control.close)
                 if not self._check_welcome(link, card, answer):
                     return False
-                self._open_push(link, card, answer.ticket, answer.number)
+                self._open_pushes(link, card, answer.ticket, answer.number)
                 link.await_heard(control, deadline)
                 try:
                     control.settimeout(deadline.left())
@@ -280,7 +293,7 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
         try:
             with self._gate:
                 introduction.answer(visit.sock, self._secret, hello, said)
-                self._open_push(link, card, hello.ticket, hello.number)
+                self._open_pushes(link, card, hello.ticket, hello.number)
                 link.await_heard(visit.sock, deadline)
             self._watch(link, visit.sock)  # before the peer hears of it, which may send at once
             visit.kept = True
@@ -292,15 +305,19 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
             self._give_up(link, str(error))
             raise
 
-    def _open_push(self, link: ZeroMQLink, card: NetworkAddress, ticket: str, number: int) -> None:
-        """Connect to the peer's PULL socket."""
+    def _open_pushes(self, link: ZeroMQLink, card: NetworkAddress, ticket: str, number: int) -> None:
+        """Connect to the peer's PULL socket, by each lane."""
         near = bool(card.near and self._card.near) and card.host_id == self._card.host_id
+        opened = []
         with self._lock:  # until it has ended, it is disposed of later
             if link.error is not None:
                 raise link.lost()
-            push, monitor = sockets.open_push(self._context, card, self._secret, ticket, near)
-            link.open(push, monitor, number)
-        self._post(lambda: self._watch_monitor(link, monitor))
+            for which, lane in enumerate(link.every_lane):
+                push, monitor = sockets.open_push(self._context, card, self._secret, ticket, which, near)
+                lane.open(push, monitor, number + which)
+                opened.append((lane, monitor))
+        for lane, monitor in opened:
+            self._post(lambda lane=lane, monitor=monitor: self._watch_monitor(link, lane, monitor))  # type: ignore[misc]
 
     def _watch(self, link: ZeroMQLink, control: socket.socket) -> None:
         """The link is up, as long as its introduction's connection is."""
@@ -363,8 +380,8 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
         said = [b"400", b"", b""] if link is None else [b"200", b"", str(link.number).encode()]
         self._zap.send_multipart([*request[:2], *said, b""])
 
-    def _watch_monitor(self, link: ZeroMQLink, monitor: zmq.Socket[bytes]) -> None:
-        if link.monitor is monitor:
+    def _watch_monitor(self, link: ZeroMQLink, lane: Lane, monitor: zmq.Socket[bytes]) -> None:
+        if lane.monitor is monitor:
             self._monitors[monitor] = link
             self._poller.register(monitor, zmq.POLLIN)
 
@@ -412,12 +429,14 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
         if error is not None:
             self._lost(link.peer, error)
         with self._lock:
-            self._tickets.pop(self._credential(link), None)
-        monitor = link.shut()
-        if monitor is not None:
-            if self._monitors.pop(monitor, None) is not None:
-                self._poller.unregister(monitor)
-            monitor.close(0)
+            for given in link.credentials:
+                self._tickets.pop(given, None)
+        for lane in link.every_lane:
+            monitor = lane.shut()
+            if monitor is not None:
+                if self._monitors.pop(monitor, None) is not None:
+                    self._poller.unregister(monitor)
+                monitor.close(0)
         if link.control is not None:
             if self._controls.pop(link.control.fileno(), None) is not None:
                 self._poller.unregister(link.control.fileno())
