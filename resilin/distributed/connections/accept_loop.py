@@ -1,6 +1,6 @@
 """Accept connections for a server and give each a thread, whatever strangers do.
 
-A connection is a stranger until its thread calls `Visit.admit`, which it does once the peer has proved the job's secret.
+A connection is a stranger until its thread calls `Visit.admit`, which it does once the peer has proved the secret.
 Strangers are few: when one too many comes, or when the process is out of descriptors, the oldest is dropped. So they
 can neither fill the server nor end it, and peers, which prove themselves within milliseconds, still get in.
 """

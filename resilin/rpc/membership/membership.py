@@ -2,6 +2,7 @@
 
     group           a text that only this group has: connections of other groups are refused
     worker/ID       the record of that worker (JSON); a replacement writes it anew
+    read/ID         static worlds: that worker has read the records of all
     members         dynamic groups: the ids, as JSON, changed by compare-and-set
 
 In a static world all wait until all records are there, and once more until all have read them. In a dynamic group a
@@ -10,6 +11,7 @@ worker enters the list, and tells the others; who misses that finds the newcomer
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -20,7 +22,9 @@ from typing import Any
 from resilin._base import host
 from resilin._base.clock import Deadline
 from resilin.distributed.stores import Store
+from resilin.distributed.stores.tcp import ServerGone
 from resilin.errors import DistStoreError, RpcError, UsageError
+from resilin.rpc.membership import rounds
 from resilin.rpc.worker_info import WorkerInfo
 
 _LEAVE_S = 1.0
@@ -107,18 +111,22 @@ class Membership:
 
     def _join_static(self, me: WorkerRecord) -> list[WorkerRecord]:
         assert self._world_size is not None
-        self._store.set(f"worker/{me.id}", me.encoded())
-        members = self._read(range(self._world_size))
-        names: dict[str, int] = {}
-        for member in members:
-            if names.setdefault(member.name, member.id) != member.id:
-                raise RpcError(
-                    f"RPC worker name {member.name} is not unique. Workers {names[member.name]} and {member.id} "
-                    "have the same name."
-                )
-        if self._store.add("read", 1) >= self._world_size:
-            self._store.set("all_read", "1")
-        self._store.wait(["all_read"])
+        world = range(self._world_size)
+        try:
+            self._store.set(f"worker/{me.id}", me.encoded())
+            members = _alike(self._store.multi_get([f"worker/{id}" for id in world]))
+            self._store.set(f"read/{me.id}", "1")
+            self._store.wait([f"read/{id}" for id in world])
+        except (ServerGone, RpcError) as error:
+            if isinstance(error, RpcError):  # all read the same, and are refused
+                rounds.end(self._store)
+            raise
+        except BaseException:
+            with contextlib.suppress(DistStoreError):  # others wait until this one comes again
+                for key in (f"worker/{me.id}", f"read/{me.id}"):
+                    self._store.delete_key(key)
+            raise
+        rounds.end(self._store)
         return members
 
     def _join_dynamic(self, me: WorkerRecord) -> list[WorkerRecord]:
@@ -160,9 +168,6 @@ class Membership:
         found = [self._store.compare_set(f"worker/{id}", _NO_RECORD, _NO_RECORD) for id in ids]
         return [decoded(record) for record in found if record not in (b"", _NO_RECORD)]
 
-    def _read(self, ids: Iterable[int]) -> list[WorkerRecord]:
-        return [decoded(record) for record in self._store.multi_get([f"worker/{id}" for id in ids])]
-
     def _ids(self) -> list[int]:
         return _parsed(self._store.compare_set("members", "", "[]"))
 
@@ -175,6 +180,19 @@ class Membership:
             if found == after:
                 return wanted
             before = found
+
+
+def _alike(records: Iterable[bytes]) -> list[WorkerRecord]:
+    """Return what the records of a static world tell. RpcError where they cannot be of one world."""
+    members = [decoded(record) for record in records]
+    names: dict[str, int] = {}
+    for member in members:
+        if names.setdefault(member.name, member.id) != member.id:
+            raise RpcError(
+                f"RPC worker name {member.name} is not unique. Workers {names[member.name]} and {member.id} "
+                "have the same name."
+            )
+    return members
 
 
 def _parsed(text: bytes) -> list[int]:
