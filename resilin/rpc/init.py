@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +23,7 @@ from resilin.rpc.options import RpcBackendOptions
 from resilin.rpc.worker_info import check_name
 
 _LOG = log.logger("rpc.init")
+_END_S = 1.0  # for a store that may be gone, with worker 0
 _lock = threading.Lock()
 _served: list[Store] = []  # guarded by _lock: this process is its server; others may begin again before it has ended
 
@@ -65,7 +68,8 @@ def init_rpc(
             store, rank = _store(options, rank, world_size or None, deadline.left() or 0.0)
             try:
                 store.set_timeout(timedelta(seconds=limit if gone is None else deadline.left() or 0.0))
-                _init_rpc_backend(backend, _place(store, world_size), name, rank, world_size or None, options)
+                place = _place(store, world_size)
+                _init_rpc_backend(backend, place, name, rank, world_size or None, options)
             except BaseException:
                 store.close()
                 raise
@@ -87,8 +91,17 @@ def init_rpc(
             _served.append(store)
         else:
             current.at_end.append(store.close)
+    if world_size:
+        current.at_end.append(partial(_end, place, store))
     for each in kept:
         each.close()
+
+
+def _end(place: Store, store: Store) -> None:
+    """Note that a round of a static world is over; where its store is lost, nobody comes to it either."""
+    store.set_timeout(timedelta(seconds=_END_S))
+    with contextlib.suppress(DistStoreError):
+        rounds.end(place)
 
 
 def _backend_for(options: RpcBackendOptions) -> Any:
@@ -156,5 +169,3 @@ def _init_rpc_backend(
     current.agent = backend_registry.init_backend(
         backend, store=store, name=name, rank=rank, world_size=world_size, rpc_backend_options=rpc_backend_options
     )
-    if world_size is not None:
-        rounds.end(store)  # also of another kind of agents, which knows of none

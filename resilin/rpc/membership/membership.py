@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -105,28 +105,32 @@ class Membership:
         """Return whether the number of workers is fixed."""
         return self._world_size is not None
 
-    def join(self, me: WorkerRecord) -> list[WorkerRecord]:
-        """Enter the group; return its members, this one included. RpcError when the name or the id is not unique."""
-        return self._join_static(me) if self._world_size is not None else self._join_dynamic(me)
+    def join(self, me: WorkerRecord, check: Callable[[Sequence[WorkerRecord]], None]) -> list[WorkerRecord]:
+        """Enter the group; return its members, this one included. RpcError when the name or the id is not unique.
 
-    def _join_static(self, me: WorkerRecord) -> list[WorkerRecord]:
+        check: of a static world, refuses members that do not fit together, by UsageError.
+        """
+        return self._join_static(me, check) if self._world_size is not None else self._join_dynamic(me)
+
+    def _join_static(self, me: WorkerRecord, check: Callable[[Sequence[WorkerRecord]], None]) -> list[WorkerRecord]:
         assert self._world_size is not None
         world = range(self._world_size)
         try:
             self._store.set(f"worker/{me.id}", me.encoded())
-            members = _alike(self._store.multi_get([f"worker/{id}" for id in world]))
+            members = _named(self._store.multi_get([f"worker/{id}" for id in world]))
+            check(members)
             self._store.set(f"read/{me.id}", "1")
             self._store.wait([f"read/{id}" for id in world])
-        except (ServerGone, RpcError) as error:
-            if isinstance(error, RpcError):  # all read the same, and are refused
-                rounds.end(self._store)
+        except ServerGone:
+            raise
+        except (RpcError, UsageError):  # all read the same, and are refused
+            rounds.end(self._store)
             raise
         except BaseException:
             with contextlib.suppress(DistStoreError):  # others wait until this one comes again
                 for key in (f"worker/{me.id}", f"read/{me.id}"):
                     self._store.delete_key(key)
             raise
-        rounds.end(self._store)
         return members
 
     def _join_dynamic(self, me: WorkerRecord) -> list[WorkerRecord]:
@@ -182,8 +186,8 @@ class Membership:
             before = found
 
 
-def _alike(records: Iterable[bytes]) -> list[WorkerRecord]:
-    """Return what the records of a static world tell. RpcError where they cannot be of one world."""
+def _named(records: Iterable[bytes]) -> list[WorkerRecord]:
+    """Return what the records of a static world tell. RpcError where two have one name."""
     members = [decoded(record) for record in records]
     names: dict[str, int] = {}
     for member in members:

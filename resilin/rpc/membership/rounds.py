@@ -2,10 +2,10 @@
 
     rpc_rounds/GENERATION          how many rounds of this generation of the job are over, at least
     rpc_prefix_GENERATION_N/...    the keys of round N
-    rpc_prefix_GENERATION_N/over   it is: all have come, or all were refused
+    rpc_prefix_GENERATION_N/over   it is: a worker has left it by `shutdown`, or all were refused
 
-Who returns from a round has noted before that it is over, so nobody comes to it again; until then whoever gave up, or
-was restarted, finds the others in it.
+Until a round is over whoever comes takes part in it: all its workers at first, one that gave up and tries again, and a
+process in the place of one that was killed.
 """
 
 from __future__ import annotations
