@@ -28,7 +28,7 @@ from resilin.rpc.membership import rounds
 from resilin.rpc.worker_info import WorkerInfo
 
 _LEAVE_S = 1.0
-VERSION = 1
+VERSION = 2
 """Of the messages: workers of another one are refused."""
 
 
