@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from resilin._base import env, host_port, log
+from resilin._base.clock import Deadline, spell
 from resilin.distributed.group.rendezvous import store_of
 from resilin.distributed.stores import FileStore, PrefixStore, Store, TCPStore
-from resilin.errors import RpcError, UsageError, UsageTypeError
+from resilin.distributed.stores.tcp import ServerGone
+from resilin.errors import DistStoreError, RpcError, UsageError, UsageTypeError
 from resilin.rpc import backend_registry, current
 from resilin.rpc.constants import MEET_S
+from resilin.rpc.membership import rounds
 from resilin.rpc.options import RpcBackendOptions
 from resilin.rpc.worker_info import check_name
 
 _LOG = log.logger("rpc.init")
+_END_S = 1.0  # for a store that may be gone, with worker 0
 _lock = threading.Lock()
 _served: list[Store] = []  # guarded by _lock: this process is its server; others may begin again before it has ended
-_rounds: dict[str, int] = {}  # guarded by _lock: calls of init_rpc so far, by generation of the job
 
 
 def is_available() -> bool:
@@ -55,23 +60,48 @@ def init_rpc(
     check_name(name)
     if current.agent is not None:
         raise RpcError("RPC is already initialized")
-    store, rank = _store(options, rank, world_size or None)
-    try:
-        store.set_timeout(timedelta(seconds=options.rpc_timeout or MEET_S))
-        _init_rpc_backend(
-            backend, PrefixStore(_prefix(bool(world_size)), store), name, rank, world_size or None, options
-        )
-    except BaseException:
-        store.close()
-        raise
+    limit = options.rpc_timeout or MEET_S
+    deadline = Deadline(limit)
+    gone: ServerGone | None = None
+    while True:
+        try:
+            store, rank = _store(options, rank, world_size or None, deadline.left() or 0.0)
+            try:
+                store.set_timeout(timedelta(seconds=limit if gone is None else deadline.left() or 0.0))
+                place = _place(store, world_size)
+                _init_rpc_backend(backend, place, name, rank, world_size or None, options)
+            except BaseException:
+                store.close()
+                raise
+            break
+        except DistStoreError as error:
+            # a process group of rank 0 may have ended just after its store, at the same port, had let us in
+            gone = error if isinstance(error, ServerGone) else gone
+            if isinstance(error, ServerGone) and rank != 0 and not deadline.passed():
+                continue
+            if gone is not None:
+                raise DistStoreError(
+                    f"init_rpc, worker {name!r} (id {rank}): {gone}; no other store of rank 0 came there within "
+                    f"{spell(limit)}: did rank 0 end?"
+                ) from None
+            raise
     with _lock:
         kept, _served[:] = _served[:], []
         if isinstance(store, TCPStore) and rank == 0:
             _served.append(store)
         else:
             current.at_end.append(store.close)
+    if world_size:
+        current.at_end.append(partial(_end, place, store))
     for each in kept:
         each.close()
+
+
+def _end(place: Store, store: Store) -> None:
+    """Note that a round of a static world is over; where its store is lost, nobody comes to it either."""
+    store.set_timeout(timedelta(seconds=_END_S))
+    with contextlib.suppress(DistStoreError):
+        rounds.end(place)
 
 
 def _backend_for(options: RpcBackendOptions) -> Any:
@@ -83,19 +113,14 @@ def _backend_for(options: RpcBackendOptions) -> Any:
     raise UsageTypeError(f"Could not infer backend for options {options!r:.80}")
 
 
-def _prefix(is_static: bool) -> str:
-    """Before the keys of this round of `init_rpc`: static worlds of another round do not meet those of this one."""
-    if not is_static:  # whoever replaces a worker of a job, in a later generation, comes to those that live
-        return "rpc_prefix_dynamic"
-    generation = env.get("RESILIN_GENERATION") or ""
-    with _lock:
-        number = _rounds.get(generation, 0)
-        _rounds[generation] = number + 1
-    return f"rpc_prefix_{generation}_{number}"
+def _place(store: Store, world_size: int | None) -> Store:
+    """The part of the store in which this round of `init_rpc` meets."""
+    if not world_size:  # whoever replaces a worker of a job, in a later generation, comes to those that live
+        return PrefixStore("rpc_prefix_dynamic", store)
+    return rounds.present(store, env.get("RESILIN_GENERATION") or "")
 
 
-def _store(options: RpcBackendOptions, rank: int, world_size: int | None) -> tuple[Store, int]:
-    limit = options.rpc_timeout or MEET_S
+def _store(options: RpcBackendOptions, rank: int, world_size: int | None, limit: float) -> tuple[Store, int]:
     if world_size is not None:
         store, rank, _ = store_of(options.init_method, rank, world_size, limit)
         return store, rank

@@ -6,12 +6,22 @@ from pathlib import Path
 
 import pytest
 from rpc_functions import identity
-from rpc_workers import Me, on_workers
+from rpc_workers import Me, on_workers, until
 
 import resilin as torch
 import resilin.distributed as dist
 import resilin.distributed.rpc as rpc
-from resilin.errors import RpcError, UsageError
+from resilin._base.clock import SYSTEM
+from resilin.errors import DistStoreError, RpcError, UsageError
+
+
+def free_place(me: Me) -> str:
+    """Return an init method of a port that nobody listens at; all workers call it, once in a test."""
+    if me.rank == 0:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            (Path(me.folder) / "port").write_text(str(free.getsockname()[1]))
+    me.meet("port")
+    return f"tcp://127.0.0.1:{(Path(me.folder) / 'port').read_text()}"
 
 
 @on_workers(3)
@@ -111,6 +121,9 @@ def test_two_workers_of_one_name_are_refused_everywhere(me: Me) -> None:
     with pytest.raises(RuntimeError, match="is not unique"):
         rpc.init_rpc(me.name(me.rank % 2), rank=me.rank, world_size=3, rpc_backend_options=me.made_options())
     assert not rpc._is_current_rpc_agent_set()
+    me.init()  # and with other names they meet
+    assert rpc.rpc_sync(me.next, min, args=(1, 2)) == 1
+    rpc.shutdown()
 
 
 @on_workers(2)
@@ -130,11 +143,7 @@ def test_it_begins_again_after_the_end(me: Me) -> None:
 
 @on_workers(3, setup=False)
 def test_it_begins_again_at_one_port_also_beside_a_process_group_of_the_same(me: Me) -> None:
-    if me.rank == 0:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            (Path(me.folder) / "port").write_text(str(free.getsockname()[1]))
-    me.meet("port")
-    where = f"tcp://127.0.0.1:{(Path(me.folder) / 'port').read_text()}"
+    where = free_place(me)
     dist.init_process_group("gloo", init_method=where, rank=me.rank, world_size=3)
     for turn in range(5):
         rpc.init_rpc(
@@ -144,6 +153,81 @@ def test_it_begins_again_at_one_port_also_beside_a_process_group_of_the_same(me:
         rpc.shutdown()
     dist.barrier()
     dist.destroy_process_group()
+
+
+@on_workers(2, setup=False)
+def test_workers_of_which_one_has_had_more_rounds_elsewhere_meet_at_a_new_place(me: Me) -> None:
+    if me.rank == 0:
+        for _ in range(2):
+            me.init("own", world_size=1)
+            rpc.shutdown()
+    for turn in range(2):
+        me.init("both")
+        assert rpc.rpc_sync(me.next, max, args=(turn, 0)) == turn
+        rpc.shutdown()
+
+
+@on_workers(3, setup=False)
+def test_a_worker_that_takes_part_later_meets_those_that_have_had_rounds_there(me: Me) -> None:
+    options = rpc.TensorPipeRpcBackendOptions(init_method=free_place(me), rpc_timeout=30)
+    for turn in range(4):
+        others = 1 if turn < 2 else 2  # who is worker 1
+        if me.rank in (0, others):
+            rank = 0 if me.rank == 0 else 1
+            rpc.init_rpc(f"w{rank}", None, rank, 2, options)
+            assert rpc.rpc_sync(f"w{1 - rank}", max, args=(turn, 0)) == turn
+            rpc.shutdown()
+        me.meet(f"turn{turn}")
+
+
+@on_workers(2, setup=False)
+def test_a_round_that_one_gave_up_is_begun_again(me: Me) -> None:
+    if me.rank == 0:
+        with pytest.raises(DistStoreError, match="no value for"):
+            me.init(rpc_timeout=0.2)
+        assert not rpc._is_current_rpc_agent_set()
+    me.meet("given up")
+    me.init()
+    assert rpc.rpc_sync(me.next, max, args=(1, 0)) == 1
+    rpc.shutdown()
+
+
+@on_workers(2, setup=False)
+def test_a_worker_that_was_refused_for_its_options_meets_those_that_wait_for_it(me: Me) -> None:
+    if me.rank == 1:
+        with pytest.raises(UsageError, match="nonesuch"):
+            me.init(channels=["nonesuch"])
+    me.init()
+    assert rpc.rpc_sync(me.next, max, args=(1, 0)) == 1
+    rpc.shutdown()
+
+
+@on_workers(2, setup=False)
+def test_it_begins_at_the_port_of_a_process_group_whose_end_comes_amid_it(me: Me) -> None:
+    where = free_place(me)
+    dist.init_process_group("gloo", init_method=where, rank=me.rank, world_size=2)
+    dist.barrier()
+    begun = Path(me.folder) / "begun"
+    if me.rank == 0:
+        until(begun.exists)
+        SYSTEM.sleep(0.2)  # worker 1 is connected to the store of the group, most likely
+    dist.destroy_process_group()
+    begun.touch()
+    rpc.init_rpc(me.name(me.rank), None, me.rank, 2, rpc.TensorPipeRpcBackendOptions(init_method=where, rpc_timeout=30))
+    assert rpc.rpc_sync(me.next, max, args=(1, 0)) == 1
+    rpc.shutdown()
+
+
+@on_workers(2, setup=False)
+def test_a_store_that_never_comes_back_is_said(me: Me) -> None:
+    where = free_place(me)
+    if me.rank == 0:
+        with dist.TCPStore("127.0.0.1", int(where.rpartition(":")[2]), is_master=True, wait_for_workers=False) as store:
+            until(lambda: store.num_keys() > 0)
+    else:
+        options = rpc.TensorPipeRpcBackendOptions(init_method=where, rpc_timeout=1)
+        with pytest.raises(DistStoreError, match=r"init_rpc.*lost the server.*did rank 0 end\?"):
+            rpc.init_rpc("late", None, 1, 2, options)
 
 
 @on_workers(2, setup=False)

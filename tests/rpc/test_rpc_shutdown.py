@@ -1,5 +1,6 @@
 """The end: waiting for others, alone, and after somebody has died."""
 
+import logging
 import os
 import signal
 import threading
@@ -12,7 +13,7 @@ from rpc_workers import Me, on_workers, spawned, until
 import resilin as torch
 import resilin.distributed.rpc as rpc
 from resilin._base.clock import SYSTEM
-from resilin.errors import OwnerLost, PeerLost
+from resilin.errors import OwnerLost, PeerLost, RpcError
 
 
 @on_workers(3, setup=False)
@@ -55,6 +56,40 @@ def test_an_end_that_takes_too_long_is_an_error_and_an_end(me: Me) -> None:
     me.meet("raised")
     if me.rank == 1:
         rpc.shutdown(graceful=False)
+
+
+@on_workers(2, setup=False)
+def test_calls_and_replies_that_begin_amid_a_sudden_end_are_told_so_and_nobody_logs_a_failure(me: Me) -> None:
+    failed: list[logging.LogRecord] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = failed.append  # type: ignore[method-assign]
+    logging.getLogger("resilin").addHandler(handler)
+    try:
+        me.init()
+        raised: list[Exception] = []
+
+        def call() -> None:
+            while rpc._is_current_rpc_agent_set():
+                try:
+                    rpc.rpc_sync(me.next, identity, args=(1,))
+                except Exception as error:  # noqa: BLE001 - which errors they are is what is tested
+                    raised.append(error)
+
+        threads = [threading.Thread(target=call) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        SYSTEM.sleep(0.1)
+        if me.rank == 0:  # the other one's calls are among those that it answers
+            rpc.shutdown(graceful=False)
+        me.meet("ended")
+        if me.rank == 1:
+            rpc.shutdown(graceful=False)
+        for thread in threads:
+            thread.join(10.0)
+        assert not [error for error in raised if not isinstance(error, PeerLost | RpcError)]
+        assert not [record.getMessage() for record in failed]
+    finally:
+        logging.getLogger("resilin").removeHandler(handler)
 
 
 @on_workers(2, setup=False)

@@ -1,6 +1,6 @@
 """Accept connections for a server and give each a thread, whatever strangers do.
 
-A connection is a stranger until its thread calls `admit`, which it does once the peer has proved the job's secret.
+A connection is a stranger until its thread calls `Visit.admit`, which it does once the peer has proved the secret.
 Strangers are few: when one too many comes, or when the process is out of descriptors, the oldest is dropped. So they
 can neither fill the server nor end it, and peers, which prove themselves within milliseconds, still get in.
 """
@@ -31,10 +31,18 @@ _BROKEN = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)  # the listening socket it
 class Visit:
     """One accepted connection. `kept`: somebody else owns the socket now."""
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, admit: Callable[[Visit], None]) -> None:
         self.sock = track(sock)
         self.kept = False
         self.thread: OwnedThread | None = None
+        self._admit = admit
+
+    def admit(self) -> None:
+        """Take the peer in, which has proved itself; see `AcceptLoop.admit`.
+
+        A peer may come before the server's maker has got hold of its loop: so the visit knows it.
+        """
+        self._admit(self)
 
     def hung_up(self) -> bool:
         """Return whether the peer has closed its end."""
@@ -122,7 +130,7 @@ class AcceptLoop:
         while True:
             try:
                 sock, _ = listening.accept()
-                self._welcome(Visit(sock))
+                self._welcome(Visit(sock, self.admit))
             except (OSError, RuntimeError) as error:  # RuntimeError: no more threads
                 if self._closed:
                     return

@@ -299,7 +299,7 @@ class Listener:
             secret = auth.prove_as_server(
                 sock, known, handshake.PURPOSE, Deadline(_HANDSHAKE_TIMEOUT_S), self._wrong, self._mark
             )
-        self._accept_loop.admit(visit)
+        visit.admit()
         hello = _read_hello(sock, Deadline(_HANDSHAKE_TIMEOUT_S))
         expectation = self._find(hello, secret, visit)
         sock.settimeout(_HANDSHAKE_TIMEOUT_S)

@@ -406,7 +406,7 @@ class _Server:
         visit.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._refusals.noted():
             auth.prove_as_server(visit.sock, self._secret, _PURPOSE, Deadline(_HANDSHAKE_S), self._wrong)
-        self._accept_loop.admit(visit)
+        visit.admit()
         while True:
             number, fields = unpack(recv_frame(visit.sock, Deadline(None)))
             answer = self._answer(number, fields)

@@ -27,6 +27,17 @@ Line = Callable[[Task], bool]
 """Gives a task its turn; False, and nothing is done, where a future's own callbacks are in turn."""
 
 
+Callback = Callable[..., Any]
+
+
+def _as_it_is(callback: Callback) -> Callback:
+    return callback
+
+
+bound: Callable[[Callback], Callback] = _as_it_is
+"""Makes what is called of a callback that a program adds: RPC has it be a part of the call that added it."""
+
+
 def _nothing() -> None:
     """What is to be done when nobody asked for anything."""
 
@@ -193,6 +204,7 @@ class Future(Generic[T]):
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
         """Call `callback(self)` when done; at once when it is done already and nothing comes before."""
         _check_callable(callback, "Future.add_done_callback")
+        callback = bound(callback)
 
         def run(over: Callable[[], None]) -> Sequence[Step]:
             try:
@@ -207,6 +219,7 @@ class Future(Generic[T]):
     def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
         """A future for `callback(self)`, which runs when this one is done; its error fails the new future."""
         _check_callable(callback, "Future.then")
+        callback = bound(callback)
         following: Future[S] = Future()
         following.bounded(self._limit_s, self._expired, self._refuse, self.line)
 

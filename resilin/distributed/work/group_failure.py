@@ -12,7 +12,8 @@ from resilin.distributed.wire.error_codec import copy_error, in_world, worded
 from resilin.errors import CollectiveTimeout, DistError, GroupAborted, UsageError
 
 _HINT = "The group is aborted; inside elastic.run the step is redone, elsewhere restart this worker."
-_NEWS_S = 0.25  # an end seen in shared memory or on a data socket waits this long for its reason on the control channel
+_REASON_S = 2.0  # an end seen in shared memory or on a data socket waits this long for its reason to come beside it
+_NEWS_S = 0.25  # a wait that was too long waits this long for those of the others
 
 
 class GroupFailure:
@@ -84,7 +85,7 @@ class GroupFailure:
         with self._lock:
             self._news.wait_for(
                 lambda: self.failure is not None or bool(self._late if ranks is None else self.left.issuperset(ranks)),
-                _NEWS_S,
+                _REASON_S,
             )
 
     def waited(self, rank: int, awaited: Collection[int]) -> None:

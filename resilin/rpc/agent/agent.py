@@ -343,7 +343,7 @@ class Agent:
         """End every thread and transport. Pending calls fail. Idempotent."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = self.peers.ended = True
         with contextlib.ExitStack() as rest:  # whatever fails, the others are closed
             rest.callback(self._queues.close)
             for channel in self._channels.values():

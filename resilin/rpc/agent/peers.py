@@ -19,6 +19,7 @@ _CONNECT_S = 30.0
 _OFFER_CONNECT_S = 5.0
 _SAID_S = 1.0  # so long a transport may take to notice the end of a process
 _LOOK_S = 1.0  # so long a call waits for the store, which may be lost itself
+_ENDED = "RPC was shut down at this worker before a message was sent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class KnownPeers:
         """Workers that were lost, with what is raised for them."""
         self.losses: dict[int, PeerLost] = {}
         """The same, also of those in whose place others have come since."""
+        self.ended = False
+        """Whether this worker is ending: its transports are closed."""
         self._questions: dict[int | None, tuple[OwnedThread, Deadline]] = {}  # guarded by _lock: to the store, by id
 
     def use(self, transports: Sequence[Transport]) -> None:
@@ -184,13 +187,16 @@ class KnownPeers:
     # --- the way to them ---
 
     def send(self, peer: int, parts: Sequence[Buffer], queue: int, deadline: Deadline) -> None:
-        """Send a message. Raises: PeerLost, which names the worker; TimeoutError; UsageError for one too long."""
+        """Send a message. Raises: PeerLost, which names the worker; TimeoutError; UsageError for one too long; RpcError
+        where this worker ends."""
         route = self._routes.get(peer) or self._connect(peer, deadline)
         try:
             route.send(peer, parts, queue, deadline)
         except PeerLost as error:  # the transport tells of it by itself, behind what has come from there
             raise self._named(peer, error) from None
         except UsageError:
+            if self.ended:
+                raise RpcError(_ENDED) from None
             known = self.losses.get(peer)
             if known is None or self._routes.get(peer) is route:
                 raise
@@ -247,6 +253,10 @@ class KnownPeers:
                 transport.connect(id, member.addresses[transport.name], limit)
         except PeerLost as error:
             raise self.lost(id, error) from None
+        except UsageError:
+            if self.ended:
+                raise RpcError(_ENDED) from None
+            raise
         with self._lock:
             self._routes[id] = transport
         return transport

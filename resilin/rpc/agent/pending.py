@@ -11,7 +11,6 @@ from resilin.distributed.work.future import Future
 from resilin.errors import PeerLost, RpcTimeout
 from resilin.rpc.agent.stats import Counts
 from resilin.rpc.agent.thread_pool import step_down
-from resilin.rpc.autograd.contexts import kept
 from resilin.rpc.serialization.messages import HEADER_BYTES
 from resilin.rpc.transports.base import RpcMessage
 
@@ -19,7 +18,6 @@ RETRY_S = 0.25
 """Until something is told again; longer each time, at most LONGEST_RETRY_S."""
 LONGEST_RETRY_S = 5.0
 T = TypeVar("T")
-S = TypeVar("S")
 monotonic = SYSTEM.monotonic
 
 
@@ -61,14 +59,6 @@ class CallFuture(Future[T]):
 
     _expired = staticmethod(_not_within)
     _refuse = staticmethod(step_down)
-
-    def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
-        """Call `callback(self)` when done, as a part of the call, in an autograd context, that this thread runs now."""
-        super().add_done_callback(kept(callback))
-
-    def then(self, callback: Callable[[Future[T]], S]) -> Future[S]:
-        """Return a future for `callback(self)`, which is called as by `add_done_callback`."""
-        return super().then(kept(callback))
 
 
 class PendingCall:

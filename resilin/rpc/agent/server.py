@@ -285,7 +285,7 @@ class Server:
         left = _REPLY_S if request.at is None else min(max(request.at - monotonic(), 0.01), _REPLY_S)
         try:
             self._peers.send(request.source, parts, request.queue, Deadline(left))
-        except PeerLost:
+        except (PeerLost, RpcError):  # the caller is gone, or this worker ends
             take_back(forks)
         except TimeoutError:
             take_back(forks)

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from resilin.core.autograd.grad_mode import mode
 from resilin.core.tensor import Tensor
+from resilin.distributed.work import future
 from resilin.errors import PeerLost, RpcError
 from resilin.rpc.autograd.nodes import RecvRpcBackward, SendRpcBackward
 
@@ -138,6 +140,16 @@ def kept(callback: Callable[..., Any]) -> Callable[..., Any]:
             return callback(*args)
 
     return run
+
+
+future.bound = kept
+
+
+def part() -> Frame | None:
+    """Return a call within the one that this thread runs, for what is called in another thread: with the same places
+    in every run, whenever that is. None where this thread runs none in a context, or records nothing."""
+    frame = here.frame
+    return None if frame is None or not mode.grad else Frame(frame.context, frame.next_place())
 
 
 def not_found(id: int) -> RpcError:

@@ -65,7 +65,7 @@ class ArenaServer:
             auth.prove_as_server(
                 visit.sock, self._word, _PURPOSE, Deadline(_HANDSHAKE_S), self._wrong, self.token.hex()
             )
-        self._accept_loop.admit(visit)
+        visit.admit()
         line, peer = next(self._numbers), None
         try:
             while True:

@@ -107,9 +107,10 @@ def start(store: Store, name: str, rank: int, world_size: int | None, options: T
         before = membership.record(member.id) if member.turn else None
         if before is not None:
             agent.peers.replaced(before)
-        members = membership.join(member)
+        check = partial(device_maps.check, is_static=membership.is_static)
+        members = membership.join(member, check)
         try:
-            device_maps.check(members, membership.is_static)
+            check(members)
             device_maps.check_targets(member, members)
         except UsageError:
             membership.leave(Deadline(limit))

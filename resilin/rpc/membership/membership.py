@@ -2,6 +2,7 @@
 
     group           a text that only this group has: connections of other groups are refused
     worker/ID       the record of that worker (JSON); a replacement writes it anew
+    read/ID         static worlds: that worker has read the records of all
     members         dynamic groups: the ids, as JSON, changed by compare-and-set
 
 In a static world all wait until all records are there, and once more until all have read them. In a dynamic group a
@@ -10,9 +11,10 @@ worker enters the list, and tells the others; who misses that finds the newcomer
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -20,11 +22,13 @@ from typing import Any
 from resilin._base import host
 from resilin._base.clock import Deadline
 from resilin.distributed.stores import Store
+from resilin.distributed.stores.tcp import ServerGone
 from resilin.errors import DistStoreError, RpcError, UsageError
+from resilin.rpc.membership import rounds
 from resilin.rpc.worker_info import WorkerInfo
 
 _LEAVE_S = 1.0
-VERSION = 1
+VERSION = 2
 """Of the messages: workers of another one are refused."""
 
 
@@ -101,24 +105,32 @@ class Membership:
         """Return whether the number of workers is fixed."""
         return self._world_size is not None
 
-    def join(self, me: WorkerRecord) -> list[WorkerRecord]:
-        """Enter the group; return its members, this one included. RpcError when the name or the id is not unique."""
-        return self._join_static(me) if self._world_size is not None else self._join_dynamic(me)
+    def join(self, me: WorkerRecord, check: Callable[[Sequence[WorkerRecord]], None]) -> list[WorkerRecord]:
+        """Enter the group; return its members, this one included. RpcError when the name or the id is not unique.
 
-    def _join_static(self, me: WorkerRecord) -> list[WorkerRecord]:
+        check: of a static world, refuses members that do not fit together, by UsageError.
+        """
+        return self._join_static(me, check) if self._world_size is not None else self._join_dynamic(me)
+
+    def _join_static(self, me: WorkerRecord, check: Callable[[Sequence[WorkerRecord]], None]) -> list[WorkerRecord]:
         assert self._world_size is not None
-        self._store.set(f"worker/{me.id}", me.encoded())
-        members = self._read(range(self._world_size))
-        names: dict[str, int] = {}
-        for member in members:
-            if names.setdefault(member.name, member.id) != member.id:
-                raise RpcError(
-                    f"RPC worker name {member.name} is not unique. Workers {names[member.name]} and {member.id} "
-                    "have the same name."
-                )
-        if self._store.add("read", 1) >= self._world_size:
-            self._store.set("all_read", "1")
-        self._store.wait(["all_read"])
+        world = range(self._world_size)
+        try:
+            self._store.set(f"worker/{me.id}", me.encoded())
+            members = _named(self._store.multi_get([f"worker/{id}" for id in world]))
+            check(members)
+            self._store.set(f"read/{me.id}", "1")
+            self._store.wait([f"read/{id}" for id in world])
+        except ServerGone:
+            raise
+        except (RpcError, UsageError):  # all read the same, and are refused
+            rounds.end(self._store)
+            raise
+        except BaseException:
+            with contextlib.suppress(DistStoreError):  # others wait until this one comes again
+                for key in (f"worker/{me.id}", f"read/{me.id}"):
+                    self._store.delete_key(key)
+            raise
         return members
 
     def _join_dynamic(self, me: WorkerRecord) -> list[WorkerRecord]:
@@ -160,9 +172,6 @@ class Membership:
         found = [self._store.compare_set(f"worker/{id}", _NO_RECORD, _NO_RECORD) for id in ids]
         return [decoded(record) for record in found if record not in (b"", _NO_RECORD)]
 
-    def _read(self, ids: Iterable[int]) -> list[WorkerRecord]:
-        return [decoded(record) for record in self._store.multi_get([f"worker/{id}" for id in ids])]
-
     def _ids(self) -> list[int]:
         return _parsed(self._store.compare_set("members", "", "[]"))
 
@@ -175,6 +184,19 @@ class Membership:
             if found == after:
                 return wanted
             before = found
+
+
+def _named(records: Iterable[bytes]) -> list[WorkerRecord]:
+    """Return what the records of a static world tell. RpcError where two have one name."""
+    members = [decoded(record) for record in records]
+    names: dict[str, int] = {}
+    for member in members:
+        if names.setdefault(member.name, member.id) != member.id:
+            raise RpcError(
+                f"RPC worker name {member.name} is not unique. Workers {names[member.name]} and {member.id} "
+                "have the same name."
+            )
+    return members
 
 
 def _parsed(text: bytes) -> list[int]:

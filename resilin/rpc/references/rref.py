@@ -12,6 +12,7 @@ from resilin.distributed.wire.error_codec import copy_error
 from resilin.distributed.work.future import Future
 from resilin.errors import OwnerLost, RpcError
 from resilin.rpc import current, functions
+from resilin.rpc.autograd.contexts import part, within
 from resilin.rpc.constants import UNSET_RPC_TIMEOUT
 from resilin.rpc.references.rref_context import RRefContext, Wire
 from resilin.rpc.references.states import OwnedValue, Recipe, UserReference
@@ -274,9 +275,13 @@ class _Proxy:
         def begin(kind: Future[Any]) -> None:
             try:
                 agent = current.require()
-                agent.call_async(rref.owner(), _runner(kind.value(), name), call, None, timeout).when_done(settle)
+                with within(frame):
+                    made = agent.call_async(rref.owner(), _runner(kind.value(), name), call, None, timeout)
+                made.when_done(settle)
             except Exception as error:  # noqa: BLE001 - raised by who waits
                 result.set_exception(error)
 
-        rref._get_type(timeout, blocking=False).when_done(begin)
+        kind = rref._get_type(timeout, blocking=False)
+        frame = part()
+        kind.when_done(begin)
         return result

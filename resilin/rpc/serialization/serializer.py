@@ -31,7 +31,10 @@ from resilin.rpc.transports.base import Buffer
 
 _LOG = log.logger("rpc.channels")
 _PLAIN = frozenset({int, float, bool, str, bytes, type(None), complex})
-_SMALL_BYTES = 8 << 10  # of a tensor that travels in the pickle: a table of blocks takes longer than a copy
+_SMALL_BYTES = 8 << 10  # that a tensor reaches over which travels in the pickle: a table of blocks takes longer
+Small = tuple[str, tuple[int, ...], bytes, bool, tensors.Layout | None]
+"""A small tensor: its dtype and shape, the bytes it reaches over, whether it requires gradients, and how its elements
+lie in these; None: as C-contiguous arrays do."""
 _BESIDE_SMALL = frozenset({"lent"})  # channels that carry no memory as small as that
 
 
@@ -129,14 +132,11 @@ class Serializer:
             smalls.append(small)
         return pickle.dumps((*message[:at], smalls or None, *message[at + 1 :]), 5)
 
-    def _small(
-        self, tensor: Tensor, peer: Peer, is_recorded: bool = True
-    ) -> tuple[str, tuple[int, ...], bytes, bool] | None:
+    def _small(self, tensor: Tensor, peer: Peer, is_recorded: bool = True) -> Small | None:
         array = tensor._array
         if (
             type(array) is not np.ndarray
-            or not 0 < array.nbytes <= _SMALL_BYTES
-            or not array.flags.c_contiguous
+            or not array.size
             or (is_recorded and tensor.requires_grad)
             or tensor._dev.type != "cpu"
             or getattr(tensor, "__dict__", None)
@@ -145,8 +145,14 @@ class Serializer:
             or peer.device_for("cpu") is not None
         ):
             return None
+        if array.flags.c_contiguous:
+            data, layout = array.tobytes() if array.nbytes <= _SMALL_BYTES else None, None
+        else:
+            data, layout = tensors.small_extent(array, _SMALL_BYTES)
+        if data is None:
+            return None
         self._say(peer, InlineChannel.name, "cpu", "cpu")
-        return dtypes.from_numpy(array.dtype).name, array.shape, array.tobytes(), tensor.requires_grad
+        return dtypes.from_numpy(array.dtype).name, array.shape, data, tensor.requires_grad, layout
 
     def _pickled(self, thing: Any, peer: Peer) -> tuple[int, bytes]:
         if len(copyreg.dispatch_table) != self._known:
@@ -268,9 +274,10 @@ def _with_small(thing: tuple[Any, ...]) -> Any:
     return tuple(parts), {}
 
 
-def _made_small(small: tuple[str, tuple[int, ...], bytes, bool]) -> Tensor:
-    name, shape, data, requires_grad = small
-    made = wrap(np.frombuffer(bytearray(data), dtypes.by_name(name).np).reshape(shape))
+def _made_small(small: Small) -> Tensor:
+    name, shape, data, requires_grad, layout = small
+    offset, strides = layout or (0, None)
+    made = wrap(np.ndarray(shape, dtypes.by_name(name).np, bytearray(data), offset, strides))
     made._rg = requires_grad
     return made
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 from typing import Any
 
@@ -16,6 +17,8 @@ from resilin.rpc.channels import device_memory
 from resilin.rpc.serialization.on_the_way import Outgoing, now
 
 _WASTE_BYTES = 1 << 20  # between the elements of a view: what is more, and more than the view itself, is left out
+Layout = tuple[int, tuple[int, ...]]
+"""Where in its bytes an array's first element is, and its strides, in bytes."""
 
 
 def _reach(array: Any, address: int) -> tuple[int, int, int]:
@@ -28,6 +31,20 @@ def _reach(array: Any, address: int) -> tuple[int, int, int]:
         else:
             stop += (length - 1) * stride
     return address, start, stop
+
+
+def small_extent(array: Any, most_bytes: int) -> tuple[bytes | None, Layout | None]:
+    """Return the bytes that an array reaches over, and how its elements lie in them; None where these are more than
+    `most_bytes`. So an expanded one stays as small as what it was expanded from."""
+    strides = array.strides
+    if 0 in strides:  # quicker than by addresses
+        core = array[tuple([slice(None) if stride else 0 for stride in strides])]
+        if core.flags.c_contiguous and core.nbytes <= most_bytes:
+            return core.tobytes(), (0, strides)
+    address, start, stop = _reach(array, array.__array_interface__["data"][0])
+    if stop - start > most_bytes:
+        return None, None
+    return ctypes.string_at(start, stop - start), (address - start, strides)
 
 
 def reduce_tensor(tensor: Tensor) -> Any:

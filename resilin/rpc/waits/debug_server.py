@@ -55,7 +55,7 @@ class DebugServer:
     def _serve(self, visit: Visit) -> None:
         with self._refusals.noted():
             auth.require_same_user(visit.sock)
-        self._accept_loop.admit(visit)
+        visit.admit()
         while True:
             asked = framing.recv_frame(visit.sock, Deadline(None), _ASKED_MAX_BYTES)
             framing.send_frame(visit.sock, json.dumps(self._answer(asked)).encode())

@@ -122,6 +122,26 @@ def test_a_rank_that_comes_as_others_give_it_up_hears_who_did():
     run_ranks(2, work, transport="shm", abort=False).results()
 
 
+def test_a_reason_that_comes_long_after_the_end_is_seen_in_shared_memory_is_told():
+    """As on a busy machine, whose threads wait for their turn."""
+    waits = threading.Event()
+
+    def work(rank):
+        group = dist.default_group()
+        dist.barrier()
+        if rank == 0:
+            assert waits.wait(PATIENCE_S)
+            group.abort(GroupAborted("enough"))
+            return
+        on_abort = group.on_abort
+        group.on_abort = lambda *said: (SYSTEM.sleep(0.6), on_abort(*said))
+        waits.set()
+        with pytest.raises(GroupAborted, match="rank 0 aborted the group: GroupAborted: enough"):
+            dist.barrier()
+
+    run_ranks(2, work, transport="shm", abort=False).results()
+
+
 def test_a_receive_that_timed_out_in_the_middle_of_its_message_leaves_it_to_the_next():
     box = Mailbox()
     message = np.arange(8.0)

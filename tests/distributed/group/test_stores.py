@@ -11,6 +11,8 @@ import extent
 import pytest
 
 from resilin import distributed as dist
+from resilin.distributed.connections.accept_loop import AcceptLoop
+from resilin.distributed.stores import tcp
 from resilin.errors import CollectiveTimeout, DistError, DistNetworkError, DistStoreError, HandshakeError, UsageError
 from resilin.store.memory import MemoryStore
 from resilin.testing.job_secret import OTHER_SECRET, SECRET
@@ -381,6 +383,30 @@ def test_a_store_serves_on_the_socket_that_it_is_given():
         store.set("a", "1")
         with dist.TCPStore("127.0.0.1", port, timeout=5.0) as client:
             assert client.get("a") == b"1"
+
+
+def test_a_client_that_knocks_before_the_server_is_whole_is_served(monkeypatch):
+    listening = socket.create_server(("127.0.0.1", 0))
+    port, served = listening.getsockname()[1], threading.Event()
+
+    def slow(*args):
+        loop = AcceptLoop(*args)  # its threads run; whoever makes the server has not got it yet
+        served.wait(PATIENCE_S)
+        return loop
+
+    def knock():
+        with dist.TCPStore("127.0.0.1", port, timeout=PATIENCE_S) as client:
+            try:
+                return client.compare_set("key", "", "value")
+            finally:
+                served.set()
+
+    monkeypatch.setattr(tcp, "AcceptLoop", slow)
+    with ThreadPoolExecutor(1) as pool:
+        knocked = pool.submit(knock)
+        fd = listening.detach()
+        with dist.TCPStore("127.0.0.1", port, None, True, PATIENCE_S, master_listen_fd=fd) as store:
+            assert knocked.result() == store.get("key") == b"value"
 
 
 def test_workers_that_do_not_come_are_counted():

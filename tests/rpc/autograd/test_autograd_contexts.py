@@ -14,6 +14,7 @@ import resilin as torch
 import resilin.distributed.autograd as dist_autograd
 import resilin.distributed.rpc as rpc
 from resilin.futures import Future
+from resilin.rpc.autograd import contexts
 from resilin.testing import rpc_faults
 
 
@@ -126,6 +127,63 @@ def test_the_context_travels_through_nested_calls_and_callbacks(me: Me) -> None:
         assert rref.to_here() == context_id
     with pytest.raises(RuntimeError, match="valid autograd context"):
         rpc.rpc_sync(me.next, graphs.current_context_id)
+
+
+def here_or_none(_: Any = None) -> int:
+    frame = contexts.here.frame
+    return -1 if frame is None else frame.context.id
+
+
+@on_workers(2)
+def test_all_callbacks_of_a_chain_are_in_the_context_in_which_they_were_added(me: Me) -> None:
+    seen: list[int] = []
+    with dist_autograd.context() as context_id:
+        call = rpc.rpc_async(me.next, graphs.current_context_id)
+        own: Future[int] = Future()
+        both = torch.futures.collect_all([call, own])
+        made = [each.then(here_or_none).then(here_or_none).then(here_or_none) for each in (call, own, both)]
+        last = call.then(here_or_none)
+        last.add_done_callback(lambda _: seen.append(here_or_none()))
+        after = last.then(lambda _: rpc.rpc_sync(me.next, graphs.current_context_id))
+        threading.Thread(target=own.set_result, args=(1,)).start()
+        assert [each.wait() for each in made] == [context_id] * 3
+        assert after.wait() == context_id
+        assert seen == [context_id]
+    outside = rpc.rpc_async(me.next, here_or_none).then(here_or_none).then(here_or_none)
+    assert outside.wait() == -1
+
+
+def got(made: Any) -> Any:
+    """Return what a proxy's call comes to, in each of its ways."""
+    if isinstance(made, rpc.RRef):
+        return made.to_here()
+    return made.wait() if isinstance(made, Future) else made
+
+
+class Scales:
+    def __init__(self) -> None:
+        self.weight = torch.full((3,), 2.0, requires_grad=True)
+
+    def context_id(self) -> int:
+        return graphs.current_context_id()
+
+    def times(self, x: Any) -> Any:
+        return x * self.weight
+
+
+@on_workers(2)
+def test_calls_by_proxies_are_in_the_context_before_the_type_is_known_and_after(me: Me) -> None:
+    for way in ("rpc_async", "rpc_sync", "remote"):
+        rref = rpc.remote(me.next, Scales)
+        x = fresh(3)
+        with dist_autograd.context() as context_id:
+            call = getattr(rref, way)
+            assert [got(call().context_id()) for _ in range(2)] == [context_id] * 2
+            dist_autograd.backward(context_id, [got(call().times(x)).sum()])
+            assert dist_autograd.get_gradients(context_id)[x].tolist() == [2.0] * 3
+    rref = rpc.remote(me.next, Scales)
+    with dist_autograd.context() as context_id:
+        assert rref.rpc_async().context_id().then(here_or_none).then(here_or_none).wait() == context_id
 
 
 @rpc.functions.async_execution

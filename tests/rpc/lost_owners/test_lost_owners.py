@@ -225,6 +225,69 @@ def test_a_value_is_made_again_at_the_process_that_has_come_under_its_owners_nam
         assert [code(rank) for rank in range(3)] == [0, 0, 0]
 
 
+class Drops(nn.Module):
+    """Says in which mode and in which process it is."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor(factor))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.factor, self.training, os.getpid()
+
+
+def forward_of(module: Any, x: Any) -> Any:
+    return (*module(x), module.on)
+
+
+def module_made_again(me: Me) -> None:
+    me.init(world_size=None)
+    me.meet("begun")
+    if me.rank:
+        until((Path(me.folder) / "over").exists)  # it dies before
+        return
+    x = torch.ones(())
+    module = RemoteModule("worker3/cpu", Drops, (3.0,), recreate=True)
+    shared = RemoteModule.init_from_module_rref("worker3", module.get_module_rref())
+    plain = RemoteModule("worker3", Drops, (3.0,))
+    old = DistributedOptimizer(optim.SGD, module.remote_parameters(), lr=1.0)
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [module(x)[0]])
+        old.step(context_id)
+    assert module(x)[:2] == (2.0, True)
+    module.eval()
+    die("worker3")
+    until(lambda: is_gone(module.module_rref) and is_gone(plain.module_rref) and is_gone(old.remote_optimizers[0]))
+    y, training, at = module(x)  # without what it had learned, and in the mode it was in
+    assert (y, training, module.on, module.training) == (3.0, False, "worker1", False)
+    assert at == rpc.rpc_sync("worker1", os.getpid)
+    assert shared.forward_async(x).wait() == (3.0, False, at)
+    assert shared.on == "worker1"
+    for use in (lambda: plain(x), lambda: step_in_context(old)):
+        with pytest.raises(OwnerLost, match="worker3"):
+            use()
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [module(x)[0]])
+        DistributedOptimizer(optim.SGD, module.remote_parameters(), lr=1.0).step(context_id)
+    assert module(x)[0] == 2.0
+    assert rpc.rpc_sync("worker2", forward_of, (module, x)) == (2.0, False, at, "worker1")
+    die("worker1")
+    until(lambda: is_gone(module.module_rref))
+    assert rpc.rpc_sync("worker2", forward_of, (module, x))[0::3] == (3.0, "worker2")  # passing it on is a use
+    assert [float(each.to_here()) for each in module.remote_parameters()] == [3.0]
+    die("worker2")
+    until(lambda: is_gone(module.module_rref))
+    assert module.train() is module
+    assert module(x) == (3.0, True, os.getpid())
+    assert module.on == "worker0"
+    rpc.shutdown(graceful=False)
+
+
+def test_a_module_that_is_to_be_made_again_goes_on_at_a_survivor_in_its_mode(tmp_path: Path) -> None:
+    with spawned(module_made_again, 4, tmp_path) as code:
+        assert code(0) == 0
+
+
 @on_workers(2)
 def test_as_long_as_the_owner_lives_nothing_is_made_again(me: Me) -> None:
     if me.rank == 0:

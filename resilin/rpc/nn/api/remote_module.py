@@ -31,7 +31,7 @@ _REMOTE_MODULE_PICKLED_ATTRIBUTES = (
     "generated_methods",
     "module_rref",
 )
-_OWN = frozenset(("_module_interface_cls", "_signature"))
+_OWN = frozenset(("_module_interface_cls", "_signature", "_used"))
 _OF_MODULES = frozenset(vars(Module())) | _OWN  # what every module has, and no receiver needs
 
 
@@ -45,13 +45,15 @@ class _RemoteModule(WithoutLocalState):
         args: tuple[Any, ...] | None = None,
         kwargs: dict[str, Any] | None = None,
         _module_interface_cls: Any = None,
+        *,
+        recreate: bool = False,
     ) -> None:
         super().__init__()
         self._prepare(remote_device, _module_interface_cls)
         if not callable(module_cls):
             raise UsageTypeError(f"RemoteModule: module_cls must be a class of modules, got {module_cls!r:.80}")
         making = (module_cls, tuple(args or ()), dict(kwargs or {}), self.device)
-        self.module_rref: RRef[Any] = api.remote(self.on, at_owner.make, making)
+        self._refer(api.remote(self.on, at_owner.make, making, recreate=recreate))
 
     def _prepare(self, remote_device: str, interface: Any) -> None:
         if current.agent is None:
@@ -81,20 +83,37 @@ class _RemoteModule(WithoutLocalState):
                 )
             self._signature = inspect.signature(method)
 
+    def _refer(self, module_rref: RRef[Any]) -> None:
+        self.module_rref = module_rref
+        self._used = module_rref._state
+        """What it referred to when it was last used."""
+
+    def _use(self) -> RRef[Any]:
+        """Return the reference to the module, which may be made again by this, and is in the mode of this one then."""
+        rref = self.module_rref
+        state = rref._living()
+        if state is not self._used:
+            self.on = rref.owner_name()
+            self.is_device_map_set = bool(current.require()._get_device_map(self.on))
+            if not self.training:
+                api.rpc_sync(rref.owner(), at_owner.train, (rref, False))
+            self._used = state
+        return rref
+
     # --- running it ---
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module's `forward` where it lies, and return what it returns."""
         if self._signature is not None:
             self._signature.bind(self, *args, **kwargs)
-        rref = self.module_rref
+        rref = self._use()
         return api.rpc_sync(rref.owner(), *self._call(rref, args, kwargs))
 
     def forward_async(self, *args: Any, **kwargs: Any) -> Future[Any]:
         """Run the module's `forward` where it lies; return a Future of what it returns at once."""
         if self._signature is not None:
             self._signature.bind(self, *args, **kwargs)
-        rref = self.module_rref
+        rref = self._use()
         future = api.rpc_async(rref.owner(), *self._call(rref, args, kwargs))
         future.when_done(partial(_let_go, rref))  # the module lives until then, whoever lets go of it here
         return future
@@ -113,7 +132,8 @@ class _RemoteModule(WithoutLocalState):
 
     def train(self, mode: bool = True) -> Self:
         """Bring the module where it lies into the mode of training, or out of it."""
-        api.rpc_sync(self.module_rref.owner(), at_owner.train, (self.module_rref, mode))
+        rref = self._use()
+        api.rpc_sync(rref.owner(), at_owner.train, (rref, mode))
         self.training = mode
         return self
 
@@ -125,9 +145,8 @@ class _RemoteModule(WithoutLocalState):
 
     def remote_parameters(self, recurse: bool = True) -> list[RRef[Any]]:
         """Return references to the module's parameters, for a DistributedOptimizer; recurse: of its parts, too."""
-        found: list[RRef[Any]] = api.rpc_sync(
-            self.module_rref.owner(), at_owner.parameters, (self.module_rref, recurse)
-        )
+        rref = self._use()
+        found: list[RRef[Any]] = api.rpc_sync(rref.owner(), at_owner.parameters, (rref, recurse))
         return found
 
     def get_module_rref(self) -> RRef[Any]:
@@ -144,7 +163,7 @@ class _RemoteModule(WithoutLocalState):
         made = RemoteModule.__new__(RemoteModule)
         Module.__init__(made)
         made._prepare(remote_device, _module_interface_cls)
-        made.module_rref = module_rref
+        made._refer(module_rref)
         return made
 
     def __repr__(self) -> str:
@@ -160,6 +179,7 @@ class _RemoteModule(WithoutLocalState):
             )
         for name in sorted(vars(self).keys() - {*_REMOTE_MODULE_PICKLED_ATTRIBUTES} - _OF_MODULES):
             log.event(_LOG, logging.WARNING, "an attribute of a RemoteModule is not sent over RPC", attribute=name)
+        self._use()
         fields = (self.on, self.device, self.is_device_map_set, self._module_interface_cls, self.module_rref)
         return _received, (type(self), *fields)
 
@@ -179,7 +199,8 @@ def _received(
     """Make the RemoteModule that has come in a call."""
     made = kind.__new__(kind)
     Module.__init__(made)
-    made.on, made.device, made.is_device_map_set, made.module_rref = on, device, is_mapped, module_rref
+    made.on, made.device, made.is_device_map_set = on, device, is_mapped
+    made._refer(module_rref)
     made._take_interface(interface)
     return made
 
@@ -195,6 +216,10 @@ class RemoteModule(_RemoteModule):
     back to the host unless a device map for that worker is set here. What goes wrong when it is made shows at its first
     use. It is sent in remote calls, and the receiver uses the same module; attributes of a user's own stay here, which
     a warning in the log says. Methods that are about parameters or parts raise UsageError (a ValueError).
+
+    recreate: where its owner is gone, the next use of it here makes the module again, as `remote(..., recreate=True)`
+    does: of `module_cls` and its arguments, without what it had learned, and in the mode of this RemoteModule. What was
+    made of the one before (`remote_parameters`, optimizers, what was sent to others) raises OwnerLost.
     """
 
     def __init__(
@@ -203,5 +228,7 @@ class RemoteModule(_RemoteModule):
         module_cls: type[Module],
         args: tuple[Any, ...] | None = None,
         kwargs: dict[str, Any] | None = None,
+        *,
+        recreate: bool = False,
     ) -> None:
-        super().__init__(remote_device, module_cls, args, kwargs)
+        super().__init__(remote_device, module_cls, args, kwargs, recreate=recreate)
