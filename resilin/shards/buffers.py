@@ -15,7 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 
 import resilin.distributed as dist
-from resilin.core.device import CPU, device
+from resilin.core import host_copies
+from resilin.core.device import CPU
 from resilin.core.tensor import Tensor, wrap
 from resilin.distributed.wire.shard_tree import Plan
 from resilin.errors import CollectiveMismatch
@@ -116,7 +117,7 @@ class ShardBuffers:
             each.add(shard, weight, [self._change(number, ran) for number in kind])
         if not ran or not self._others:
             return
-        ends = on_host([buffer for _, buffer in self._others])
+        ends = host_copies.copies([buffer for _, buffer in self._others])
         if self._end_others is None:
             self._end_others = ends
             return
@@ -193,21 +194,3 @@ def _assign(buffer: Tensor, value: Array) -> None:
     if not (isinstance(value, np.ndarray) and np.array_equal(buffer._array, value)):
         buffer._bump()
     buffer._array[...] = value
-
-
-def on_host(buffers: Sequence[Tensor]) -> list[Array]:
-    """Copies of buffers of whole numbers in the host's memory; from each device they come in one row of int64."""
-    found: list[Array] = [buffer._array for buffer in buffers]
-    by_device: dict[device, list[int]] = {}
-    for number, buffer in enumerate(buffers):
-        by_device.setdefault(buffer._dev, []).append(number)
-    for place, numbers in by_device.items():
-        if place is CPU:
-            for number in numbers:
-                found[number] = found[number].copy()
-            continue
-        arrays = [buffers[number]._array for number in numbers]
-        row = place.backend.to_host(place.xp.concatenate([each.reshape(-1).astype(np.int64) for each in arrays]))
-        for number, part in zip(numbers, np.split(row, np.cumsum([each.size for each in arrays[:-1]])), strict=True):
-            found[number] = part.reshape(buffers[number]._array.shape).astype(buffers[number]._array.dtype)
-    return found
