@@ -22,12 +22,15 @@ from resilin.core.tensor import Tensor
 from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.comm_hooks import DDPCommHookType, default_hooks, register_ddp_comm_hook
+from resilin.ddp.comm_hooks.ddp_zero_hook import hook_with_zero_step, hook_with_zero_step_interleaved
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
 from resilin.ddp.mixed_precision import _MixedPrecision
+from resilin.ddp.model_averaging import DiLoCoOptimizer, PeriodicModelAverager, PostLocalSGDOptimizer
 from resilin.errors import CollectiveMismatch, UsageError, UsageTypeError
 from resilin.nn.utils.rnn import PackedSequence, pack_sequence
 from resilin.testing.ranks import run_ranks
+from resilin.zero import ZeroRedundancyOptimizer
 
 BACKEND = "cpu:gloo,sim:gloo"
 Pair = namedtuple("Pair", "x y")
@@ -406,7 +409,9 @@ def test_a_result_on_another_device_is_refused() -> None:
 # ------------------------------------------------------------------------- copies
 
 
-def test_a_step_by_way_of_the_host_copies_each_bucket_once_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_by_way_of_the_host_copies_once_what_is_sent_and_what_is_received(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     out: list[int] = []
     back: list[int] = []
     to_host, from_host = SimBackend.to_host, SimBackend.from_host
@@ -423,7 +428,10 @@ def test_a_step_by_way_of_the_host_copies_each_bucket_once_each_way(monkeypatch:
     monkeypatch.setattr(SimBackend, "from_host", coming)
 
     def work(rank: int) -> tuple[list[int], list[int], list[int]]:
-        net = nn.Sequential(nn.Linear(IN, 8), nn.Linear(8, OUT)).to("sim:1")
+        net = nn.Sequential(nn.Linear(IN, 8), nn.Linear(8, OUT))
+        net.register_buffer("some", resilin.ones(5))
+        net.register_buffer("more", resilin.ones(7))
+        net.to("sim:1")
         model = DDP(net, bucket_cap_mb=1e-4)
         x = batches(8)[rank].to("sim:1")
         for _ in range(3):
@@ -438,7 +446,7 @@ def test_a_step_by_way_of_the_host_copies_each_bucket_once_each_way(monkeypatch:
         return sorted(out), sorted(back), sorted(model.stats()["bucket_bytes"])
 
     copied, brought, buckets = run(2, work)[0]
-    assert copied == brought == sorted(2 * buckets)  # of both ranks
+    assert copied == brought == sorted([*buckets, *buckets, 4 * (5 + 7)])  # of both ranks: buffers go from one to one
 
 
 # ------------------------------------------------------------------------- fixed shards
@@ -495,3 +503,48 @@ def test_buffers_of_whole_numbers_that_depend_on_the_samples_are_found_on_a_devi
 
     with pytest.raises(CollectiveMismatch, match=r"buffer rows .*only float buffers may depend on the samples"):
         run(1, work)
+
+
+# ------------------------------------------------------------------------- averages of models
+
+
+def _averaged(rank: int, where: str, how: str) -> list[bytes | None]:
+    net = make_net().to(where)
+    inner = optim.SGD(net.parameters(), lr=0.1 * (rank + 1), momentum=0.9)
+    if how == "DiLoCo":
+        optimizer: Any = DiLoCoOptimizer(inner, period=2)
+    else:
+        optimizer = PostLocalSGDOptimizer(inner, PeriodicModelAverager(period=2, warmup_steps=0))
+    for step in range(5):
+        optimizer.zero_grad()
+        net(batches(8, seed=step)[rank].to(where)).square().mean().backward()
+        optimizer.step()
+        if step == 3:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert {param.device for param in net.parameters()} == {device(where)}
+    return bits([value.detach().cpu().numpy() for value in net.parameters()])
+
+
+@pytest.mark.parametrize("how", ["DiLoCo", "periodic"])
+def test_averages_of_models_have_the_bits_of_the_cpu(how: str) -> None:
+    assert run(2, _averaged, "sim:1", how) == run(2, _averaged, "cpu", how)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("shard_buckets", [False, True])
+def test_a_divided_optimizer_that_updates_in_backward_has_the_bits_of_the_cpu(
+    interleaved: bool, shard_buckets: bool
+) -> None:
+    make = hook_with_zero_step_interleaved if interleaved else hook_with_zero_step
+
+    def work(rank: int, where: str) -> list[bytes | None]:
+        net = make_net().to(where)
+        model = DDP(net, None if where == "cpu" else [where], bucket_cap_mb=1e-4)
+        optimizer = ZeroRedundancyOptimizer(net.parameters(), optim.SGD, lr=0.1, momentum=0.9, overlap_with_ddp=True)
+        model.register_comm_hook(None, make(default_hooks.allreduce_hook, model, optimizer, shard_buckets))
+        for step in range(4):
+            optimizer.zero_grad()
+            model(batches(8, seed=step)[rank]).square().mean().backward()
+        return bits([value.cpu().numpy() for value in net.state_dict().values()])
+
+    assert run(2, work, "sim:1") == run(2, work, "cpu")
