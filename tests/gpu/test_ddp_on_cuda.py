@@ -68,7 +68,7 @@ def test_nothing_is_copied_to_the_host_where_the_backend_reads_the_devices(
 
 @pytest.mark.parametrize("shards", [None, 4])
 def test_the_survivors_of_a_rank_that_dies_in_a_step_name_it(backend: str, shards: int | None) -> None:
-    plan = FaultPlan(seed=1).kill(rank=1, at="tree_all_reduce" if shards else "all_reduce", call=3)
+    plan = FaultPlan().kill(rank=1, at="tree_all_reduce" if shards else "all_reduce", call=3)
 
     def train(rank: int) -> None:
         model = DistributedDataParallel(ddp_cases.make_net().to("cuda"), [0], shards=shards, bucket_cap_mb=1e-4)
@@ -89,7 +89,7 @@ def test_the_survivors_of_a_rank_that_dies_in_a_step_name_it(backend: str, shard
     assert set(outcome.errors) == {0, 2}
     for error in outcome.errors.values():
         assert isinstance(error, PeerLost)
-        assert error.ranks == [1]
+        assert set(error.ranks) == {1}
 
 
 @pytest.mark.parametrize("kind", ["dense, momentum, clipped", "attention, shared weights"])
