@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import resilin
-from resilin import bfloat16, nn, optim
+from resilin import bfloat16, nn, optim, zero
 from resilin import distributed as dist
 from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel as DDP
@@ -204,10 +204,51 @@ def divided_optimizer(rank: int) -> None:
     close(*results)
 
 
+def sharded_module(rank: int) -> None:
+    """A module whose parameters are divided trains as on the CPU, in both stages, with its state on either side."""
+    for stage, offload in ((2, False), (3, False), (3, True)):
+        results = []
+        for where in ("cuda", "cpu"):
+            model = zero.shard(make_net().to(where), stage, cpu_offload=offload)
+            optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            for step in range(3):
+                optimizer.zero_grad()
+                model(batch(step, rank).to(where)).square().mean().backward()
+                model.clip_grad_norm_(0.5)
+                optimizer.step()
+            results.append([value.cpu().numpy() for value in model.state_dict().values()])
+        close(*results)
+
+
+def sharded_module_in_fixed_shards(rank: int) -> None:
+    """The bits of one process, with gradients and buffers summed in rounds."""
+    together, alone = _rounds(rank, dist.default_group()), _rounds(0, _one_of_each_rank())
+    for a, b in zip(together, alone, strict=True):
+        assert a.tobytes() == b.tobytes()
+
+
+def _rounds(rank: int, group: Any) -> list[np.ndarray]:
+    model = zero.shard(make_net().to("cuda"), shards=4, process_group=group)
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x = resilin.from_numpy(np.random.default_rng(5).standard_normal((22, IN)).astype(np.float32)).to("cuda")
+    sampler = ElasticSampler(22, 11, 4, seed=1, in_rounds=True)
+    while sampler.step < 4:
+        for plan in sampler.steps(rank, group.size()):
+            optimizer.zero_grad()
+            for shard in plan.shards:
+                with model.shard(shard):
+                    model(x[shard.indices]).square().mean().backward()
+            optimizer.step()
+            sampler.advance(plan)
+    return [value.cpu().numpy() for value in model.state_dict().values()]
+
+
 CASES = {
     "options": every_option,
     "hooks": every_hook,
     "shards": fixed_shards,
     "uneven": uneven_inputs,
     "divided": divided_optimizer,
+    "sharded": sharded_module,
+    "rounds": sharded_module_in_fixed_shards,
 }

@@ -92,14 +92,31 @@ def test_the_survivors_of_a_rank_that_dies_in_a_step_name_it(backend: str, shard
         assert set(error.ranks) == {1}
 
 
-@pytest.mark.parametrize("kind", ["dense, momentum, clipped", "attention, shared weights"])
-def test_elastic_training_on_the_device_ends_with_the_bits_of_one_worker(
-    backend: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def elastic(backend: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Import a helper of the tests of `elastic`, whose groups then use the backend."""
     monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "elastic" / "worker"))
-    generations, zoo = importlib.import_module("generations"), importlib.import_module("zoo")
     pairs = dict(pair.split(":") for pair in backend.split(",")) if ":" in backend else {"cuda": backend}
     monkeypatch.setitem(Backend.default_device_backend_map, "cuda", Backend(pairs["cuda"]))
+    return importlib.import_module
+
+
+@pytest.mark.parametrize("how", ["optimizer", "stage 3"])
+def test_divided_state_on_the_device_outlives_those_who_hold_it(
+    elastic: Callable[[str], Any], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generations, states = elastic("generations"), elastic("device_states")
+    monkeypatch.setattr(generations, "digest", elastic("test_divided_state").digest)
+    (alone,) = states.Divided("whole", "cuda").results(1)
+    changes = [generations.Change(1, "reduced", (0,), 3), generations.Change(3, "applied", (2,), 2)]
+    assert states.Divided(how, "cuda").results(3, *changes) == {alone}
+
+
+@pytest.mark.parametrize("kind", ["dense, momentum, clipped", "attention, shared weights"])
+def test_elastic_training_on_the_device_ends_with_the_bits_of_one_worker(
+    elastic: Callable[[str], Any], kind: str
+) -> None:
+    generations, zoo = elastic("generations"), elastic("zoo")
     there = replace(zoo.KINDS[kind], device="cuda")
     play: Callable[..., list[str]] = partial(generations.play, partial(zoo.make, there), partial(zoo.train, there))
     (alone,) = play(1)

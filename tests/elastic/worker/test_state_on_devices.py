@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
 
 import generations
 import numpy as np
 import pytest
 import test_divided_state
 import zoo
-from generations import At, Change, play
-from test_divided_modules import net_of
+from device_states import Divided
+from generations import Change, play
 from test_same_bits import CHANGES, rotating
 
 import resilin
-from resilin import elastic, nn, optim, zero
+from resilin import elastic, nn, optim
 from resilin.core.host_copies import PACKED_BYTES, copies, on_host, write
-from resilin.data import ElasticSampler
-from resilin.ddp import DistributedDataParallel
 from resilin.distributed.backends.registry import Backend
 from resilin.errors import UsageError
 
@@ -51,63 +48,15 @@ def test_every_model_on_a_device_ends_with_the_bits_of_one_worker_whatever_happe
     assert results(kind, size, *changes) == {undisturbed(kind)}
 
 
-class Divided:
-    """A model on the device whose state is divided, and its training loop."""
-
-    def __init__(self, how: str) -> None:
-        self.how = how
-
-    def make(self, seed: int) -> elastic.State:
-        net = net_of(seed).to(WHERE)
-        if self.how == "optimizer":
-            model: nn.Module = net
-            optimizer: optim.Optimizer = zero.ZeroRedundancyOptimizer(net.parameters(), optim.AdamW, lr=0.05)
-        else:
-            model = net if self.how == "whole" else zero.shard(net, int(self.how[-1]))
-            optimizer = optim.AdamW(model.parameters(), lr=0.05)
-        scheduler = optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
-        return elastic.State(model=model, optimizer=optimizer, scheduler=scheduler, sampler=ElasticSampler(8, 4, 2))
-
-    def train(self, state: elastic.State, at: At) -> None:
-        model = DistributedDataParallel(state.model, [WHERE]) if self.how == "optimizer" else state.model
-        while state.step < 5:
-            for plan in state.sampler.steps():
-                state.optimizer.zero_grad()
-                x = np.random.default_rng(state.step).standard_normal((4, 6)).astype(np.float32)
-                out = model(resilin.from_numpy(x).to(WHERE))
-                at("forward")
-                out.square().mean().backward()
-                at("reduced")
-                state.optimizer.step()
-                at("applied")
-                state.scheduler.step()
-                state.commit(plan)
-                at("committed")
-                if state.step == 5:
-                    break
-        assert {str(param.device) for param in state.model.parameters()} == {WHERE}
-        moments = [entry["exp_avg"] for entry in local_states(state.optimizer) if "exp_avg" in entry]
-        assert {str(moment.device) for moment in moments} <= {WHERE}
-
-    def results(self, size: int, *changes: Change) -> set[str]:
-        """The digests of all ranks at the end."""
-        return set(play(self.make, self.train, size, changes))
-
-
-def local_states(optimizer: optim.Optimizer) -> list[dict[str, Any]]:
-    own = optimizer.owned.optimizer if isinstance(optimizer, zero.ZeroRedundancyOptimizer) else optimizer
-    return list(own.state.values())
-
-
 @pytest.mark.parametrize("site", ["forward", "reduced", "applied", "committed"])
 @pytest.mark.parametrize("how", ["optimizer", "stage 2", "stage 3"])
 def test_divided_state_on_a_device_outlives_those_who_hold_it(
     monkeypatch: pytest.MonkeyPatch, how: str, site: str
 ) -> None:
     monkeypatch.setattr(generations, "digest", test_divided_state.digest)  # with the whole state on each rank
-    (alone,) = Divided("whole").results(1)
+    (alone,) = Divided("whole", WHERE).results(1)
     for lost, after in ((0, 3), (2, 2)):
-        assert Divided(how).results(3, Change(2, site, (lost,), after)) == {alone}, (lost, after)
+        assert Divided(how, WHERE).results(3, Change(2, site, (lost,), after)) == {alone}, (lost, after)
 
 
 def test_the_fingerprint_of_a_state_does_not_depend_on_where_it_lies() -> None:
