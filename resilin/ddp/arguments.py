@@ -13,7 +13,6 @@ from typing import Any
 import resilin.distributed as dist
 from resilin.core import shard_metadata
 from resilin.core.argument_checks import flag, mebibytes
-from resilin.core.device import CPU
 from resilin.core.tensor import Tensor
 from resilin.ddp import buckets, errors, flat_buffer
 from resilin.ddp.grad_bucket import GradBucket
@@ -44,14 +43,10 @@ class DDPOptions:
     until: int = -1
 
 
-def check(
-    module: Any, device_ids: Any, output_device: Any, dim: int, device_mesh: Any, batched_grad_copy: bool
-) -> None:
+def check(module: Any, dim: int, device_mesh: Any, batched_grad_copy: bool) -> None:
     """UsageError for what has no meaning here."""
     if not isinstance(module, Module):
         raise UsageError(f"{_NAME}: expected an nn.Module, got {type(module).__name__}")
-    if device_ids or output_device is not None:
-        raise UsageError(f"{_NAME}: device_ids and output_device must be None: a module on the CPU stays where it is")
     if dim != 0:
         raise UsageError(f"{_NAME}: dim must be 0, got {dim}: inputs are not scattered, each rank brings its own")
     if device_mesh is not None:
@@ -116,8 +111,6 @@ def trained(module: Module, wrapper: type[Module]) -> Named:
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if is_lazy(tensor):
             raise UsageError(f"{_NAME}: {name} is uninitialized; call the module with an input before wrapping it")
-        if tensor.device is not CPU:
-            raise UsageError(f"{_NAME}: {name} is on {tensor.device}; gradients are averaged on the CPU only")
     named = [(name, param) for name, param in module.named_parameters() if param.requires_grad]
     if not named:
         raise UsageError(f"{_NAME}: the module has no parameter that requires a gradient; call it directly")

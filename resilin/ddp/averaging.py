@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 import resilin.distributed as dist
 from resilin._base import host
 from resilin.core.machine.threads import get_num_threads
@@ -147,9 +145,9 @@ class Averaging:
                 future.wait()
             else:
                 with errors.abort_on_error_of(self.hook, flat.spec.index, self._group):
-                    take_result(future.wait(limit_s(self._group)), flat.tensor)
+                    take_result(future.wait(limit_s(self._group)), flat.tensor, self.traffic)
             if scale != 1:
-                np.multiply(flat.array, flat.array.dtype.type(scale), out=flat.array)
+                flat.scale(scale)
         if isinstance(self._state, HookState):
             self._agreed = (self._agreed[0], self._state.phase())
 

@@ -6,26 +6,30 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
+from resilin.core.kernels.common import address_of
 from resilin.core.ops.lazy_gradients import Product
 from resilin.core.state.hooks import RemovableHandle
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.ddp.buckets import BucketSpec, ParameterSpec
+from resilin.shards.tree_sum import scaled
 
 Array = NDArray[Any]
 
 
 class Flat:
-    """The memory of one bucket: a flat array (shareable with peers on the host) and one view per gradient."""
+    """The memory of one bucket on its parameters' device: a flat array (on the host shareable with peers) and one view
+    per gradient."""
 
-    __slots__ = ("array", "spec", "tensor", "views")
+    __slots__ = ("array", "device", "spec", "tensor", "views")
 
     def __init__(self, spec: BucketSpec, params: Sequence[Tensor]) -> None:
         self.spec = spec
-        self.array: Array = np.zeros(spec.numel, params[spec.slots[0].param]._array.dtype)
-        self.tensor = Tensor._wrap(self.array)
+        first = params[spec.slots[0].param]
+        self.device = first._dev
+        self.array: Array = self.device.xp.zeros(spec.numel, first._array.dtype)
+        self.tensor = wrap(self.array, self.device)
         self.views: list[Array] = [
             self.array[slot.start : slot.stop].reshape(params[slot.param]._array.shape) for slot in spec.slots
         ]
@@ -37,19 +41,23 @@ class Flat:
         if grad is None:
             view[...] = 0
         elif grad._array is not view:
-            here = grad._array.__array_interface__["data"][0] == view.__array_interface__["data"][0]
+            here = address_of(grad._array) == address_of(view)
             if not (here and grad._array.strides == view.strides):
-                np.copyto(view, grad._array)
+                view[...] = grad._array
             if as_view:
-                param._grad = Tensor._wrap(view)
+                param._grad = wrap(view, self.device)
 
     def give(self, place: int, param: Tensor, as_view: bool) -> None:
         """Make what lies in a place the gradient of `param`."""
         view, grad = self.views[place], param._grad
         if grad is None:
-            param._grad = Tensor._wrap(view if as_view else view.copy())
+            param._grad = wrap(view if as_view else view.copy(), self.device)
         elif grad._array is not view:
-            np.copyto(grad._array, view)
+            grad._array[...] = view
+
+    def scale(self, factor: float) -> None:
+        """Multiply all gradients by `factor`."""
+        self.array[...] = scaled(self.array, factor)
 
     def settle(self) -> None:
         """The step is over: what is there stays."""
@@ -63,22 +71,24 @@ class Lone(Flat):
     def __init__(self, spec: BucketSpec, params: Sequence[Tensor]) -> None:
         self.spec = spec
         param = params[spec.slots[0].param]
-        self._nothing: Array = np.empty((0,) * max(1, param.dim()), param._array.dtype)
+        self.device = param._dev
+        self._nothing: Array = self.device.xp.empty((0,) * max(1, param.dim()), param._array.dtype)
         self.settle()
 
     def _hold(self, array: Array) -> None:
         self.array = array.reshape(-1)
-        self.tensor = Tensor._wrap(self.array)
+        self.tensor = wrap(self.array, self.device)
         self.views = [array]
 
     def bring(self, place: int, param: Tensor, as_view: bool) -> None:
         """See Flat."""
         grad = param._grad
         if grad is None:
-            self._hold(np.zeros(param._array.shape, param._array.dtype))
+            self._hold(self.device.xp.zeros(param._array.shape, param._array.dtype))
             return
-        if not (grad._array.flags.c_contiguous and grad._array.flags.writeable):
-            param._grad = grad = Tensor._wrap(np.array(grad._array, order="C"))
+        flags = grad._array.flags
+        if not (flags.c_contiguous and getattr(flags, "writeable", True)):  # arrays of devices are never read-only
+            param._grad = grad = wrap(self.device.xp.array(grad._array, copy=True, order="C"), self.device)
         self._hold(grad._array)
 
     def settle(self) -> None:

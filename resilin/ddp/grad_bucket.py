@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 import resilin.distributed as dist
-from resilin.core.tensor import Tensor
+from resilin.core.device import CPU
+from resilin.core.tensor import Tensor, wrap
 from resilin.ddp.flat_buffer import Flat
 from resilin.ddp.traffic import Traffic
 from resilin.distributed.work.future import Future
@@ -44,8 +45,9 @@ class GradBucket:
     def gradients(self) -> list[Tensor]:
         """The gradients, as views of `buffer()` in the parameters' shapes."""
         array = self._buffer._array
+        place = self._buffer._dev
         return [
-            Tensor._wrap(array[slot.start : slot.stop].reshape(self._params[slot.param]._array.shape))
+            wrap(array[slot.start : slot.stop].reshape(self._params[slot.param]._array.shape), place)
             for slot in self._flat.spec.slots
         ]
 
@@ -65,6 +67,14 @@ class GradBucket:
             raise UsageError(f"GradBucket.set_buffer: expected {self._flat.spec.numel} elements, got {buffer.numel()}")
         self._buffer = buffer
 
+    def on_host(self) -> GradBucket:
+        """This bucket with a copy of `buffer()` in the host's memory in its place, also counted in `traffic`."""
+        place, array = self._buffer._dev, self._buffer._array
+        made = GradBucket(self._flat, self._params, self._last, self.traffic)
+        made._buffer = wrap(place.backend.to_host(array))
+        self.traffic.copied(array.nbytes)
+        return made
+
     def __repr__(self) -> str:
         return f"<GradBucket {self.index()} {self._flat.spec.nbytes} bytes, {len(self._flat.spec.slots)} gradients>"
 
@@ -82,9 +92,9 @@ def limit_s(group: dist.ProcessGroup) -> float:
     return group.timeout_s + _LATER_S
 
 
-def take_result(result: Any, bucket: Tensor) -> None:
+def take_result(result: Any, bucket: Tensor, traffic: Traffic | None = None) -> None:
     """Bring a hook's result into the bucket, a flat tensor. UsageError when it has another shape or no numbers of its
-    kind.
+    kind, or lies on another device; from the host's memory it is copied to the bucket's, which `traffic` counts.
 
     Floating types are converted into one another, as PyTorch does.
     """
@@ -92,7 +102,7 @@ def take_result(result: Any, bucket: Tensor) -> None:
         result = result[0]
     if not isinstance(result, Tensor):
         raise UsageError(f"its future must give a Tensor, got {type(result).__name__}")
-    array, target = result._array, bucket._array
+    array, target, place = result._array, bucket._array, bucket._dev
     if array is target:
         return
     if array.shape != target.shape:
@@ -102,5 +112,16 @@ def take_result(result: Any, bucket: Tensor) -> None:
         )
     if not (result.is_floating_point() and bucket.is_floating_point()) and array.dtype != target.dtype:
         raise UsageError(f"the bucket is of {target.dtype.name}, the result of {array.dtype.name}")
-    with np.errstate(over="ignore"):
-        np.copyto(target, array, casting="unsafe")
+    if result._dev is not place and result._dev is not CPU:
+        raise UsageError(f"the bucket is on {place}, the result on {result._dev}: return it on {place}, or on the CPU")
+    if place is CPU:
+        with np.errstate(over="ignore"):
+            np.copyto(target, array, casting="unsafe")
+        return
+    index = place.index or 0
+    place.backend.choose(index)  # this may be the group's worker thread, which computes on no device yet
+    if result._dev is CPU:
+        if traffic is not None:
+            traffic.copied(array.nbytes)
+        array = place.backend.from_host(array, index)
+    target[...] = array.astype(target.dtype)

@@ -16,9 +16,10 @@ import numpy as np
 
 import resilin.distributed as dist
 from resilin.core.argument_checks import flag
-from resilin.core.device import CPU, device
+from resilin.core.device import device
 from resilin.core.tensor import Tensor
 from resilin.ddp import errors
+from resilin.ddp.placement import Placement
 from resilin.ddp.reducer import Reducer
 from resilin.distributed.agreement.broadcast import broadcast_tensors
 from resilin.distributed.api.join import Join, Joinable, JoinHook
@@ -37,6 +38,7 @@ class UnevenInputs(Joinable):
     process_group: dist.ProcessGroup
     broadcast_buffers: bool
     shards: int | None
+    _placement: Placement
     _reducer: Reducer | None
     _sync_batch_norm: bool
     _broadcast_buffers: Callable[[int], None]
@@ -83,8 +85,8 @@ class UnevenInputs(Joinable):
 
     @property
     def join_device(self) -> device:
-        """The CPU."""
-        return CPU
+        """That of the module's first parameter."""
+        return self._placement.first
 
     @property
     def join_process_group(self) -> dist.ProcessGroup:

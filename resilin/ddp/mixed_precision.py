@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from resilin.core import dtype as dtypes
-from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
 from resilin.ddp.grad_bucket import Hook
+from resilin.ddp.inputs import changed
 from resilin.errors import UsageError
 from resilin.nn import Module
 from resilin.nn.utils.stateless import functional_call
@@ -74,13 +74,5 @@ def _convert_buffers(module: Module, dtype: dtypes.dtype) -> None:
 
 
 def _converted(value: Any, dtype: dtypes.dtype) -> Any:
-    """Floating tensors in `dtype`, also those in lists, tuples and dicts; anything else as it is."""
-    if isinstance(value, Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_converted(each, dtype) for each in value))
-    if isinstance(value, list | tuple):
-        return type(value)(_converted(each, dtype) for each in value)
-    if isinstance(value, dict):
-        return {key: _converted(each, dtype) for key, each in value.items()}
-    return value
+    """Floating tensors in `dtype`, also those inside of `value`; anything else as it is."""
+    return changed(value, lambda part: part.to(dtype) if part.data.is_floating_point() else part)

@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 import resilin.distributed as dist
 from resilin._base.clock import SYSTEM
 from resilin.core.autograd import engine
+from resilin.core.kernels.common import array_namespace
 from resilin.core.ops.lazy_gradients import Product
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.ddp import early_step_guard, errors, open_blocks
 from resilin.ddp.buckets import BucketSpec
 from resilin.ddp.flat_buffer import Array, Flat, offer_products
@@ -217,7 +216,7 @@ class ShardReducer:
         elif bucket.fresh:
             view[...] = 0
         else:
-            np.add(view, 0, out=view)  # as if it were added: a negative zero becomes positive
+            view += array_namespace(view).zeros_like(view)  # a negative zero becomes positive
         self._arrived(bucket, shard)
 
     def _arrived(self, bucket: _Bucket, shard: Shard) -> None:
@@ -272,9 +271,9 @@ class ShardReducer:
             out = bucket.settle()
             for slot, view in zip(bucket.spec.slots, out.views, strict=True):
                 before = self._carry.pop(slot.param, None)
-                if before is not None:
-                    np.add(view, before, out=view, where=before != 0)  # so that no negative zero becomes a positive one
-                self._params[slot.param]._grad = Tensor._wrap(view)
+                if before is not None:  # added where it is not zero, so that no negative zero becomes a positive one
+                    view[...] = array_namespace(view).where(before != 0, view + before, view)
+                self._params[slot.param]._grad = wrap(view, out.device)
         self._steps += 1
         self._wait_s += SYSTEM.monotonic() - start
 

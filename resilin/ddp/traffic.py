@@ -11,6 +11,7 @@ class Traffic:
     payload_bytes:  what this rank handed to collectives: the size of its tensor, or of its message.
     wire_bytes:     what this rank sends for that over a ring of P ranks: 2(P-1)/P of an all-reduce's payload, P-1 times
                     the message of an all-gather. Over shared memory nothing is sent; it is the measure for slow links.
+    copied_bytes:   what hooks that compute on the host copied between it and the device of the gradients, in `copies`.
     """
 
     def __init__(self) -> None:
@@ -18,6 +19,8 @@ class Traffic:
         self.payload_bytes = 0  # guarded by _lock, as the others
         self.wire_bytes = 0
         self.collectives = 0
+        self.copied_bytes = 0
+        self.copies = 0
 
     def all_reduce(self, nbytes: int, world_size: int) -> None:
         """Count an all-reduce of `nbytes` over `world_size` ranks."""
@@ -26,6 +29,12 @@ class Traffic:
     def all_gather(self, nbytes: int, world_size: int) -> None:
         """Count an all-gather to which this rank brings `nbytes`."""
         self._count(nbytes, (world_size - 1) * nbytes)
+
+    def copied(self, nbytes: int) -> None:
+        """Count one copy of `nbytes` between the host and a device."""
+        with self._lock:
+            self.copied_bytes += nbytes
+            self.copies += 1
 
     def _count(self, payload: int, wire: int) -> None:
         with self._lock:
@@ -40,6 +49,8 @@ class Traffic:
                 "payload_bytes": self.payload_bytes,
                 "wire_bytes": self.wire_bytes,
                 "collectives": self.collectives,
+                "copied_bytes": self.copied_bytes,
+                "copies": self.copies,
             }
 
     def __repr__(self) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 import resilin.distributed as dist
 from resilin._base import trace
 from resilin.core.autograd.grad_mode import mode
-from resilin.core.device import CPU
 from resilin.core.tensor import Tensor
-from resilin.ddp import arguments, averaging, buckets, errors, graph, join, module_sync
+from resilin.ddp import arguments, averaging, buckets, errors, graph, join, module_sync, placement
 from resilin.ddp.arguments import DDPOptions
 from resilin.ddp.flat_buffer import listen, specs_of
 from resilin.ddp.grad_bucket import Hook
@@ -39,7 +38,10 @@ class DistributedDataParallel(Module, join.UnevenInputs):
 
     module:        parameters and buffers are made equal to those of rank 0 (`init_sync`); a module that is wrapped
                    again (as in each generation of `elastic.run`) leaves its former wrapper.
-    device_ids, output_device:  None for modules on the CPU.
+    device_ids, output_device:  of a module on one device that is not the CPU: `[that device]`, to which tensors in the
+                            inputs are moved (numbers are of the module's type of device), and where outputs are moved
+                            to, by default the same. None: inputs are passed as they are, as for modules on the CPU or
+                            on several devices.
     broadcast_buffers, forward_sync_buffers: buffers are made equal to rank 0's before each forward in training mode.
                             broadcast_buffers=False leaves them apart from the start.
     init_sync:              False: the caller knows that shapes and values are equal already.
@@ -104,12 +106,11 @@ class DistributedDataParallel(Module, join.UnevenInputs):
                 forward_sync_buffers=forward_sync_buffers,
                 lazy_bucket_allocation=lazy_bucket_allocation,
             )
-            arguments.check(module, device_ids, output_device, dim, device_mesh, flags.batched_grad_copy)
+            arguments.check(module, dim, device_mesh, flags.batched_grad_copy)
             arguments.warn_of(flags)
             group = arguments.group_of(process_group)
             self.module, self.process_group = module, group
-            self.dim, self.device_ids, self.output_device = dim, None, None
-            self.device, self.device_type, self.is_multi_device_module = CPU, CPU.type, False
+            self.dim = dim
             self.find_unused_parameters, self.static_graph = flags.find_unused_parameters, flags.static_graph
             self.gradient_as_bucket_view = flags.gradient_as_bucket_view
             buffers_too, self.broadcast_buffers = arguments.buffer_syncs(flags)
@@ -117,6 +118,7 @@ class DistributedDataParallel(Module, join.UnevenInputs):
             self.shards = shards
             _leave_former(module)
             named = arguments.trained(module, DistributedDataParallel)
+            self._place(placement.of(module, device_ids, output_device))
             self._options = DDPOptions(
                 caps=arguments.caps(bucket_cap_mb, bucket_cap_mb_list),
                 as_view=flags.gradient_as_bucket_view,
@@ -133,6 +135,12 @@ class DistributedDataParallel(Module, join.UnevenInputs):
         self._sync_batch_norm = group.size() > 1 and any(isinstance(part, SyncBatchNorm) for part in module.modules())
         self._frozen = [(name, param) for name, param in module.named_parameters() if not param.requires_grad]
         self._attach(named)
+
+    def _place(self, placed: placement.Placement) -> None:
+        """Tell where the module is, under PyTorch's names."""
+        self._placement = placed
+        self.device, self.device_type, self.is_multi_device_module = placed.first, placed.first.type, placed.several
+        self.device_ids, self.output_device = placed.device_ids, placed.output_device
 
     def _make_equal(self, buffers_too: bool) -> None:
         tensors = [*self.module.named_parameters(), *(self.module.named_buffers() if buffers_too else ())]
@@ -155,6 +163,7 @@ class DistributedDataParallel(Module, join.UnevenInputs):
             "param_to_hook_all_reduce": options.until,
             "forward_sync_buffers": self.broadcast_buffers,
             "mixed_precision": None if self._precision is None else self._precision.policy,
+            "devices": self._placement.describe(),
         }
         return {name: str(value) for name, value in found.items()}
 
@@ -257,7 +266,9 @@ class DistributedDataParallel(Module, join.UnevenInputs):
         return output
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.module(*args, **kwargs) if self._precision is None else self._precision(args, kwargs)
+        args, kwargs = self._placement.enter(args, kwargs)
+        output = self.module(*args, **kwargs) if self._precision is None else self._precision(args, kwargs)
+        return self._placement.leave(output)
 
     def _broadcast_buffers(self, lead: int) -> None:
         held = [buffer for _, buffer in self.module.named_buffers()]

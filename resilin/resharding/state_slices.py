@@ -13,6 +13,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core import host_copies
+from resilin.core.device import CPU, device
 from resilin.core.dtype import dtype as DType
 from resilin.core.tensor import Tensor, wrap
 from resilin.distributed.agreement.options import options_of
@@ -119,8 +121,10 @@ def check_on_host(tensor: Tensor, advice: str) -> None:
 
 
 def lot_of(held: Sequence[HeldSlices], optimizer: Optimizer, version: Version) -> Lot:
-    """What `optimizer` remembers of the pieces `held`, as slices over its memory."""
+    """What `optimizer` remembers of the pieces `held`, as slices over its memory; of a device, over copies on the
+    host."""
     counters, state = counters_of(optimizer), optimizer.state
+    arrays = _arrays_of([value for each in held for value in state.get(each.proxy, {}).values()])
     slices: dict[str, Slice] = {}
     values: dict[str, Any] = {}
     for each in held:
@@ -130,7 +134,7 @@ def lot_of(held: Sequence[HeldSlices], optimizer: Optimizer, version: Version) -
             if told.dtype is None:
                 entries.append((name, *_packed(value)))
                 continue
-            array = value._array.reshape(-1)
+            array = arrays[id(value)].reshape(-1)
             if told.shape is None:
                 entries.append((name, "slice", array.dtype.name))
                 one = Slice(each.piece.start, each.total, array)
@@ -145,8 +149,16 @@ def lot_of(held: Sequence[HeldSlices], optimizer: Optimizer, version: Version) -
     return Lot(version, slices, values, covers)
 
 
+def _arrays_of(values: Sequence[Any]) -> dict[int, Any]:
+    """The arrays of those of `values` that are tensors, by id, in the host's memory."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    there = [tensor for tensor in tensors if tensor._dev is not CPU]
+    here = {id(tensor): tensor._array for tensor in tensors if tensor._dev is CPU}
+    return {**here, **dict(zip(map(id, there), host_copies.copies(there), strict=True))}
+
+
 def use(lot: Lot, held: Sequence[HeldSlices], optimizer: Optimizer) -> None:
-    """Make the slices of `lot` the state of the pieces `held`, and that alone; their memory is kept."""
+    """Make the slices of `lot` the state of the pieces `held`, and that alone; on the CPU their memory is kept."""
     optimizer.state.clear()
     for each in held:
         entries = lot.values.get(str(each.number), ())
@@ -164,7 +176,7 @@ def use(lot: Lot, held: Sequence[HeldSlices], optimizer: Optimizer) -> None:
 def _packed(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, Tensor):
         return ("value", value)
-    return ("tensor", value._array.dtype.name, value._array.shape, value._array.tobytes())
+    return ("tensor", value._array.dtype.name, value._array.shape, host_copies.on_host(value).tobytes())
 
 
 def _unpacked(name: str, told: Sequence[Any], held: HeldSlices, lot: Lot) -> Any:
@@ -173,10 +185,15 @@ def _unpacked(name: str, told: Sequence[Any], held: HeldSlices, lot: Lot) -> Any
         return told[1]
     if kind == "tensor":
         _, dtype, shape, content = told
-        return wrap(np.frombuffer(content, dtypes.by_name(dtype).np).reshape(shape).copy(), device)
+        return _on(device, np.frombuffer(content, dtypes.by_name(dtype).np).reshape(shape).copy())
     one = lot.slices.get(f"{held.number}.{name}")
     array = np.empty(0, dtypes.by_name(told[1]).np) if one is None else one.array  # what has no elements is not sent
-    return wrap(array if kind == "slice" else array.reshape(told[2]), device)
+    return _on(device, array if kind == "slice" else array.reshape(told[2]))
+
+
+def _on(place: device, array: Any) -> Tensor:
+    """A tensor on `place` of an array of the host's; on the CPU it is over the array itself."""
+    return wrap(array if place is CPU else place.backend.from_host(array, place.index or 0), place)
 
 
 def ranges(

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from resilin.core.device import CPU
 from resilin.core.tensor import Tensor
 from resilin.distributed.api.reconfigurable import Lot, Outline, Slice, Version
 
@@ -128,11 +129,14 @@ def _counts(shared: Shared) -> dict[int, int]:
 
 
 def _parts(version: Version, shared: Shared, ranges: Mapping[str, range]) -> Lot:
-    """Elements of shared tensors, by name; they share memory where a tensor is contiguous."""
+    """Elements of shared tensors, by name, in the host's memory; on the CPU they share it where a tensor is
+    contiguous."""
     slices = {}
     for name, part in ranges.items():
-        flat = shared[name]._array.reshape(-1)
-        slices[name] = Slice(part.start, flat.size, flat[part.start : part.stop])
+        tensor = shared[name]
+        flat = tensor._array.reshape(-1)
+        own = flat[part.start : part.stop]
+        slices[name] = Slice(part.start, flat.size, own if tensor._dev is CPU else tensor._dev.backend.to_host(own))
     return Lot(version, slices)
 
 

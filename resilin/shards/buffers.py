@@ -15,21 +15,23 @@ from typing import Any, Protocol
 import numpy as np
 
 import resilin.distributed as dist
-from resilin.core.tensor import Tensor
+from resilin.core import host_copies
+from resilin.core.device import CPU
+from resilin.core.tensor import Tensor, wrap
 from resilin.distributed.wire.shard_tree import Plan
 from resilin.errors import CollectiveMismatch
 from resilin.shards.tree_sum import Array, TreeSum, put
 
 
 class Row:
-    """One flat array for changes of buffers of one dtype, and a view for each."""
+    """One flat array for changes of buffers of one dtype and device, and a view for each."""
 
     __slots__ = ("array", "tensor", "views")
 
     def __init__(self, buffers: Sequence[Tensor]) -> None:
-        arrays = [buffer._array for buffer in buffers]
-        self.array: Array = np.zeros(sum(array.size for array in arrays), arrays[0].dtype)
-        self.tensor = Tensor._wrap(self.array)
+        arrays, place = [buffer._array for buffer in buffers], buffers[0]._dev
+        self.array: Array = place.xp.zeros(sum(array.size for array in arrays), arrays[0].dtype)
+        self.tensor = wrap(self.array, place)
         stops = np.cumsum([array.size for array in arrays])
         self.views: list[Array] = [
             self.array[stop - array.size : stop].reshape(array.shape) for array, stop in zip(arrays, stops, strict=True)
@@ -87,14 +89,14 @@ class ShardBuffers:
         self._floats = [buffer for _, buffer in named if buffer.is_floating_point()]
         self._others = [(name, buffer) for name, buffer in named if not buffer.is_floating_point()]
         self._group = group
-        kinds: dict[Any, list[int]] = {}  # numbers of float buffers, by dtype
+        kinds: dict[Any, list[int]] = {}  # numbers of float buffers, by dtype and device
         for number, buffer in enumerate(self._floats):
-            kinds.setdefault(buffer._array.dtype.name, []).append(number)
+            kinds.setdefault((buffer._array.dtype.name, buffer._dev), []).append(number)
         self._kinds = list(kinds.values())
         self._sums = [summing(partial(Row, [self._floats[number] for number in kind])) for kind in self._kinds]
         self._begin: list[Array] = []  # float buffers at the step's beginning
         self._begin_others: list[Array] = []
-        self._end_others: list[Array] | None = None  # after the first shard that ran
+        self._end_others: list[Array] | None = None  # after the first shard that ran; on the host
 
     def begin(self) -> None:
         """A step starts: remember the buffers."""
@@ -115,29 +117,32 @@ class ShardBuffers:
             each.add(shard, weight, [self._change(number, ran) for number in kind])
         if not ran or not self._others:
             return
+        ends = host_copies.copies([buffer for _, buffer in self._others])
         if self._end_others is None:
-            self._end_others = [buffer._array.copy() for _, buffer in self._others]
+            self._end_others = ends
             return
-        for (name, buffer), value in zip(self._others, self._end_others, strict=True):
-            if not np.array_equal(buffer._array, value):
+        for (name, buffer), value, end in zip(self._others, self._end_others, ends, strict=True):
+            if not np.array_equal(end, value):
                 raise CollectiveMismatch(
-                    f"buffer {name} ({buffer.dtype}): shard {shard} ends with {buffer.tolist()!s:.80}, another of "
+                    f"buffer {name} ({buffer.dtype}): shard {shard} ends with {end.tolist()!s:.80}, another of "
                     f"the step with {value.tolist()!s:.80}; only float buffers may depend on the samples"
                 )
 
     def _change(self, number: int, ran: bool) -> Array:
-        now, begin = self._floats[number]._array, self._begin[number]
-        change: Array = np.zeros_like(now)
-        if ran:
+        now, begin, xp = self._floats[number]._array, self._begin[number], self._floats[number]._dev.xp
+        change: Array = xp.zeros_like(now)
+        if ran and isinstance(now, np.ndarray):
             np.subtract(now, begin, out=change, where=now != begin)
+        elif ran:
+            change[...] = xp.where(now != begin, now - begin, change)
         return change
 
     def finish(self) -> None:
         """All of this rank's shards have ended: complete the sums over ranks and set the buffers."""
         for kind, each in zip(self._kinds, self._sums, strict=True):
             for number, view in zip(kind, each.total().views, strict=True):
-                begin = self._begin[number]
-                _assign(self._floats[number], np.where(view == 0, begin, begin + view))
+                begin, buffer = self._begin[number], self._floats[number]
+                _assign(buffer, buffer._dev.xp.where(view == 0, begin, begin + view))
             each.clear(reuse=True)
         self._agree_on_others()
 
@@ -153,7 +158,8 @@ class ShardBuffers:
             self._check_across_ranks()
         if self._end_others is not None:
             for (_, buffer), value in zip(self._others, self._end_others, strict=True):
-                _assign(buffer, value)
+                place = buffer._dev
+                _assign(buffer, value if place is CPU else place.backend.from_host(value, place.index or 0))
 
     def _check_across_ranks(self) -> None:
         """One all-reduce: the maximum of (value, -value) over the ranks that ran a shard gives largest and smallest."""
@@ -183,6 +189,8 @@ class ShardBuffers:
 
 
 def _assign(buffer: Tensor, value: Array) -> None:
-    if not np.array_equal(buffer._array, value):
+    """Write a value of the buffer's device. What is equal already does not count as written; on a device, to look
+    would take longer than to write."""
+    if not (isinstance(value, np.ndarray) and np.array_equal(buffer._array, value)):
         buffer._bump()
     buffer._array[...] = value

@@ -30,11 +30,28 @@ def merges(plan: Plan, rank: int) -> Mapping[int, int]:
     return counts
 
 
+def scaled(value: Any, factor: float) -> Any:
+    """`value * factor`, of arrays on any device: the factor and the product each rounded to the dtype of `value`."""
+    by = value.dtype.type(factor)
+    if isinstance(value, np.ndarray):
+        return value * by
+    if value.dtype.kind == "V":  # bfloat16: the arrays of devices meet no number of it
+        return (value.astype(np.float32) * float(by)).astype(value.dtype)
+    return value * by.item()
+
+
 def put(view: Array, value: Array, weight: float, fresh: bool) -> None:
     """`view = weight * value` when `fresh`, else `view += weight * value`, the product rounded before the sum.
 
-    The sum runs in pieces that stay in the cache, so that memory is read and written once.
+    On the host the sum runs in pieces that stay in the cache, so that memory is read and written once.
     """
+    if not isinstance(view, np.ndarray):
+        product = scaled(value, weight)
+        if fresh:
+            view[...] = product
+        else:
+            view += product
+        return
     factor = view.dtype.type(weight)
     if fresh:
         np.multiply(value, factor, out=view)
@@ -91,7 +108,8 @@ class TreeSum(Generic[M]):
         """The contribution of `shard` is all there: complete the sums above it."""
         for _ in range(self._merges[shard] - 1):
             right = self._stack.pop()
-            np.add(self._stack[-1].array, right.array, out=self._stack[-1].array)
+            left = self._stack[-1].array
+            left += right.array
             self._free.append(right)
 
     def parts(self) -> dict[Subtree, M]:

@@ -87,10 +87,6 @@ class OptimizerContent:
 
     def use(self, lot: Lot, group: dist.ProcessGroup) -> None:
         """See `elastic.Content`."""
-        for param in self._optimizer.parameters():
-            state_slices.check_on_host(
-                param, "keep the parameters on the CPU, or use zero.shard(..., cpu_offload=True)"
-            )
         owned = self._optimizer.divide(group)
         state_slices.use(lot, owned.held, owned.optimizer)
 

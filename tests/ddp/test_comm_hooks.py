@@ -209,7 +209,7 @@ def test_plain_averaging_is_counted_too() -> None:
         traffic: dict[str, int] = model.stats()["traffic"]
         return traffic
 
-    expected = {"payload_bytes": 4 * NUMEL, "wire_bytes": 4 * NUMEL, "collectives": 1}
+    expected = {"payload_bytes": 4 * NUMEL, "wire_bytes": 4 * NUMEL, "collectives": 1, "copied_bytes": 0, "copies": 0}
     assert run_ranks(2, work).results() == [expected] * 2
 
 

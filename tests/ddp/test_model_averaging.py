@@ -365,7 +365,7 @@ def test_diloco_sends_the_parameters_once_in_a_period_and_says_when_ranks_are_eq
             seen.append(optimizer.synchronized)
         return seen, optimizer.traffic.stats(), model.stats()["traffic"]["payload_bytes"]
 
-    counted = {"payload_bytes": 2 * 24, "wire_bytes": 2 * 24, "collectives": 2}
+    counted = {"payload_bytes": 2 * 24, "wire_bytes": 2 * 24, "collectives": 2, "copied_bytes": 0, "copies": 0}
     assert run_ranks(2, work).results() == [([False, True, False, True, False], counted, 0)] * 2
 
 

@@ -116,7 +116,9 @@ def test_a_hook_with_another_signature_is_refused_at_registration() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "said"),
     [
-        ({"device_ids": [0]}, UsageError, "device_ids and output_device must be None"),
+        ({"device_ids": [0]}, UsageError, "device_ids and output_device must be None unless"),
+        ({"output_device": 0}, UsageError, "device_ids and output_device must be None unless"),
+        ({"device_ids": [0, 1]}, UsageError, "device_ids must be None or contain a single element"),
         ({"dim": 1}, UsageError, "dim must be 0, got 1"),
         ({"bucket_cap_mb": 0}, UsageError, "bucket_cap_mb must be positive"),
         ({"bucket_cap_mb": "a"}, UsageError, "bucket_cap_mb is a number of MiB, got 'a'"),
@@ -319,7 +321,7 @@ def test_an_empty_list_of_bucket_sizes_is_refused() -> None:
         ({"bucket_cap_mb": "x"}, "bucket_cap_mb is a number of MiB, got 'x'"),
         ({"find_unused_parameters": "no"}, "find_unused_parameters must be True or False, got 'no'"),
         ({"init_sync": "x"}, "init_sync must be True or False"),
-        ({"device_ids": [3]}, "device_ids and output_device must be None"),
+        ({"device_ids": [3]}, "device_ids and output_device must be None unless"),
         ({"mixed_precision": 3}, "mixed_precision"),
         ({"module": 5}, "expected an nn.Module, got int"),
     ],

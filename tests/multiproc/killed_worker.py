@@ -5,11 +5,12 @@
 A kill is SIGKILL to its own process (SIGTERM at the site "term"), once per job: a file in FOLDER remembers it. At the
 site "timer" STEP means milliseconds after a generation began. Every process writes what it saw to FOLDER/<pid>: a line
 "generation rank step" per committed step. In the end rank 0 writes its digest to FOLDER/result and every rank to
-FOLDER/digest-<rank>. The word "plain" turns fixed shards off, "zero" divides the optimizer's state among the workers;
-with "freeze" the kills are SIGSTOP, and a collective waits for 2 s; "after:N" delays kills until N workers are up. With
-"preempt:one" or "preempt:all" a kill is SIGTERM to this worker's agent, or to those of all workers
-("preempt:one:twice": two), but for the site "loss", which is "forward". Sites that begin with "at-" are moments of
-`resilin._base.fault_points`, with "in-" phases of `resilin.distributed.wire.call_phases`.
+FOLDER/digest-<rank>. The word "plain" turns fixed shards off, "zero" divides the optimizer's state among the workers,
+"device" moves the model to a simulated device; with "freeze" the kills are SIGSTOP, and a collective waits for 2 s;
+"after:N" delays kills until N workers are up. With "preempt:one" or "preempt:all" a kill is SIGTERM to this worker's
+agent, or to those of all workers ("preempt:one:twice": two), but for the site "loss", which is "forward".
+Sites that begin with "at-" are moments of `resilin._base.fault_points`, with "in-" phases of
+`resilin.distributed.wire.call_phases`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ KILLS = {tuple(word.split(":")) for word in sys.argv[3:] if word.count(":") == 2
 UP = next((int(word[6:]) for word in sys.argv[3:] if word.startswith("after:")), 0)
 PREEMPT = next((word.split(":")[1:] for word in sys.argv[3:] if word.startswith("preempt:")), [])
 PLAIN, FREEZE, ZERO = (word in sys.argv[3:] for word in ("plain", "freeze", "zero"))
+WHERE, BACKEND = ("sim:1", "cpu:gloo,sim:gloo") if "device" in sys.argv[3:] else ("cpu", None)
 whole_state: dict[int, dict[str, object]] = {}  # of the optimizer, in the end
 
 
@@ -64,7 +66,7 @@ def maybe_die(site: str, step: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM if site == "term" else signal.SIGSTOP if FREEZE else signal.SIGKILL)
 
 
-@elastic.run(timeout=2 if FREEZE else 60)
+@elastic.run(timeout=2 if FREEZE else 60, backend=BACKEND)
 def train(state: elastic.State) -> None:
     world = elastic.world()
     maybe_die("start", state.step)
@@ -73,10 +75,10 @@ def train(state: elastic.State) -> None:
             timer = threading.Timer(int(milliseconds) / 1000, maybe_die, ("timer", int(milliseconds)))
             timer.daemon = True
             timer.start()
-    model = DDP(state.model, shards=None if PLAIN else SHARDS)
+    model = DDP(state.model, None if WHERE == "cpu" else [WHERE], shards=None if PLAIN else SHARDS)
     rng = np.random.default_rng(0)
     x = resilin.from_numpy(rng.standard_normal((SAMPLES, 6)).astype(np.float32))
-    y = resilin.from_numpy(rng.integers(0, 3, SAMPLES))
+    y = resilin.from_numpy(rng.integers(0, 3, SAMPLES)).to(WHERE)
     hook = model.module.get_submodule("0").weight.register_hook(lambda g: maybe_die("backward", state.step))
     seen = (FOLDER / str(os.getpid())).open("a")
     while state.step < STEPS:
@@ -115,7 +117,7 @@ def train(state: elastic.State) -> None:
 def main() -> None:
     resilin.manual_seed(3)
     resilin.set_num_threads(1)
-    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
+    model = nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3)).to(WHERE)
     optimizer = (
         ZeroRedundancyOptimizer(model.parameters(), optim.AdamW, parameters_as_bucket_view=True, lr=0.01)
         if ZERO
@@ -135,7 +137,7 @@ def main() -> None:
     values = dict(model.named_parameters()) if PLAIN else model.state_dict()
     for tree in (values, *(whole_state or optimizer.state_dict()["state"]).values()):
         for name, value in sorted(tree.items()):
-            array = value.detach().numpy() if isinstance(value, resilin.Tensor) else np.asarray(value)
+            array = value.detach().cpu().numpy() if isinstance(value, resilin.Tensor) else np.asarray(value)
             digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     (FOLDER / f"digest-{elastic.world().rank}").write_text(digest.hexdigest())
     if elastic.world().rank == 0:

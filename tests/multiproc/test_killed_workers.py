@@ -28,10 +28,10 @@ def launch(
 
 
 @cache
-def undisturbed(steps: int = STEPS) -> str:
+def undisturbed(steps: int = STEPS, *words: str) -> str:
     """Digest of parameters, optimizer, scheduler and sampler after one worker trained alone, without a launcher."""
     with TemporaryDirectory() as folder:
-        jobs.alone(WORKER, Path(folder), str(steps))
+        jobs.alone(WORKER, Path(folder), str(steps), *words)
         return (Path(folder) / "result").read_text()
 
 
@@ -78,6 +78,22 @@ def test_a_killed_worker_is_replaced_and_the_survivor_keeps_its_process(tmp_path
     survivor = max(commits.values(), key=len)
     steps = [step for _, _, step in survivor]
     assert steps == list(range(1, STEPS + 1)), "the survivor committed every step once, in one process"
+
+
+@pytest.mark.parametrize(
+    "kill",
+    extent.short(
+        ["forward:0:5", "backward:1:6", "reduced:0:7", "applied:0:8", "committed:1:9", "in-agreed:1:10"],
+        of=["backward:1:6"],
+    ),
+)
+def test_a_worker_killed_in_a_step_on_a_device_is_replaced_and_the_bits_stay(tmp_path: Path, kill: str) -> None:
+    outcome = launch(tmp_path, 2, "device", kill)
+    assert outcome.returncode == 0, outcome.stderr
+    assert digests(tmp_path) == {undisturbed(STEPS, "device")}, outcome.stderr
+    assert (tmp_path / f"killed-{kill.replace(':', '-')}").exists(), "the fault was never reached"
+    survivor = max(histories(tmp_path).values(), key=len)
+    assert [step for _, _, step in survivor] == list(range(1, STEPS + 1)), "it kept its process and every step"
 
 
 @pytest.mark.parametrize("stop", extent.short(["backward:1:6", "applied:0:8"], of=["applied:0:8"]))

@@ -15,7 +15,6 @@ import pytest
 import resilin as torch
 from resilin import distributed as dist
 from resilin import nn
-from resilin.ddp import DistributedDataParallel
 from resilin.errors import UsageError
 from resilin.resharding import state_slices
 from resilin.testing.ranks import run_ranks
@@ -174,14 +173,6 @@ def test_the_tests_that_the_table_names_exist() -> None:
 def model(where: str) -> nn.Module:
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to(where)
-
-
-def test_distributed_data_parallel_refuses_a_module_on_another_device() -> None:
-    def wrap(rank: int) -> None:
-        with pytest.raises(UsageError, match=r"0\.weight is on sim:1; gradients are averaged on the CPU only"):
-            DistributedDataParallel(model("sim:1"))
-
-    run_ranks(2, wrap, backend="cpu:gloo,sim:gloo").results()
 
 
 def test_a_divided_optimizer_steps_on_another_device_as_on_the_cpu() -> None:

@@ -339,7 +339,8 @@ def undo(part: Any, meta: Any, xp: Any) -> Any:
 
 def _accumulate(leaf: Tensor, g: Any) -> None:
     """Add `g` into `leaf.grad`; take the array itself when nobody else holds it."""
-    before, slot = leaf._grad, leaf._grad_slot
+    before = leaf._grad
+    slot: Any = leaf._grad_slot
     if type(g) is Product:
         if before is None and slot is not None and _placed(leaf, slot, g):
             return
@@ -351,7 +352,7 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
             pack.add_to(before._array, g)
             before._bump()
         return
-    if isinstance(slot, np.ndarray) and slot.dtype == g.dtype and slot.shape == g.shape:
+    if type(slot) is type(g) and slot.dtype == g.dtype and slot.shape == g.shape:
         slot[...] = g
         leaf._grad = wrap(slot, leaf._dev)
     elif isinstance(g, np.ndarray) and g.base is None and sys.getrefcount(g) <= _ALONE and g.flags.c_contiguous:

@@ -42,6 +42,9 @@ class ArrayBackend(ABC):
         """The device that `type` without a number means; the first unless overridden."""
         return 0
 
+    def choose(self, index: int) -> None:  # noqa: B027 - most have nothing to do
+        """Have this thread compute on device `index`, where threads have a device of their own; else do nothing."""
+
     @abstractmethod
     def from_host(self, array: np.ndarray[Any, Any], index: int) -> Any:
         """A copy of a numpy array in the memory of device `index`."""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from resilin.core.autograd import engine
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.ddp import errors
 from resilin.ddp.arguments import check_hook
 from resilin.ddp.grad_bucket import GradBucket, Hook, checked_future, limit_s, take_result
@@ -99,7 +99,7 @@ class _Stepping:
         reduced = checked_future(self._hook(state, bucket))
 
         def landed(done: Future[Tensor]) -> Tensor:
-            take_result(done.value(), bucket._flat.tensor)
+            take_result(done.value(), bucket._flat.tensor, bucket.traffic)
             if self._interleaved and not self._at_end:
                 self._update(bucket)
             return bucket._flat.tensor
@@ -125,7 +125,7 @@ class _Stepping:
             engine.queue_callback(self._end, outermost=True)  # after DDP's own, which waits for the buckets
 
     def _update(self, bucket: GradBucket) -> None:
-        gradients = [Tensor._wrap(view) for view in bucket._flat.views]
+        gradients = [wrap(view, bucket._flat.device) for view in bucket._flat.views]
         with self._updating:
             self._zero.update_early(bucket.parameters(), gradients)
 

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.ddp import errors
 from resilin.ddp.arguments import check_hook
 from resilin.ddp.comm_hooks.exchange import Group, mean, members, of_group, real
@@ -46,16 +46,19 @@ def bf16_compress_wrapper(hook: Hook) -> Hook:
 
 def _cast(bucket: GradBucket, dtype: Any, name: str) -> Tensor:
     with np.errstate(over="ignore"):
-        return Tensor._wrap(real(bucket, name).astype(dtype))
+        return wrap(real(bucket, name).astype(dtype), bucket.buffer()._dev)
 
 
 def _compressed(process_group: Group, bucket: GradBucket, dtype: Any, name: str) -> Future[Tensor]:
-    return mean(members(process_group), bucket, _cast(bucket, dtype, name)).then(_back_into(bucket.buffer()))
+    return mean(members(process_group), bucket, _cast(bucket, dtype, name)).then(_back_into(bucket))
 
 
-def _back_into(target: Tensor) -> Callable[[Future[Tensor]], Tensor]:
+def _back_into(bucket: GradBucket) -> Callable[[Future[Tensor]], Tensor]:
+    """What brings a result into the buffer that `bucket` has now."""
+    target = bucket.buffer()
+
     def back(done: Future[Tensor]) -> Tensor:
-        take_result(done.value(), target)
+        take_result(done.value(), target, bucket.traffic)
         return target
 
     return back
@@ -66,9 +69,9 @@ def _wrapper(hook: Hook, dtype: Any, prefix: str) -> Hook:
     name = f"{prefix}({getattr(hook, '__name__', 'hook')})"
 
     def wrapped(state: Any, bucket: GradBucket) -> Future[Tensor]:
-        original = bucket.buffer()
+        back = _back_into(bucket)
         bucket.set_buffer(_cast(bucket, dtype, name))
-        return checked_future(hook(state, bucket)).then(_back_into(original))
+        return checked_future(hook(state, bucket)).then(back)
 
     wrapped.__name__ = name
     errors.set_state_check(wrapped, errors.state_check(hook))

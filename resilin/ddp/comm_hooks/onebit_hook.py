@@ -8,6 +8,7 @@ import numpy as np
 
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Array, Group, gathered_mean, mean, members, real, working_dtype
+from resilin.ddp.comm_hooks.on_host import on_host
 from resilin.ddp.comm_hooks.state import FeedbackState, remembers
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.distributed.work.future import Future
@@ -35,6 +36,7 @@ class OneBitState(FeedbackState):
 
 
 @remembers(OneBitState)
+@on_host
 def onebit_hook(state: OneBitState, bucket: GradBucket) -> Future[Tensor]:
     """Average what the signs stand for: in each parameter, the mean of the gradients with that sign, of each rank.
 

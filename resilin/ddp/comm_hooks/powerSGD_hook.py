@@ -23,6 +23,7 @@ from resilin._base import log
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Array, Group, mean, members, real, working_dtype
 from resilin.ddp.comm_hooks.low_rank import Stack, cut, orthogonalize, thin_numel, worth_compressing
+from resilin.ddp.comm_hooks.on_host import on_host
 from resilin.ddp.comm_hooks.state import FeedbackState, remembers
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.distributed.work.future import Future
@@ -148,6 +149,7 @@ class PowerSGDState(FeedbackState):
 
 
 @remembers(PowerSGDState)
+@on_host
 def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
     """Average an approximation of each gradient matrix; vectors and small matrices are averaged as they are.
 
@@ -175,6 +177,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
 
 
 @remembers(PowerSGDState)
+@on_host
 def batched_powerSGD_hook(state: PowerSGDState, bucket: GradBucket) -> Future[Tensor]:
     """As powerSGD_hook with the whole bucket as one square matrix, filled up with zeros: quicker and less exact.
 

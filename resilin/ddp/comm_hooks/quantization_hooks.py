@@ -12,6 +12,7 @@ import numpy as np
 
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Array, Group, at_once, gathered_mean, members, of_group, real
+from resilin.ddp.comm_hooks.on_host import on_host
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.distributed.work.future import Future
 from resilin.errors import UsageError
@@ -22,12 +23,14 @@ _HEADER_BYTES = 8  # scale and zero point of one row, float32
 
 
 @of_group
+@on_host
 def quantization_pertensor_hook(process_group: Group, bucket: GradBucket) -> Future[Tensor]:
     """Average 8-bit gradients with one scale for the bucket: n + 8 bytes per rank for n gradients, by all-gather."""
     return _quantized(process_group, bucket, max(1, bucket.buffer().numel()), "quantization_pertensor_hook")
 
 
 @of_group
+@on_host
 def quantization_perchannel_hook(process_group: Group, bucket: GradBucket, bucket_size: int = 512) -> Future[Tensor]:
     """As the other, with a scale for every `bucket_size` gradients: the last run is filled up with zeros."""
     if bucket_size < 1:

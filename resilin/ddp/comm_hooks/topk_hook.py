@@ -8,6 +8,7 @@ import numpy as np
 
 from resilin.core.tensor import Tensor
 from resilin.ddp.comm_hooks.exchange import Array, Group, gathered_mean, mean, members, real, working_dtype
+from resilin.ddp.comm_hooks.on_host import on_host
 from resilin.ddp.comm_hooks.state import FeedbackState, remembers
 from resilin.ddp.grad_bucket import GradBucket
 from resilin.distributed.work.future import Future
@@ -46,6 +47,7 @@ class TopKState(FeedbackState):
 
 
 @remembers(TopKState)
+@on_host
 def topk_hook(state: TopKState, bucket: GradBucket) -> Future[Tensor]:
     """Average the largest gradients of each rank, by absolute value; where a rank sends nothing, it counts as zero.
 

@@ -15,7 +15,7 @@ import numpy as np
 import resilin.distributed as dist
 from resilin.core.argument_checks import whole
 from resilin.core.autograd.grad_mode import no_grad
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.ddp.model_averaging.agreeing import VALUES_WHY, WHY, Agreement, checksums_of, named_options
 from resilin.ddp.model_averaging.saved import count_of, outer_of
 from resilin.ddp.model_averaging.utils import average_parameters
@@ -134,7 +134,7 @@ class DiLoCoOptimizer(WrappingOptimizer):
         average_parameters(params, self.process_group or dist.default_group(), self.traffic)
         with no_grad():
             for param, anchor in zip(params, self._anchor, strict=True):
-                anchor._grad = Tensor._wrap(np.subtract(anchor._array, param._array))
+                anchor._grad = anchor - param
             self.outer.step()
             self.outer.zero_grad()
             for param, anchor in zip(params, self._anchor, strict=True):
@@ -152,9 +152,9 @@ class DiLoCoOptimizer(WrappingOptimizer):
         outer = state_dict["outer"]
         self.optim.load_state_dict(_inner(state_dict))
         self.outer.load_state_dict(outer["optimizer"])
-        for anchor, saved in zip(self._anchor, outer["anchor"], strict=True):
-            anchor._array[...] = saved._array if isinstance(saved, Tensor) else saved
-            anchor._bump()
+        with no_grad():
+            for anchor, saved in zip(self._anchor, outer["anchor"], strict=True):
+                anchor.copy_(saved if isinstance(saved, Tensor) else Tensor._wrap(np.asarray(saved)))
         self.inner_steps = count_of(_LOAD, outer, "inner_steps")
         self._loaded = self.inner_steps
 
@@ -175,6 +175,6 @@ def _inner(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _copy(param: Tensor) -> Tensor:
-    made = Tensor._wrap(param._array.copy())
+    made = wrap(param._array.copy(), param._dev)
     made.requires_grad_(True)
     return made

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import resilin.distributed as dist
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.ddp.traffic import Traffic
 from resilin.distributed.agreement.refuse import propagate_errors
 from resilin.distributed.group.coalescing_buffer import buffer_of, parts_of
@@ -38,14 +38,16 @@ def average_parameters(params: Sequence[Tensor], process_group: Any, traffic: Tr
     """
     if process_group is dist.GroupMember.NON_GROUP_MEMBER:
         return
-    packs: dict[str, list[Tensor]] = {}
+    packs: dict[tuple[str, int], list[Tensor]] = {}
+    places: dict[Any, int] = {}  # devices by number: their names may differ between ranks
     with _propagating(process_group):
         for param in params:
             if not isinstance(param, Tensor):
                 raise UsageTypeError(f"model averaging: expected parameters, got {type(param).__name__}")
-            packs.setdefault(param._array.dtype.name, []).append(param)
+            place = places.setdefault(param._dev, len(places))
+            packs.setdefault((param._array.dtype.name, place), []).append(param)
     for _, pack in sorted(packs.items()):
-        means = averaged([param._array for param in pack], process_group, traffic)
+        means = averaged(pack, process_group, traffic)
         for param, mean in zip(pack, means, strict=True):
             param._array[...] = mean
             param._bump()
@@ -65,10 +67,11 @@ def _propagating(process_group: Any) -> propagate_errors:
     return propagate_errors(lambda: resolve(process_group, "model averaging"), Kind.ALL_REDUCE)
 
 
-def averaged(arrays: Sequence[Any], group: dist.ProcessGroup, traffic: Traffic | None = None) -> list[Any]:
-    """The means of `arrays`, of one dtype, over `group`: new arrays of the same shapes."""
-    flat = buffer_of(arrays)
+def averaged(tensors: Sequence[Tensor], group: dist.ProcessGroup, traffic: Traffic | None = None) -> list[Any]:
+    """The means of `tensors`, of one dtype and device, over `group`: new arrays of the same shapes there."""
+    arrays, place = [tensor._array for tensor in tensors], tensors[0]._dev
+    flat = buffer_of(arrays, place.xp)
     if traffic is not None:
         traffic.all_reduce(flat.nbytes, group.size())
-    dist.all_reduce(Tensor._wrap(flat), op=dist.ReduceOp.AVG, group=group)
+    dist.all_reduce(wrap(flat, place), op=dist.ReduceOp.AVG, group=group)
     return parts_of(flat, arrays)

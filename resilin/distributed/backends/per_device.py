@@ -174,7 +174,9 @@ class DeviceBackends:
         name = self.config.device_backend_map[kind]
         registered = registry.find(name)
         if kind not in registered.native:
-            found: Backend = StagedBackend(self._made(name, HOST, deadline), devices.backend_of(kind))
+            found: Backend = StagedBackend(
+                self._made(name, HOST, deadline), devices.backend_of(kind), self._owner.rank()
+            )
         else:
             found = self._made(name, kind, deadline)
         self._routes[kind] = found

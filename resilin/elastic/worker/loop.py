@@ -13,6 +13,8 @@ import resilin.distributed as dist
 from resilin._base import env, excepthook, log
 from resilin._base import secret as job_secret
 from resilin._base.clock import SYSTEM
+from resilin.distributed.backends import registry
+from resilin.distributed.backends.registry import BackendConfig
 from resilin.distributed.connections.listener import check_addresses
 from resilin.distributed.group import process_group
 from resilin.distributed.wire.error_codec import copy_error
@@ -53,7 +55,7 @@ def run(function: Callable[P, R]) -> Callable[P, R]: ...
 
 @overload
 def run(
-    *, timeout: timedelta | float | None = None, state: State | None = None
+    *, timeout: timedelta | float | None = None, state: State | None = None, backend: str | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
@@ -62,6 +64,7 @@ def run(
     *,
     timeout: timedelta | float | None = None,
     state: State | None = None,
+    backend: str | None = None,
 ) -> Callable[..., Any]:
     """Make `function` elastic: it survives the loss, arrival and replacement of other workers in place.
 
@@ -88,13 +91,20 @@ def run(
         waiting (loading data, validating or writing a checkpoint on one rank). The default is a minute, not PyTorch's
         30: a job that nobody watches goes on soon, and what takes longer says so here.
     state: the State, where there is none among the arguments of `function`.
+    backend: what carries the tensors of which device, as in `init_process_group`: "cpu:gloo,cuda:cuda_ipc" for workers
+        that share a GPU, "cpu:gloo,cuda:gloo" by way of the host. The default is "cpu:gloo,cuda:nccl".
     """
     if function is None:
-        return functools.partial(_elastic, timeout=timeout, given=state)
+        return functools.partial(_elastic, timeout=timeout, given=state, backend=backend)
     return _elastic(function, timeout)
 
 
-def _elastic(function: Callable[P, R], timeout: timedelta | float | None, given: State | None = None) -> Callable[P, R]:
+def _elastic(
+    function: Callable[P, R],
+    timeout: timedelta | float | None,
+    given: State | None = None,
+    backend: str | None = None,
+) -> Callable[P, R]:
     named = "elastic.run, which takes a timeout above 0 s"
     timeout_s = TIMEOUT_S if timeout is None else seconds(timeout, named)
     if not callable(function) or timeout_s is None or not timeout_s > 0:
@@ -109,6 +119,7 @@ def _elastic(function: Callable[P, R], timeout: timedelta | float | None, given:
 
     @functools.wraps(function)
     def elastic(*args: P.args, **kwargs: P.kwargs) -> R:
+        backends = registry.checked("elastic.run", backend)
         state = next((value for value in (*args, *kwargs.values(), given) if isinstance(value, State)), None)
         with session.opened(state._largest_world() if state is not None else 0, timeout_s) as tie:
             path = env.get("RESILIN_LEDGER")
@@ -117,7 +128,9 @@ def _elastic(function: Callable[P, R], timeout: timedelta | float | None, given:
                 state._use_ledger(book)
             try:
                 with fault_injection.armed(state):
-                    return cast(R, _Loop(tie, state, timeout_s).run(functools.partial(function, *args, **kwargs)))
+                    return cast(
+                        R, _Loop(tie, state, timeout_s, backends).run(functools.partial(function, *args, **kwargs))
+                    )
             finally:
                 if state is not None:
                     state._ends()
@@ -128,8 +141,9 @@ def _elastic(function: Callable[P, R], timeout: timedelta | float | None, given:
 
 
 class _Loop:
-    def __init__(self, tie: Tie, state: State | None, timeout_s: float) -> None:
+    def __init__(self, tie: Tie, state: State | None, timeout_s: float, backends: BackendConfig) -> None:
         self._tie = tie
+        self._backends = backends
         self._state = state
         self._timeout_s = timeout_s
         self._generation = 0
@@ -261,6 +275,7 @@ class _Loop:
             secret=job_secret.from_environment(),
             timeout_s=self._timeout_s,
             connect_timeout_s=CONNECT_TIMEOUT_S,
+            backends=self._backends,
         )
 
     def _leave_group(self, error: BaseException | None) -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from resilin._base import host
 from resilin._base.text import shown
 from resilin.core import dtype as dtypes
+from resilin.core import host_copies
 from resilin.core.tensor import Tensor
 from resilin.distributed.api.reconfigurable import divided
 from resilin.elastic.worker.sharded_part import DividedPart
@@ -97,7 +98,8 @@ class ModulePart:
 
     def capture(self) -> tuple[Any, list[Tensor]]:
         """Copies of the buffers and of what `get_extra_state` gives; the parameters, in the order of registration."""
-        buffers = {name: buffer._array.copy() for name, buffer in self._module.named_buffers()}
+        named = dict(self._module.named_buffers())
+        buffers = dict(zip(named, host_copies.copies(list(named.values())), strict=True))
         extra = {name: frozen(state) for name, state in extra_state.extra_states(self._module).items()}
         return {"buffers": buffers, "extra": extra}, list(self._parameters.values())
 

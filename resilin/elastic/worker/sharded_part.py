@@ -17,6 +17,7 @@ import numpy as np
 
 import resilin.distributed as dist
 from resilin._base.text import shown
+from resilin.core import host_copies
 from resilin.core.tensor import Tensor
 from resilin.distributed.api import records
 from resilin.distributed.api.reconfigurable import Divided, Extent, Lot, Outline, Reconfigurable, Version
@@ -333,7 +334,7 @@ class Redivision:
         own, moved = gather(thing, division, self._group, holders, mended)
         if shared:
             for name, tensor in shared.items():
-                tensor._array[...] = mended.slices[name].array.reshape(tensor._array.shape)
+                host_copies.write(tensor, mended.slices[name].array.reshape(tensor._array.shape))
                 tensor._bump()
             thing.mended()
         thing.prepare(own, self._group)

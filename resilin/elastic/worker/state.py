@@ -9,12 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 import resilin.distributed as dist
 from resilin._base import fault_points
 from resilin._base.text import shown
 from resilin.core import rng
+from resilin.core.host_copies import on_host
 from resilin.core.tensor import Tensor
 from resilin.data.elastic_sampler import ElasticSampler, StepPlan
 from resilin.ddp.wrapper import steps_in_gradients
@@ -71,7 +70,7 @@ class Commit:
     counts: dict[str, int]
     """Guarded tensors per object, in the order of `guards`."""
     copies: list[Any] = field(default_factory=list)
-    """With snapshot=True: copies of the guarded tensors."""
+    """With snapshot=True: copies of the guarded tensors, on their devices."""
 
 
 class State:
@@ -252,7 +251,7 @@ class State:
         hasher = hashlib.sha256(digest([self.step, self._plain]))
         for name, part in sorted(self._parts.items()):
             small, tensors = part.capture()
-            hasher.update(name.encode() + digest(small) + digest([tensor._array for tensor in tensors]))
+            hasher.update(name.encode() + digest(small) + digest([on_host(tensor) for tensor in tensors]))
             if isinstance(part, DividedPart):
                 hasher.update(part.whole_digest())
         return hasher.hexdigest()
@@ -514,6 +513,6 @@ class State:
 
 def _copied(tensor: Tensor, reusable: list[Any], index: int) -> Any:
     if index < len(reusable) and reusable[index].shape == tensor._array.shape:
-        np.copyto(reusable[index], tensor._array)
+        reusable[index][...] = tensor._array
         return reusable[index]
     return tensor._array.copy()

@@ -18,6 +18,8 @@ import numpy as np
 
 import resilin.distributed as dist
 from resilin._base import log
+from resilin.core import host_copies
+from resilin.core.host_copies import on_host
 from resilin.core.tensor import Tensor
 from resilin.distributed.api import records
 from resilin.distributed.wire.packing import ByteStream
@@ -109,7 +111,7 @@ def _exchange(state: State, choice: Choice, group: dist.ProcessGroup, rank: int)
     if source:
         if rank != lead and sent is not None:
             state._adopt_small(sent.small, f"rank {lead} sent")
-        stream = ByteStream([tensor._array for tensor in state._guarded()])
+        stream = ByteStream([on_host(tensor) for tensor in state._guarded()])
         return _move(stream, choice, group, rank)
     assert sent is not None, "it is wanted by all who receive"
     filled = state._accept(sent.layout)
@@ -118,7 +120,7 @@ def _exchange(state: State, choice: Choice, group: dist.ProcessGroup, rank: int)
     staged = [np.empty(tensor._array.shape, tensor._array.dtype) for tensor in tensors]
     moved = _move(ByteStream(staged), choice, group, rank)
     for tensor, array in zip(tensors, staged, strict=True):
-        tensor._array[...] = array
+        host_copies.write(tensor, array)
     state._settle(sent.small, filled, f"rank {lead} sent")
     return moved
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import host_copies
+from resilin.core.host_copies import on_host
 from resilin.core.tensor import Tensor
 from resilin.distributed.wire import object_codec
 from resilin.distributed.wire.object_codec import Hole
@@ -25,11 +27,11 @@ _FEW_KEYS, _LARGE = 4096, 1 << 60  # so many, and so small ones, are cheap keys 
 def frozen(tree: Any) -> Any:
     """A copy of `tree`, tensors included, that later changes do not touch."""
     bare, tensors = split(tree)
-    return {"tree": bare, "arrays": [tensor._array.copy() for tensor in tensors]}
+    return {"tree": bare, "arrays": host_copies.copies(tensors)}
 
 
 def thawed(small: Any) -> Any:
-    """A copy of the tree that `frozen` was given."""
+    """A copy of the tree that `frozen` was given; its tensors are on the CPU."""
     tensors = [Tensor._wrap(array.copy()) for array in small["arrays"]]
     return join(copy.deepcopy(small["tree"]), tensors)
 
@@ -142,7 +144,7 @@ def difference(expected: Any, got: Any, common: bool = False, path: str = "") ->
 def different_tensor(expected: Sequence[Tensor], got: Sequence[Tensor]) -> str | None:
     """The first tensor of `got` that has not the bits of its counterpart, in words; None when all have."""
     for number, (there, here) in enumerate(zip(expected, got, strict=True)):
-        if here is not there and digest(there._array) != digest(here._array):
+        if here is not there and digest(on_host(there)) != digest(on_host(here)):
             return f"tensor {number}, {text_of(('', *shape_of(here)))}, differs from {text_of(('', *shape_of(there)))}"
     return None
 
@@ -155,13 +157,17 @@ def check_loaded(name: str, thing: Any, saved: Any) -> None:
     (then, expected), (now, got) = split(saved), split(thing.state_dict())
     wrong = difference(then, now, common=True)
     for number, (there, here) in enumerate(zip(expected, got, strict=False)):
-        if wrong is None and not np.array_equal(there._array.astype(here._array.dtype), here._array, equal_nan=True):
+        if wrong is None and not _same_numbers(on_host(there), on_host(here)):
             wrong = f"tensor {number} differs"
     if wrong is not None:
         raise StateError(
             f"{name}: after load_state_dict() {wrong}: this is not the state of the checkpoint; load_state_dict() must "
             "take over everything that state_dict() returns"
         )
+
+
+def _same_numbers(there: Any, here: Any) -> bool:
+    return np.array_equal(there.astype(here.dtype), here, equal_nan=True)
 
 
 def _equal(expected: Any, got: Any) -> bool:

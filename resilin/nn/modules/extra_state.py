@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from resilin.core import host_copies
 from resilin.core.tensor import Tensor
 from resilin.errors import StateError
 from resilin.nn.modules.module import Module
@@ -24,7 +23,8 @@ def extra_states(module: Module) -> dict[str, Any]:
 
 
 def write(module: Module, buffers: Mapping[str, Any], extra: Mapping[str, Any], where: str) -> None:
-    """Take back arrays of buffers, in place, and what `extra_states` gave. Only what has other bits counts as written.
+    """Take back arrays of buffers, which lie on the host, in place, and what `extra_states` gave. Only what has other
+    bits counts as written.
 
     StateError when a buffer is gone or has another shape; `where` begins its text.
     """
@@ -34,13 +34,12 @@ def write(module: Module, buffers: Mapping[str, Any], extra: Mapping[str, Any], 
             raise StateError(f"{where}: buffer {name!r} has changed its shape or is gone, cannot restore it")
     for name, array in buffers.items():
         if not _same_bits(own[name], array):
-            own[name]._array[...] = array
+            host_copies.write(own[name], array)
             own[name]._bump()
     for name, part in with_extra_state(module):
         part.set_extra_state(extra[name])
 
 
-def _same_bits(buffer: Tensor, array: Any) -> bool:
+def _same_bits(buffer: Tensor, array: host_copies.Array) -> bool:
     """Numbers would be equal as 0 and -0, and unequal as NaN."""
-    to_host = buffer._dev.backend.to_host
-    return np.asarray(to_host(buffer._array)).tobytes() == np.asarray(to_host(array)).tobytes()
+    return host_copies.on_host(buffer).tobytes() == array.tobytes()

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import resilin.distributed as dist
+from resilin.core.host_copies import on_host, write
 from resilin.core.tensor import Tensor
 from resilin.distributed.api.reconfigurable import Lot, Slice, Version
 from resilin.errors import UsageError
@@ -126,14 +127,14 @@ class ModuleContent(_Cut):
 
     def load_common_state(self, state: Any) -> None:
         """See `Content`."""
-        buffers = {name: saved._array for name, saved in state["buffers"].items()}
+        buffers = {name: on_host(saved) for name, saved in state["buffers"].items()}
         extra_state.write(self._owner.module, buffers, state["extra"], "zero.shard")
 
     def own(self, version: Version) -> Lot:
         """See `Content`."""
         held = self._held()
         slices = {
-            f"{each.number}.{VALUE}": Slice(each.piece.start, each.total, each.proxy._array)
+            f"{each.number}.{VALUE}": Slice(each.piece.start, each.total, on_host(each.proxy))
             for each in held
             if each.piece.numel
         }
@@ -149,13 +150,11 @@ class ModuleContent(_Cut):
 
     def use(self, lot: Lot, group: dist.ProcessGroup) -> None:
         """See `Content`."""
-        for each in self._held():
-            state_slices.check_on_host(each.proxy, "use zero.shard(..., cpu_offload=True)")
         self._owner.recut(group)
         self._rank, self._world_size = group.rank(), group.size()
         for each in self._held():
             if each.piece.numel:
-                each.proxy._array[...] = lot.slices[f"{each.number}.{VALUE}"].array
+                write(each.proxy, lot.slices[f"{each.number}.{VALUE}"].array)
                 each.proxy._bump()
 
 

@@ -318,8 +318,9 @@ class RoundSum:
         mine, world = self._mine.array, self._group.size()
         every = mine[None]
         if world > 1:
-            every = np.empty((world, mine.size), mine.dtype)
-            dist.all_gather_into_tensor(Tensor._wrap(every.reshape(-1)), self._mine.tensor, group=self._group)
+            place = self._mine.tensor._dev
+            every = place.xp.empty((world, mine.size), mine.dtype)
+            dist.all_gather_into_tensor(wrap(every.reshape(-1), place), self._mine.tensor, group=self._group)
         first = shard - self._group.rank()
         for number, row in enumerate(every[: self._shards - first], first):
             into, fresh = self._partials.open(number)

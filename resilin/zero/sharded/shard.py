@@ -92,7 +92,6 @@ def shard(
         if shards is not None:
             block.check_world("zero.shard", shards, world)
             block.check_module("zero.shard", shards, module)
-            _check_buffers(module)
         members = choose(module, units)  # in stage 2, too, so that what are no units is refused
         if stage == 2:
             members = buckets(module, int(float(bucket_cap_mb or BUCKET_MB) * _MEGABYTE))
@@ -159,15 +158,6 @@ def _checked(module: Any, stage: Any, mixed_precision: Any, bucket_cap_mb: float
             raise UsageError(f"zero.shard: {where} is sharded already; use what the first call returned")
     _check_parameters(module)
     return mixed_precision or MixedPrecisionPolicy()
-
-
-def _check_buffers(module: Module) -> None:
-    for name, buffer in module.named_buffers():
-        if buffer._dev is not CPU and buffer.numel():
-            raise UsageError(
-                f"zero.shard(shards=...): buffer {name} is on {buffer._dev}; buffers are averaged over shards on the "
-                "CPU only. Use modules without buffers (LayerNorm in the place of BatchNorm), or leave shards out"
-            )
 
 
 def _check_parameters(module: Module) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 import resilin
 from resilin import distributed as dist
 from resilin._base import fault_points
+from resilin.core.host_copies import on_host
 from resilin.distributed.wire import call_phases
 from resilin.elastic.worker import digests, session, sync, trees
 from resilin.elastic.worker.loop import RECOVERABLE
@@ -63,7 +64,7 @@ def digest(state: State) -> str:
     depend on how state is divided."""
     saved = {name: value for name, value in state.state_dict().items() if name not in ("generation", "extra")}
     tree, tensors = trees.split(saved)
-    return digests.digest([tree, [tensor._array for tensor in tensors]]).hex()
+    return digests.digest([tree, [on_host(tensor) for tensor in tensors]]).hex()
 
 
 def play(make: Callable[[int], State], train: Train, size: int, changes: Sequence[Change] = ()) -> list[str]:

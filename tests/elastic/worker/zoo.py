@@ -118,6 +118,8 @@ class Kind:
     """What the loop itself multiplies the learning rate with when a step begins."""
     zero_first: bool = True
     """Whether gradients are zeroed before backward; else after the optimizer's step."""
+    device: str = "cpu"
+    """Where the model is; data come from the CPU."""
 
 
 def _cycle(optimizer: optim.Optimizer) -> Any:
@@ -168,7 +170,7 @@ KINDS = {
 def make(kind: Kind, seed: int) -> State:
     """A fresh state: model, optimizer and random state follow from `seed`."""
     resilin.manual_seed(seed)
-    model = kind.model()
+    model = kind.model().to(kind.device)
     optimizer = kind.optimizer(_two_groups(model))
     more = {"ema": swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))} if kind.ema else {}
     return State(
@@ -184,7 +186,8 @@ def make(kind: Kind, seed: int) -> State:
 
 def train(kind: Kind, state: State, at: At) -> None:
     """The loop of a program, with the places where the world may change."""
-    model = DDP(state.model, shards=SHARDS, find_unused_parameters=kind.unused, bucket_cap_mb=0.001)
+    ids = None if kind.device == "cpu" else [kind.device]
+    model = DDP(state.model, ids, shards=SHARDS, find_unused_parameters=kind.unused, bucket_cap_mb=0.001)
     sums = ShardSums("loss", "correct", shards=SHARDS)
     x, labels = kind.data(), Tensor._wrap(np.arange(SAMPLES) % CLASSES)
     while state.sampler.epoch < EPOCHS:
@@ -200,10 +203,11 @@ def train(kind: Kind, state: State, at: At) -> None:
                     if len(shard):
                         at("forward")
                         out = model(x[shard.indices])
-                        loss = F.cross_entropy(out, labels[shard.indices])
+                        own = labels[shard.indices].to(kind.device)
+                        loss = F.cross_entropy(out, own)
                         loss.backward()
                         at("backward")
-                        sums.add(shard, loss=loss * len(shard), correct=(out.argmax(1) == labels[shard.indices]).sum())
+                        sums.add(shard, loss=loss * len(shard), correct=(out.argmax(1) == own).sum())
             at("reduced")
             totals = sums.reduce()
             if len(plans) == kind.accumulate or plan.ends_epoch:

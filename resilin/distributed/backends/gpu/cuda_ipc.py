@@ -67,7 +67,7 @@ def make(setup: BackendContext, options: Any) -> CudaIpcBackend | StagedBackend:
     why = "; ".join(reasons)
     log.event(_LOG, logging.WARNING, "tensors go through the host", group=setup.group_id, reason=why)
     assert setup.cpu is not None
-    return StagedBackend(setup.cpu, device)
+    return StagedBackend(setup.cpu, device, setup.group_rank)
 
 
 def _access(runtime: Any, own: int) -> Callable[[str], str | None]:

@@ -16,12 +16,14 @@ from resilin.distributed.wire.shard_tree import Plan, Subtree
 
 
 class StagedBackend:
-    """`inner` for arrays of `device`. Waits for what computes the inputs; `inner` belongs to somebody else."""
+    """`inner` of rank `rank` for arrays of `device`. Waits for what computes the inputs; `inner` belongs to somebody
+    else. What a rank sends is copied to the host once, what it receives from there once."""
 
-    def __init__(self, inner: Backend, device: Device) -> None:
+    def __init__(self, inner: Backend, device: Device, rank: int) -> None:
         self.name = f"{inner.name}, staged"
         self._inner = inner
         self._device = device
+        self._rank = rank
 
     def _out(self, array: Any) -> Array:
         """A contiguous copy in the host's memory."""
@@ -52,16 +54,19 @@ class StagedBackend:
         self._back([array], [copied])
 
     def reduce(self, call: Call, array: Any, op: ReduceOp, root: int) -> None:
-        """See Backend. Off the root the copy comes back as it went."""
+        """See Backend."""
         copied = self._out(array)
         self._inner.reduce(call, copied, op, root)
-        self._back([array], [copied])
+        if root == self._rank:
+            self._back([array], [copied])
 
     def broadcast(self, call: Call, array: Any, root: int) -> None:
         """See Backend."""
-        copied = self._out(array)
+        sends = root == self._rank
+        copied = self._out(array) if sends else _like(array)
         self._inner.broadcast(call, copied, root)
-        self._back([array], [copied])
+        if not sends:
+            self._back([array], [copied])
 
     def all_gather(self, call: Call, array: Any, outputs: Sequence[Any]) -> None:
         """See Backend."""
