@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from device_work import WORK
 
 HEADERS = Path(__file__).with_name("emulated")
 
@@ -58,6 +59,7 @@ class Module:
         def kernel(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
             if not all(grid) or max(block) > 1024:
                 raise RuntimeError(f"{name}: CUDA refuses a grid of {grid} blocks of {block} threads")
+            WORK.launches[name] += 1
             held = [_value(value, self._address) for value in args]
             values = (ctypes.c_void_p * len(held))(*(ctypes.cast(v, ctypes.c_void_p) for v in held))
             sizes = (*grid, 1)[:2] + (*block, 1)[:2]
