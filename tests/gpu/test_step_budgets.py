@@ -25,13 +25,13 @@ SMALL = {
 }
 
 BUDGETS = {
-    "tiny": {"launches": 112, "waits": 3, "copies": 2},
-    "mlp": {"launches": 149, "waits": 3, "copies": 2},
-    "cnn": {"launches": 283, "waits": 7, "copies": 2},
-    "residual_cnn": {"launches": 1752, "waits": 3, "copies": 2},
-    "lstm": {"launches": 6745, "waits": 3, "copies": 4},
-    "gpt": {"launches": 1289, "waits": 17, "copies": 15},
-    "gpt_12_layers": {"launches": 3513, "waits": 17, "copies": 15},
+    "tiny": {"launches": 57, "waits": 3, "copies": 3},
+    "mlp": {"launches": 66, "waits": 3, "copies": 3},
+    "cnn": {"launches": 172, "waits": 7, "copies": 3},
+    "residual_cnn": {"launches": 1151, "waits": 3, "copies": 3},
+    "lstm": {"launches": 6662, "waits": 3, "copies": 5},
+    "gpt": {"launches": 534, "waits": 17, "copies": 16},
+    "gpt_12_layers": {"launches": 1414, "waits": 17, "copies": 16},
 }
 """Of a step after the first two: zero_grad, forward, cross entropy, backward, AdamW, loss.item()."""
 
@@ -70,7 +70,10 @@ def test_a_step_stays_within_its_budget(standin, name):
     losses.append(step())
     found = WORK.totals()
     assert losses[2] < losses[0]
-    assert found == BUDGETS[name], f"{name}: {WORK.launches.most_common(60)}, {WORK.waits}, {WORK.copies}"
+    budget = BUDGETS[name]
+    what = f"{name}: {WORK.launches.most_common(60)}, {WORK.waits}, {WORK.copies}"
+    assert (found["launches"], found["waits"]) == (budget["launches"], budget["waits"]), what
+    assert found["copies"] <= budget["copies"], what  # one of where the gradients lie, unless they lie where they lay
 
 
 def test_views_and_empty_arrays_are_no_work_and_everything_else_is(standin):

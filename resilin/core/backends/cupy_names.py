@@ -34,6 +34,7 @@ def make_xp(cupy: Any, cupyx: Any, host: Any) -> SimpleNamespace:
     made.special = {name: getattr(cupyx.scipy.special, name) for name in SPECIAL}
     made.compiled = {}  # source file -> its module
     made.kernels = {}  # (source file, instance) -> its function on the one device; asking a module makes an object anew
+    made.tables = {}  # of `multi_tensor`: kernel -> the last table of where tensors lie, on the host and on the device
     return made
 
 
@@ -185,7 +186,7 @@ def _compiled(xp: Any, source: str) -> Any:
     module = xp.compiled.get(source)
     if module is None:
         module = xp.compiled[source] = xp.module.RawModule(
-            code=sources.text(source), options=sources.OPTIONS, name_expressions=sources.KERNELS[source]
+            code=sources.text(source), options=sources.options(source), name_expressions=sources.instances(source)
         )
     return module
 
