@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resilin.core.kernels import optimizer_rules
-from resilin.core.kernels.cuda import multi_tensor, sources
+from resilin.core.kernels.cuda import elementwise, multi_tensor, sources
 
 ARCHITECTURES = ("sm_80", "sm_90")  # A100 and H100, what the kernels are written for
 MISSING = "pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
@@ -148,10 +148,11 @@ class Cubin:
 
 def generated() -> dict[str, tuple[str, ...]]:
     """Name of what kernels are made of by tracing -> all of its kernels, which `sources` then has."""
-    return {
+    rules = {
         f"multi_tensor: {name}": tuple(dict.fromkeys(made.name for made in multi_tensor.all_programs(name, rule)))
         for name, rule in sorted(optimizer_rules.RULES.items())
     }
+    return {**rules, **{f"elementwise: {name}": kernels for name, kernels in elementwise.all_kernels()}}
 
 
 def check(nvrtc: Nvrtc, name: str, architecture: str, instances: tuple[str, ...] | None = None) -> list[Compiled]:

@@ -9,6 +9,10 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import numpy as np
+
+from resilin.core.kernels.pack import BFLOAT16
+
 _FOLDER = Path(__file__).parent
 
 OPTIONS = ("--std=c++17",)
@@ -86,6 +90,11 @@ def add_generated(stem: str, body: str) -> str:
     name = f"{stem}_{hashlib.sha256(body.encode()).hexdigest()[:12]}"
     GENERATED[name] = Template(body).substitute(name=name)
     return name
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The dtype of a name in FLOATS, or of numpy's."""
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
 def types_of(dtype: Any) -> tuple[str, str] | None:

@@ -25,10 +25,23 @@ template <> struct Stored<__nv_bfloat16> {
 };
 
 template <typename A> struct Numbers {
-    __device__ __forceinline__ static A infinity() { return static_cast<A>(__builtin_huge_val()); }
-    __device__ __forceinline__ static A nan() { return static_cast<A>(__builtin_nan("")); }
+    __device__ __forceinline__ static A infinity() {
+        const A large = sizeof(A) == 4 ? static_cast<A>(3e38) : static_cast<A>(1e308);
+        return large * large;
+    }
+    __device__ __forceinline__ static A nan() { return infinity() - infinity(); }
 };
 
 // Not a number where one of the two is none, as numpy's.
 template <typename A> __device__ __forceinline__ A maximum(A a, A b) { return a != a || a > b ? a : b; }
 template <typename A> __device__ __forceinline__ A minimum(A a, A b) { return a != a || a < b ? a : b; }
+
+template <typename A> __device__ __forceinline__ A sign_of(A v) { return v > 0 ? A(1) : v < 0 ? A(-1) : v; }
+// Of the sign of the divisor, as numpy's.
+__device__ __forceinline__ float c_remainder(float a, float b) { return fmodf(a, b); }
+__device__ __forceinline__ double c_remainder(double a, double b) { return fmod(a, b); }
+template <typename A> __device__ __forceinline__ A remainder_of(A a, A b) {
+    const A left = c_remainder(a, b);
+    if (left == 0) return b < 0 ? A(-0.0) : A(0.0);
+    return (left < 0) != (b < 0) ? left + b : left;
+}

@@ -247,29 +247,61 @@ def _give_operators() -> None:
 _give_operators()
 
 
+def _power(a: Any, b: Any) -> Symbol:
+    """a ** b; the exponents that numpy takes by products and roots are taken so."""
+    if isinstance(b, int | float) and isinstance(a, Symbol) and a.dtype.kind == "f":
+        if b == 2:
+            return a * a
+        if b == 1:
+            return a.astype(a.dtype)
+        if b == 0.5:
+            return _function("sqrt", a)
+        if b == -1:
+            return 1 / a
+    return _function("pow", a, b)
+
+
+Symbol.__pow__ = lambda a, b: _power(a, b)  # type: ignore[attr-defined]
+Symbol.__rpow__ = lambda a, b: _power(b, a)  # type: ignore[attr-defined]
+
+FORMULAS: dict[str, Callable[..., Any]] = {}
+"""Formulas that others may name as functions of their namespace: `f(xp, *symbols)`. The op registry adds its own."""
+
+
 class Namespace:
     """The functions of an array namespace that have a counterpart for one element. NotTraced for any other."""
 
     pi, e, inf, nan, newaxis = np.pi, np.e, np.inf, np.nan, None
 
+    def __init__(self) -> None:
+        self._entered: list[str] = []  # formulas that are being traced, the inner ones last
+
     def __getattr__(self, name: str) -> Any:
-        stem = _UNARY.get(name)
+        stem, helper, formula = _FUNCTIONS.get(name), _HELPERS.get(name), FORMULAS.get(name)
         if stem is not None:
-            return lambda x: _function(stem, x)
-        helper = _HELPERS.get(name)
+            return lambda *values, out=None: _into(out, _function(stem, *values))
         if helper is not None:
             return lambda *values, out=None: _into(out, _helper(helper, *values))
+        if formula is not None:
+            return lambda *values: self._nested(name, formula, values)
         raise NotTraced(f"{name} has no counterpart for one element")
+
+    def _nested(self, name: str, formula: Callable[..., Any], values: Sequence[Any]) -> Any:
+        if name in self._entered:  # it is the library's function of that name
+            raise NotTraced(f"{name} has no counterpart for one element")
+        self._entered.append(name)
+        try:
+            return formula(self, *values)
+        finally:
+            self._entered.pop()
 
     def where(self, condition: Any, a: Any, b: Any) -> Symbol:
         """Of two values one."""
         if not isinstance(condition, Symbol) or condition.dtype != _BOOL:
             raise NotTraced("where without a condition")
-        if isinstance(a, Symbol) or isinstance(b, Symbol):
-            dtype, (left, right) = _together(a, b)
-        else:
-            dtype = np.result_type(a, b) if isinstance(a, np.generic) or isinstance(b, np.generic) else _plain(a, b)
-            left, right = literal(a, dtype), literal(b, dtype)
+        if not isinstance(a, Symbol) and not isinstance(b, Symbol):
+            raise NotTraced("where of two numbers")
+        dtype, (left, right) = _together(a, b)
         return condition.trace.add(dtype, f"{condition.text} ? {left} : {right}")
 
     def clip(self, x: Symbol, low: Any, high: Any) -> Symbol:
@@ -280,13 +312,74 @@ class Namespace:
         """In another dtype."""
         return x.astype(dtype)
 
+    def conj(self, x: Any) -> Any:
+        """Itself: nothing complex is traced."""
+        return x
 
-def _plain(a: Any, b: Any) -> np.dtype[Any]:
-    return np.result_type(type(a), type(b))
+    def full_like(self, x: Symbol, value: float) -> Symbol:
+        """A number, in the dtype of an element."""
+        return Symbol(x.trace, x.dtype, literal(value, x.dtype))
+
+    def zeros_like(self, x: Symbol) -> Symbol:
+        """0."""
+        return self.full_like(x, 0)
+
+    def ones_like(self, x: Symbol) -> Symbol:
+        """1."""
+        return self.full_like(x, 1)
+
+    def negative(self, x: Symbol) -> Symbol:
+        """-x."""
+        return -x
+
+    def square(self, x: Symbol) -> Symbol:
+        """x * x."""
+        return x * x
+
+    def reciprocal(self, x: Symbol) -> Symbol:
+        """1 / x."""
+        return 1 / x
+
+    def power(self, a: Any, b: Any) -> Symbol:
+        """a ** b."""
+        return _power(a, b)
+
+    def isnan(self, x: Symbol) -> Symbol:
+        """Whether it is no number."""
+        return x != x
+
+    def isfinite(self, x: Symbol) -> Symbol:
+        """Whether it is a number and not infinite."""
+        return (x - x) == 0
+
+    def isinf(self, x: Symbol) -> Symbol:
+        """Whether it is infinite."""
+        return (x == np.inf) | (x == -np.inf)
+
+    def logical_and(self, a: Any, b: Any) -> Symbol:
+        """Both."""
+        return a & b
+
+    def logical_or(self, a: Any, b: Any) -> Symbol:
+        """One or both."""
+        return a | b
+
+    def logical_not(self, a: Symbol) -> Symbol:
+        """Not."""
+        return ~a
 
 
-_UNARY = {"sqrt": "sqrt", "exp": "exp", "log": "log", "tanh": "tanh", "abs": "fabs", "absolute": "fabs"}
-_HELPERS = {"maximum": "maximum", "minimum": "minimum"}
+_FUNCTIONS = {
+    **{name: name for name in ("sqrt", "cbrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "hypot")},
+    **{name: name for name in ("sin", "cos", "tan", "sinh", "cosh", "tanh", "floor", "ceil", "trunc", "rint", "fmod")},
+    **{name: name for name in ("fmax", "fmin", "copysign", "erf", "erfc")},
+    **{f"arc{name}": f"a{name}" for name in ("sin", "cos", "tan", "tan2", "sinh", "cosh", "tanh")},
+    **{"abs": "fabs", "absolute": "fabs", "fabs": "fabs"},
+}
+"""numpy's name of a function -> the stem of CUDA's."""
 
-register_namespace(Symbol, Namespace(), elements=False)
-register_namespace(Constant, Namespace(), elements=False)
+_HELPERS = {"maximum": "maximum", "minimum": "minimum", "sign": "sign_of", "remainder": "remainder_of"}
+
+NAMESPACE = Namespace()
+register_namespace(Symbol, NAMESPACE, elements=False)
+register_namespace(Constant, NAMESPACE, elements=False)
