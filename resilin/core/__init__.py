@@ -2,6 +2,7 @@
 
 from resilin.core.machine import memory as memory
 from resilin.core.ops import backend_support as backend_support
+from resilin.core.ops import traced as traced
 from resilin.core.public import methods as methods
 
 memory.install()  # for this thread: the one that imports resilin; others that make tensors install for themselves

@@ -1,5 +1,6 @@
-"""Compiles the project's `.cu` files for the host and runs them there, thread by thread (`emulated/emulate.hpp`).
+"""Compiles the project's `.cu` files for the host and runs them there, thread by thread.
 
+By `emulated/emulate.hpp`, or by `plain.hpp` where threads never wait for one another, which compiles more quickly.
 The kernels' own text is what runs: indexing, barriers, shuffles and the order of sums are tested, speed is not.
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from device_work import WORK
 
 HEADERS = Path(__file__).with_name("emulated")
 
@@ -30,7 +32,8 @@ def _compiled(text: str, name: str) -> ctypes.PyDLL:
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
         source.write_text(text)
-        flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas"]
+        level = "-O1" if '"emulate.hpp"' in text else "-O0"
+        flags = ["-std=c++17", level, "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas"]
         command = [str(compiler()), *flags, f"-I{HEADERS}", str(source), "-o", str(library)]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
@@ -49,7 +52,9 @@ class Module:
             f" emulated::launch(&{name}, {{s[0], s[1], 1}}, {{s[2], s[3], 1}}, values); }}"
             for name, symbol in self._names.items()
         )
-        self._library = _compiled(f'#include "emulate.hpp"\n{code}\n{instances}\n', name_expressions[0])
+        waits = "__syncthreads" in code or "__shfl" in code
+        header = "emulate.hpp" if waits else "plain.hpp"
+        self._library = _compiled(f'#include "{header}"\n{code}\n{instances}\n', name_expressions[0])
 
     def get_function(self, name: str) -> Any:
         """The kernel `name`, called as CuPy's: (grid, block, args). KeyError for a name that was not announced."""
@@ -58,6 +63,7 @@ class Module:
         def kernel(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
             if not all(grid) or max(block) > 1024:
                 raise RuntimeError(f"{name}: CUDA refuses a grid of {grid} blocks of {block} threads")
+            WORK.launches[name] += 1
             held = [_value(value, self._address) for value in args]
             values = (ctypes.c_void_p * len(held))(*(ctypes.cast(v, ctypes.c_void_p) for v in held))
             sizes = (*grid, 1)[:2] + (*block, 1)[:2]

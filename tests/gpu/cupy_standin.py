@@ -19,6 +19,7 @@ from typing import Any
 import cuda_emulation
 import numpy as np
 import scipy.special
+from device_work import WORK
 
 API = json.loads(Path(__file__).with_name("cupy_api.json").read_text())
 # CuPy takes host data here: what makes arrays, and what looks at dtypes and shapes only
@@ -67,7 +68,9 @@ class ndarray:
     def _call(self, name: str, method: Any, args: Any, kwargs: Any) -> Any:
         if wrong := set(kwargs) & {"initial", "where", "mode", "casting", "subok"}:  # which CuPy's methods have not
             raise TypeError(f"cupy.ndarray.{name}() got an unexpected keyword argument {min(wrong)!r}")
-        return _device(method(*_host(args), **_host(kwargs)), [self, args])
+        made = method(*_host(args), **_host(kwargs))
+        WORK.called(name, made, [self._a], made is None or "out" in kwargs)
+        return _device(made, [self, args])
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("real", "imag", "shape"):
@@ -77,20 +80,25 @@ class ndarray:
 
     def get(self) -> np.ndarray:
         """A copy on the host."""
+        WORK.read("get")
         return self._a.copy()
 
     def item(self) -> Any:
+        WORK.read("item")
         return self._a.item()
 
     def tolist(self) -> Any:
+        WORK.read("tolist")
         return self._a.tolist()
 
     def sort(self, axis: int = -1, kind: Any = None) -> None:
         _only_stable(kind)
+        WORK.launches["sort"] += 1
         self._a.sort(axis, kind="stable")
 
     def argsort(self, axis: int = -1, kind: Any = None) -> ndarray:
         _only_stable(kind)
+        WORK.launches["argsort"] += 1
         return ndarray(self._a.argsort(axis, kind="stable"))
 
     @property
@@ -123,10 +131,15 @@ class ndarray:
         return f"standin.{self._a!r}"
 
     def __getitem__(self, index: Any) -> ndarray:
-        return _device(self._a[_wrapped(self._a, _indices(index))], [self])
+        index = _wrapped(self._a, _counted_index(index))
+        found = self._a[index]
+        if isinstance(found, np.ndarray):  # a single element is a view with CuPy
+            WORK.called("getitem", found, [self._a], False)
+        return _device(found, [self])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        index, value = _wrapped(self._a, _indices(index)), _host(value)
+        index, value = _wrapped(self._a, _counted_index(index)), _host(value)
+        WORK.launches["setitem"] += 1
         if not any(isinstance(part, np.ndarray) for part in (index if isinstance(index, tuple) else (index,))):
             self._a[index] = value
             return
@@ -140,15 +153,19 @@ class ndarray:
         return (self[i] for i in range(len(self)))
 
     def __bool__(self) -> bool:
+        WORK.read("bool")
         return bool(self._a)
 
     def __int__(self) -> int:
+        WORK.read("int")
         return int(self._a)
 
     def __float__(self) -> float:
+        WORK.read("float")
         return float(self._a)
 
     def __complex__(self) -> complex:
+        WORK.read("complex")
         return complex(self._a)
 
 
@@ -157,6 +174,16 @@ def _indices(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_indices(part) for part in index)
     return index._a if isinstance(index, ndarray) else index
+
+
+def _counted_index(index: Any) -> Any:
+    """`_indices`; what the host copies, and waits for, to use them is counted."""
+    for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, np.ndarray | list):
+            WORK.copies["index"] += 1
+        elif isinstance(part, ndarray) and part.dtype.kind == "b":
+            WORK.waits["mask"] += 1
+    return _indices(index)
 
 
 def _wrapped(array: np.ndarray, index: Any) -> Any:
@@ -222,6 +249,7 @@ def _operator(name: str) -> Any:
                 raise TypeError(f"Unsupported type {type(other)}")
             return NotImplemented
         pair = (self._a, _host(other))
+        WORK.launches[name] += 1
         if name.startswith("__i"):
             return _device(own(*pair), [self])
         return _device(own(*pair[::-1]) if name.startswith("__r") and name != "__rshift__" else own(*pair), [])
@@ -236,8 +264,15 @@ for _name in [f"__{p}{n}__" for n in _PLAIN for p in ("", "r", "i")] + [
     if _name == "__imatmul__":
         continue
     setattr(ndarray, _name, _operator(_name))
+
+
+def _unary(function: Any, array: ndarray) -> ndarray:
+    WORK.launches[function.__name__] += 1
+    return _device(function(array._a), [])
+
+
 for _function in (operator.neg, operator.pos, operator.abs, operator.invert):
-    setattr(ndarray, f"__{_function.__name__}__", lambda self, f=_function: _device(f(self._a), []))
+    setattr(ndarray, f"__{_function.__name__}__", lambda self, f=_function: _unary(f, self))
 
 
 def _only_stable(kind: Any) -> None:
@@ -279,6 +314,7 @@ class Function:
                 raise TypeError(f"cupy.{name}() needs an array of the device, got {args}")
             given, named = _host(args), _host(kwargs)
         found = self._ours(*given, **named)
+        self._count(found, args, kwargs)
         if name in NOT_COMPILED and given[0].dtype.kind == "V":
             raise RuntimeError(f"cupy.{name}: no operator += matches __nv_bfloat16")
         if name in WIDENING and found.dtype.kind == "V":
@@ -288,10 +324,22 @@ class Function:
             return args[0]
         return _device(found, [] if name == "array" else sources)
 
+    def _count(self, found: Any, args: Any, kwargs: Any) -> None:
+        name, given = self.__name__, [part._a for part in _arrays_in([*args, *kwargs.values()])]
+        if name in ("array", "asarray", "ascontiguousarray") and not given:
+            WORK.copies[name] += 1
+        elif name not in ("empty", "empty_like"):
+            WORK.called(name, found, [] if name == "array" else given, kwargs.get("out") is not None)
+
     def __getattr__(self, method: str) -> Any:
         if method == "outer" or self.__name__ not in UFUNC_METHODS.get(method, ()):
             raise NotImplementedError(f"`cupy_{self.__name__}.{method}` is not supported yet")
-        function = getattr(self._ours, method)
+        run = getattr(self._ours, method)
+
+        def function(*args: Any) -> Any:
+            WORK.launches[f"{self.__name__}.{method}"] += 1
+            return run(*args)
+
         if method == "reduce" and self._ours in (np.add, np.multiply):
             return lambda array, axis=0, dtype=None, out=None, keepdims=False: _device(
                 function(_host(array), axis, dtype, _host(out), keepdims), []
@@ -336,7 +384,7 @@ class _Device:
         _current.id = self.id
 
     def synchronize(self) -> None:
-        pass
+        WORK.waits["synchronize"] += 1
 
     mem_info = (3 << 30, 4 << 30)
 
@@ -386,7 +434,7 @@ class _Stream:
         pass
 
     def synchronize(self) -> None:
-        pass
+        WORK.waits["synchronize"] += 1
 
     def use(self) -> _Stream:
         return self
@@ -454,6 +502,7 @@ def make_module(devices: int = 1) -> Any:
         pi=np.pi,
         inf=np.inf,
         nan=np.nan,
+        API=API,
         __version__=API["version"] + "+standin",
     )
 

@@ -137,6 +137,7 @@ def test_a_kernel_that_does_not_compile_shows_the_compilers_words_and_the_line(n
     broken = sources.text("row_sums").replace("A sum = 0;", "A sum = nothing;")
     monkeypatch.setattr(sources, "text", lambda name: broken)
     monkeypatch.setattr(sources, "KERNELS", {"row_sums": sources.KERNELS["row_sums"]})
+    monkeypatch.setattr(check, "generated", dict)
     assert check.main(["sm_80"]) == 1
     said = capsys.readouterr().err
     line = next(i for i, text in enumerate(broken.splitlines()) if "= nothing;" in text)
@@ -149,7 +150,7 @@ def test_the_check_prints_each_kernel_with_its_registers(nvrtc, capsys):
     assert check.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     for architecture in check.ARCHITECTURES:
-        for instances in sources.KERNELS.values():
+        for instances in (*sources.KERNELS.values(), *check.generated().values()):
             for instance in instances:
                 assert any(architecture in x and "registers" in x and x.endswith(instance) for x in lines), instance
 

@@ -105,3 +105,20 @@ def test_training_twice_gives_the_same_bits(cuda: Any) -> None:
         return b"".join(parameter.detach().cpu().numpy().tobytes() for parameter in model.parameters())
 
     assert trained() == trained()
+
+
+def test_a_gradient_that_nobody_else_holds_becomes_the_leafs_and_any_other_is_copied(cuda):
+    x = resilin.ones(2, 3, device="cuda", requires_grad=True)
+    kept = []
+    y = x * 2
+    y.register_hook(kept.append)
+    y.backward(resilin.ones(2, 3, device="cuda"))
+    gradient, given = resilin.ones(2, 3, device="cuda"), resilin.zeros(2, 3, device="cuda", requires_grad=True)
+    (given + 0).backward(gradient)
+    z = resilin.ones(3, device="cuda", requires_grad=True)
+    (z.reshape(1, 3) * 3).backward(resilin.ones(1, 3, device="cuda"))
+    for leaf, value in ((x, 2.0), (given, 1.0), (z, 3.0)):
+        leaf.grad += 5
+        assert leaf.grad.cpu().tolist() == (resilin.zeros(leaf.shape) + value + 5).tolist()
+    assert kept[0].cpu().tolist() == [[1.0] * 3] * 2
+    assert gradient.cpu().tolist() == [[1.0] * 3] * 2

@@ -326,8 +326,9 @@ def undo(part: Any, meta: Any, xp: Any) -> Any:
             i + extra for i, n in enumerate(shape) if n == 1 and part.shape[i + extra] != 1
         )
         if axes:
-            part = (TENSOR_XP if recorded else xp).sum(part, axis=axes, keepdims=True)
-            part = part.reshape(part.shape[extra:])
+            inner = len(axes) > extra  # else nothing is left of what is summed, and no view of the sum is needed
+            part = (TENSOR_XP if recorded else xp).sum(part, axis=axes, keepdims=inner)
+            part = part.reshape(part.shape[extra:]) if inner else part
         if part.shape != shape:
             raise ValueError("not a shape that broadcasting makes of the input's")
     if _np_dtype(part) != dtype:
@@ -355,12 +356,17 @@ def _accumulate(leaf: Tensor, g: Any) -> None:
     if type(slot) is type(g) and slot.dtype == g.dtype and slot.shape == g.shape:
         slot[...] = g
         leaf._grad = wrap(slot, leaf._dev)
-    elif isinstance(g, np.ndarray) and g.base is None and sys.getrefcount(g) <= _ALONE and g.flags.c_contiguous:
+    elif sys.getrefcount(g) <= _ALONE and g.flags.c_contiguous and (g.base is None or _whole(leaf, g)):
         leaf._grad = wrap(g, leaf._dev)
     elif leaf._dev is CPU:
         leaf._grad = wrap(np.array(g) if g.flags.c_contiguous else ascontiguousarray(g), leaf._dev)
     else:
         leaf._grad = wrap(leaf._dev.xp.array(g, copy=True), leaf._dev)
+
+
+def _whole(leaf: Tensor, g: Any) -> bool:
+    """Whether `g`, a view on a device, is all of an array that it alone holds: another shape of a sum, say."""
+    return leaf._dev is not CPU and g.base.nbytes == g.nbytes and sys.getrefcount(g.base) <= _ALONE_IN_VIEW
 
 
 def _placed(leaf: Tensor, slot: Any, g: Product) -> bool:
@@ -387,6 +393,8 @@ def _references_when_alone() -> int:
 
 
 _ALONE = _references_when_alone()
+_view = np.zeros(2)[:1]
+_ALONE_IN_VIEW = sys.getrefcount(_view.base)  # the same of an array that only a view holds
 
 
 def check_nan(node: Node, parts: Any) -> None:

@@ -32,7 +32,9 @@ def make_xp(cupy: Any, cupyx: Any, host: Any) -> SimpleNamespace:
     made.linalg.solve = functools.partial(_solve, made, made.linalg.solve)
     made.linalg.svd = functools.partial(_svd, made.linalg.svd)
     made.special = {name: getattr(cupyx.scipy.special, name) for name in SPECIAL}
-    made.compiled = {}  # source file -> its module; CuPy keeps one per device
+    made.compiled = {}  # source file -> its module
+    made.kernels = {}  # (source file, instance) -> its function on the one device; asking a module makes an object anew
+    made.tables = {}  # of `multi_tensor`: kernel -> the last table of where tensors lie, on the host and on the device
     return made
 
 
@@ -174,12 +176,19 @@ def _write_at(xp: Any, out: Any, index: Any, value: Any) -> None:
 
 def _launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tuple[Any, ...]) -> None:
     """Run one instance of a kernel of `kernels/cuda`; NVRTC compiles it at its first use, CuPy keeps it on disk."""
+    function = xp.kernels.get((source, kernel))
+    if function is None:
+        function = xp.kernels[source, kernel] = _compiled(xp, source).get_function(kernel)
+    function(grid, block, args)
+
+
+def _compiled(xp: Any, source: str) -> Any:
     module = xp.compiled.get(source)
     if module is None:
         module = xp.compiled[source] = xp.module.RawModule(
-            code=sources.text(source), options=sources.OPTIONS, name_expressions=sources.KERNELS[source]
+            code=sources.text(source), options=sources.options(source), name_expressions=sources.instances(source)
         )
-    module.get_function(kernel)(grid, block, args)
+    return module
 
 
 def _from_host(xp: Any, value: Any) -> Any:

@@ -17,7 +17,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from resilin.core.kernels.cuda import sources
+from resilin.core.kernels import optimizer_rules
+from resilin.core.kernels.cuda import elementwise, multi_tensor, sources
 
 ARCHITECTURES = ("sm_80", "sm_90")  # A100 and H100, what the kernels are written for
 MISSING = "pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
@@ -75,7 +76,9 @@ class Nvrtc:
         self._library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
         return f"{major.value}.{minor.value}"
 
-    def compile(self, name: str, code: str, instances: tuple[str, ...], architecture: str) -> tuple[bytes, list[str]]:
+    def compile(
+        self, name: str, code: str, instances: tuple[str, ...], architecture: str, given: tuple[str, ...]
+    ) -> tuple[bytes, list[str]]:
         """(CUBIN, lowered name of each instance). CompileError with the compiler's log when it fails."""
         program = ctypes.c_void_p()
         source, label = code.encode(), f"{name}.cu".encode()
@@ -83,9 +86,9 @@ class Nvrtc:
         try:
             for instance in instances:
                 self._must(self._library.nvrtcAddNameExpression(program, instance.encode()))
-            options = [*sources.OPTIONS, f"--gpu-architecture={architecture}", f"-I{self.include}"]
-            given = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-            if self._library.nvrtcCompileProgram(program, len(options), given):
+            options = [*given, f"--gpu-architecture={architecture}", f"-I{self.include}"]
+            encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            if self._library.nvrtcCompileProgram(program, len(options), encoded):
                 log = self._text(program, "ProgramLog").decode().rstrip("\0")
                 raise CompileError(f"{name}.cu for {architecture}:\n{log}")
             return self._text(program, "CUBIN"), [self._lowered(program, instance) for instance in instances]
@@ -143,10 +146,22 @@ class Cubin:
         return found
 
 
-def check(nvrtc: Nvrtc, name: str, architecture: str, code: str | None = None) -> list[Compiled]:
-    """Compile all instances of the kernels of `name`.cu (or of `code` in its place) for one architecture."""
-    instances = sources.KERNELS[name]
-    binary, lowered = nvrtc.compile(name, sources.text(name) if code is None else code, instances, architecture)
+def generated() -> dict[str, tuple[str, ...]]:
+    """Name of what kernels are made of by tracing -> all of its kernels, which `sources` then has."""
+    rules = {
+        f"multi_tensor: {name}": tuple(dict.fromkeys(made.name for made in multi_tensor.all_programs(name, rule)))
+        for name, rule in sorted(optimizer_rules.RULES.items())
+    }
+    return {**rules, **{f"elementwise: {name}": kernels for name, kernels in elementwise.all_kernels()}}
+
+
+def check(nvrtc: Nvrtc, name: str, architecture: str, instances: tuple[str, ...] | None = None) -> list[Compiled]:
+    """Compile all instances of the kernels of `name`.cu for one architecture; or these, generated ones, in one go."""
+    if instances is None:
+        instances, code, options = sources.KERNELS[name], sources.text(name), sources.options(name)
+    else:
+        code, options = sources.text_of_all(instances), sources.options(instances[0])
+    binary, lowered = nvrtc.compile(name, code, instances, architecture, options)
     cubin = Cubin(binary)
     registers = cubin.registers()
     return [
@@ -175,10 +190,11 @@ def main(arguments: list[str]) -> int:
         return 2
     print(f"NVRTC {nvrtc.version()}")
     failed = 0
-    for name in sources.KERNELS:
+    everything: dict[str, tuple[str, ...] | None] = {**dict.fromkeys(sources.KERNELS), **generated()}
+    for name, instances in everything.items():
         for architecture in architectures or ARCHITECTURES:
             try:
-                print(*check(nvrtc, name, architecture), sep="\n")
+                print(*check(nvrtc, name, architecture, instances), sep="\n")
             except CompileError as error:
                 failed = 1
                 print(error, file=sys.stderr)

@@ -3,6 +3,9 @@
 The constants of a rule are made by the optimizer in float64 and rounded to the parameter's dtype here; the native form
 (native/kernels/optimizer_rules.cpp) takes the same lists and constants in the same order. Formulas and their order are
 PyTorch's; a square is scaled before it is squared, so that large gradients do not overflow.
+
+On a device that launches kernels the same rules, traced once, step all parameters of a dtype at once
+(cuda/multi_tensor.py). So a rule branches on its constants and on absent states only.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ import numpy as np
 from resilin.core.kernels import pack
 from resilin.core.kernels.common import Array, array_namespace
 from resilin.core.kernels.contiguous import ascontiguousarray
+from resilin.core.kernels.cuda import multi_tensor
 from resilin.core.kernels.loader import kernel
 
 Lists = Sequence[Sequence[Array] | None]
 Constants = tuple[float, ...]
+Rule = Callable[..., None]
 
 _native = kernel("optimizer_rule")
 
@@ -29,23 +34,24 @@ def apply(name: str, lists: Lists, constants: Constants) -> None:
     Cost:   one pass over memory. Parameters are independent, so bits do not depend on the number of threads.
     Raises: ValueError when a gradient or state does not fit its parameter, before anything is written.
     """
-    dispatch(
-        lists,
-        lambda chosen: bool(_native(name, tuple(chosen), constants)),
-        lambda chosen: _apply_reference(REFERENCES[name], chosen, constants),
-    )
+    dispatch(name, lists, constants, lambda chosen: bool(_native(name, tuple(chosen), constants)))
 
 
-def dispatch(lists: Lists, native: Callable[[Lists], bool], reference: Callable[[Lists], None]) -> None:
-    """Step all parameters in one native call, or those that it can take, and the others by `reference`.
+def dispatch(name: str, lists: Lists, constants: Constants, native: Callable[[Lists], bool]) -> None:
+    """Step all parameters in one native call, or those that it can take, and the others by the rule itself.
 
     So a parameter's bits depend neither on the dtypes of those beside it nor on the strides of its gradient. ValueError
-    as `check_lists`, before anything is written.
+    as `check_lists`, before anything is written; KeyError where no rule has the name.
     """
+    rule = RULES[name]
     parameters = lists[0] or ()
     if all(isinstance(p, np.ndarray) for p in parameters) and native(lists):
         return
     check_lists(lists)
+    if not any(isinstance(p, np.ndarray) for p in parameters):
+        lists = _launched(name, rule, lists, constants)
+        step_by_step(rule, lists, constants)
+        return
     with np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
         whole = [
             [ascontiguousarray(g) if isinstance(g, np.ndarray) else g for g in lists[1] or ()] if place == 1 else each
@@ -56,7 +62,29 @@ def dispatch(lists: Lists, native: Callable[[Lists], bool], reference: Callable[
             fast = []
         slow = sorted(set(range(len(parameters))) - set(fast))
         slow = [n for n in slow if not (pack.is_half(parameters[n]) and _native_in_float32(whole, n, native))]
-        reference(_chosen(whole, slow))
+        step_by_step(rule, _chosen(whole, slow), constants)
+
+
+def _launched(name: str, rule: Rule, lists: Lists, constants: Constants) -> Lists:
+    """Step the parameters of a device that launches kernels, those of a dtype at once; gives the lists of the others,
+    which have gaps in memory or a dtype that no kernel is made for."""
+    groups: dict[multi_tensor.Signature, list[list[Any]]] = {}
+    left = []
+    for number, parameter in enumerate(lists[0] or ()):
+        arrays = [None if each is None else each[number] for each in lists]
+        xp = array_namespace(parameter)
+        if not hasattr(xp, "launch"):
+            return lists
+        if parameter.flags.c_contiguous:
+            arrays[1] = xp.ascontiguousarray(arrays[1])
+        signature = multi_tensor.signature_of(arrays)
+        if signature is None:
+            left.append(number)
+        else:
+            groups.setdefault(signature, []).append(arrays)
+    for signature, tensors in groups.items():
+        multi_tensor.step(xp, name, rule, signature, tensors, constants)
+    return _chosen(lists, left)
 
 
 def _is_native(lists: Lists, number: int) -> bool:
@@ -100,7 +128,8 @@ def check_lists(lists: Lists) -> None:
         raise ValueError("a parameter is read-only")
 
 
-def _apply_reference(rule: Callable[..., None], lists: Lists, constants: Constants) -> None:
+def step_by_step(rule: Rule, lists: Lists, constants: Constants) -> None:
+    """Step one parameter after the other by the rule itself, which is what every other form must equal."""
     for number, parameter in enumerate(lists[0] or ()):
         states = [None if arrays is None else arrays[number] for arrays in lists[1:]]
         if parameter.dtype.itemsize == 2:
@@ -109,7 +138,7 @@ def _apply_reference(rule: Callable[..., None], lists: Lists, constants: Constan
             rule(parameter, *states, *[parameter.dtype.type(constant) for constant in constants])
 
 
-def widened(rule: Callable[..., None], parameter: Array, states: Sequence[Any], constants: Sequence[Any]) -> None:
+def widened(rule: Rule, parameter: Array, states: Sequence[Any], constants: Sequence[Any]) -> None:
     """A step of a 16-bit parameter, whose gradient is the first of `states`: made in float32, each result rounded once.
 
     In 16 bits constants of 1e-8 would vanish, and betas and rates lose their digits.
@@ -130,6 +159,60 @@ def _signs(x: Array) -> Array:
     """-1, 0 or 1; 0 for NaN, as in PyTorch."""
     signs: Array = (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
     return signs
+
+
+def sgd(
+    p: Array,
+    g: Array,
+    buf: Array | None,
+    sign: Any,
+    decay: Any,
+    momentum: Any,
+    take: Any,
+    lr: Any,
+    nesterov: Any,
+    first: Any,
+) -> None:
+    """Stochastic gradient descent; `buf` holds the momentum, and is set to the gradient by the `first` step."""
+    d = _pull(p, g, sign, decay)
+    if buf is not None:
+        if first:
+            buf[...] = d
+        else:
+            buf *= momentum
+            buf += d * take
+        d = d + buf * momentum if nesterov else buf
+    p -= d * lr
+
+
+def adam(
+    p: Array,
+    g: Array,
+    m: Array,
+    v: Array,
+    top: Array | None,
+    sign: Any,
+    decay: Any,
+    shrink: Any,
+    take1: Any,
+    keep2: Any,
+    take2: Any,
+    root: Any,
+    eps: Any,
+    rate: Any,
+) -> None:
+    """Adam: the running mean of gradients over the root of that of their squares, or of the largest so far (`top`)."""
+    xp = array_namespace(p)
+    d = _pull(p, g, sign, decay)
+    if shrink != 1:
+        p *= shrink
+    m += (d - m) * take1
+    v *= keep2
+    v += d * take2 * d  # in this order large gradients do not overflow
+    if top is not None:
+        xp.maximum(top, v, out=top)
+    denom = xp.sqrt(v if top is None else top) / root + eps
+    p -= m / denom * rate
 
 
 def adagrad(p: Array, g: Array, total: Array, sign: Any, decay: Any, rate: Any, eps: Any) -> None:
@@ -273,7 +356,7 @@ def lion(p: Array, g: Array, m: Array, sign: Any, shrink: Any, take1: Any, take2
     m += (d - m) * take2
 
 
-REFERENCES: dict[str, Callable[..., None]] = {
+REFERENCES: dict[str, Rule] = {
     "adadelta": adadelta,
     "adagrad": adagrad,
     "adamax": adamax,
@@ -284,4 +367,7 @@ REFERENCES: dict[str, Callable[..., None]] = {
     "rmsprop": rmsprop,
     "rprop": rprop,
 }
-"""The rules in numpy, by name."""
+"""The rules in numpy that `apply` takes, by name."""
+
+RULES: dict[str, Rule] = {**REFERENCES, "adam": adam, "sgd": sgd}
+"""All rules; those of `optimizers.py`, whose native form takes other constants, too."""

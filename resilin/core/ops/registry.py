@@ -87,6 +87,7 @@ class Op:
         self.single: bool | str = facts.pop("single", self.narrow)
         self.host: str = facts.pop("host", "")
         self.at_once: bool = facts.pop("at_once", False)
+        self.formula = forward  # as it was declared
         forward = by_shape(forward, name, bool(self.host and self.elementwise))
         refuses = facts.pop("refuses", False)
         if facts:

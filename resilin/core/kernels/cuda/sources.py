@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+from collections.abc import Iterable
 from pathlib import Path
+from string import Template
 from typing import Any
+
+import numpy as np
+
+from resilin.core.kernels.pack import BFLOAT16
 
 _FOLDER = Path(__file__).parent
 
@@ -36,11 +43,58 @@ KERNELS: dict[str, tuple[str, ...]] = {
 """Source file (without `.cu`) -> every instance of its kernels that a twin launches."""
 
 
+GENERATED: dict[str, str] = {}
+"""Name of a kernel that is made by tracing -> its source. The source has one kernel, of the same name."""
+
+EXACT = ("--fmad=false",)
+"""What compilations of generated kernels get besides: as numpy, they round each product."""
+
+
 @functools.cache
+def _read(file: str) -> str:
+    """A file of this folder, with a line that makes a compiler's errors name it."""
+    return f'#line 1 "{file}"\n{(_FOLDER / file).read_text()}'
+
+
 def text(name: str) -> str:
-    """The source of `name`.cu, with a line that makes a compiler's errors name the file."""
-    path = _FOLDER / f"{name}.cu"
-    return f'#line 1 "{path.name}"\n{path.read_text()}'
+    """The source of `name`.cu, or of the generated kernel `name` with what it stands on."""
+    generated = GENERATED.get(name)
+    return _read(f"{name}.cu") if generated is None else f"{_read('traced.cuh')}\n{generated}"
+
+
+def text_of_all(names: Iterable[str]) -> str:
+    """Several generated kernels in one source."""
+    return "\n".join([_read("traced.cuh"), *[GENERATED[name] for name in names]])
+
+
+def instances(name: str) -> tuple[str, ...]:
+    """The kernels of the source `name`."""
+    return (name,) if name in GENERATED else KERNELS[name]
+
+
+def options(name: str) -> tuple[str, ...]:
+    """What the compilation of the source `name` gets."""
+    return (*OPTIONS, *EXACT) if name in GENERATED else OPTIONS
+
+
+def filled(template: str, **parts: str | list[str]) -> str:
+    """The text of `template`.cu with a value for each name that begins with $, but `$name`; a list fills lines."""
+    lines = {}
+    for name, value in parts.items():
+        lines[name] = value if isinstance(value, str) else "\n        ".join(value)
+    return Template(_read(f"{template}.cu")).safe_substitute(lines)
+
+
+def add_generated(stem: str, body: str) -> str:
+    """Keep a generated source, whose kernel is `$name` in it; gives the name, which begins with `stem`."""
+    name = f"{stem}_{hashlib.sha256(body.encode()).hexdigest()[:12]}"
+    GENERATED[name] = Template(body).substitute(name=name)
+    return name
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The dtype of a name in FLOATS, or of numpy's."""
+    return BFLOAT16 if name == "bfloat16" else np.dtype(name)
 
 
 def types_of(dtype: Any) -> tuple[str, str] | None:

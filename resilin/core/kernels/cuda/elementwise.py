@@ -1,0 +1,277 @@
+"""Launches `elementwise.cu`: a formula over elements as one kernel, made by tracing, in place of a call for each step.
+
+16-bit floats are read as float32 and rounded once, at the end. Arrays that lie in memory alike and without gaps keep
+their order of axes; others are read by their strides, and the results are contiguous. `xp` is the namespace of
+`backends/cupy.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from resilin.core.kernels.cuda import sources
+from resilin.core.kernels.cuda.multi_tensor import is_dense
+from resilin.core.kernels.cuda.tracing import Constant, NotTraced, Symbol, Trace, type_of
+
+Formula = Callable[..., Any]
+
+THREADS = 256  # THREADS of traced.cuh
+BLOCKS = 4096  # at most: with 256 threads each as many as a large GPU runs at once, twice
+RANK = 6  # coordinates of an element at most, after those that need no coordinate of their own are joined
+VARIANTS = 64  # of one formula, by its parameters: a formula with ever new ones is not compiled for each
+LAYOUTS = 4096  # that are remembered
+
+_ELEMENTS = {**{name: element for name, (element, _) in sources.FLOATS.items()}, "bool": "bool"}
+NOT_TRACED = (NotTraced, TypeError, AttributeError)  # these two: of a None, of a Symbol where numpy wants an array
+_HALVES = ("float16", "bfloat16")
+
+
+class Layout:
+    """How the elements of arrays of these shapes and strides (in elements) meet."""
+
+    __slots__ = ("ints", "keeps", "letters", "rank", "shape", "size")
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        self.shape = np.broadcast_shapes(*[array.shape for array in arrays])
+        self.size = math.prod(self.shape)
+        whole = [array for array in arrays if array.size != 1 or self.size == 1]
+        strides = {_strides(array) for array in whole}
+        alike = len(strides) == 1 and all(array.shape == self.shape for array in whole) and is_dense(whole[0])
+        self.keeps = alike and not whole[0].flags.c_contiguous  # results take the order of axes of the first one
+        letters, steps = [], []
+        for array in arrays:
+            if array.size == 1 and self.size != 1:
+                letters.append("s")
+            elif alike or (array.shape == self.shape and array.flags.c_contiguous):
+                letters.append("e")
+            else:
+                letters.append("b")
+                steps.append(_stretched(array, self.shape))
+        self.letters = "".join(letters)
+        lengths, steps = _joined(self.shape, steps)
+        self.rank = len(lengths) if steps else 0
+        self.ints = [np.int64(v) for v in (*lengths, *[v for of in steps for v in of])] if steps else []
+
+
+def _strides(array: Any) -> tuple[int, ...]:
+    return tuple([stride // array.itemsize for stride in array.strides])
+
+
+def _stretched(array: Any, shape: tuple[int, ...]) -> list[int]:
+    """The strides of an array as one of `shape`: 0 along what it is stretched."""
+    missing = len(shape) - array.ndim
+    own = zip(array.shape, _strides(array), strict=True)
+    return [0] * missing + [0 if length == 1 else stride for length, stride in own]
+
+
+def _joined(shape: Sequence[int], steps: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+    """The fewest axes that all arrays can be walked along."""
+    lengths: list[int] = []
+    kept: list[list[int]] = [[] for _ in steps]
+    for axis, length in enumerate(shape):
+        if length == 1:
+            continue
+        if lengths and all(of[-1] == step[axis] * length for of, step in zip(kept, steps, strict=True)):
+            lengths[-1] *= length
+            for of, step in zip(kept, steps, strict=True):
+                of[-1] = step[axis]
+        else:
+            lengths.append(length)
+            for of, step in zip(kept, steps, strict=True):
+                of.append(step[axis])
+    return lengths, kept
+
+
+class Program:
+    """A traced formula; its kernels differ in how the inputs are read. NotTraced where it cannot be."""
+
+    def __init__(self, name: str, formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float]) -> None:
+        self.name, self.kinds, self.trace = name, kinds, Trace()
+        floats = {kind for kind in kinds if kind in sources.FLOATS}
+        if not floats:
+            raise NotTraced("nothing is a float")
+        self.dtype = np.dtype(np.float64 if "float64" in floats else np.float32)
+        given, places = [], iter(range(len(numbers)))
+        for position, kind in enumerate(kinds):
+            if kind is None:
+                given.append(None)
+            elif kind == "number":
+                place = next(places)
+                given.append(Constant(self.trace, self.dtype, place, float(numbers[place])))
+            else:
+                given.append(Symbol(self.trace, _computed(kind), f"x{position}"))
+        found = formula(*given)
+        results = found if isinstance(found, tuple) else (found,)
+        narrow = next(iter(floats)) if len(floats) == 1 and floats <= set(_HALVES) else "float32"
+        self.results: list[Symbol | int | None] = []  # a number: that input itself
+        self.dtypes: list[np.dtype[Any]] = []  # of those that are computed
+        for result in results:
+            same = [i for i, one in enumerate(given) if one is result and kinds[i] != "number"]
+            if result is None or same:
+                self.results.append(same[0] if same else None)
+                continue
+            if not isinstance(result, Symbol):
+                raise NotTraced(f"a result is a {type(result).__name__}")
+            self.results.append(result)
+            type_of(result.dtype)
+            self.dtypes.append(sources.dtype_of(narrow) if result.dtype.name == "float32" else result.dtype)
+        self._names: dict[tuple[str, int], str] = {}
+
+    @property
+    def steps(self) -> int:
+        """How many functions of the array library would do the same."""
+        halves = any(kind in _HALVES for kind in self.kinds)
+        return len(self.trace.statements) + 2 * halves
+
+    def kernel(self, letters: str, rank: int) -> str:
+        """The name of the kernel that reads its inputs so."""
+        found = self._names.get((letters, rank))
+        if found is None:
+            found = self._names[letters, rank] = sources.add_generated(self.name, self._text(letters, rank))
+        return found
+
+    def _text(self, letters: str, rank: int) -> str:
+        parameters, loads, stores, strides = [], [], [], []
+        letter = iter(letters)
+        for position, kind in enumerate(self.kinds):
+            if kind is None or kind == "number":
+                continue
+            how = next(letter)
+            parameters.append(f"const {_ELEMENTS[kind]}* __restrict__ p{position}")
+            place = {"e": "i", "s": "0", "b": " + ".join(f"k{a} * s{position}_{a}" for a in range(rank)) or "0"}[how]
+            loads.append(f"const {type_of(_computed(kind))} x{position} = loaded(p{position}[{place}]);")
+            strides += [f"long long s{position}_{axis}" for axis in range(rank) if how == "b"]
+        computed = [result for result in self.results if isinstance(result, Symbol)]
+        for number, (result, dtype) in enumerate(zip(computed, self.dtypes, strict=True)):
+            element = _ELEMENTS[dtype.name]
+            parameters.append(f"{element}* __restrict__ y{number}")
+            stores.append(f"y{number}[i] = Stored<{element}>::of({result.text});")
+        if "b" in letters:
+            parameters += [f"long long n{axis}" for axis in range(rank)] + strides
+        numbers = sum(kind == "number" for kind in self.kinds)
+        parameters += [f"{type_of(self.dtype)} c{place}" for place in range(numbers)]
+        return sources.filled(
+            "elementwise",
+            parameters="".join(f", {parameter}" for parameter in parameters),
+            coordinates=_coordinates(rank) if "b" in letters else [],
+            loads=loads,
+            statements=self.trace.statements,
+            stores=stores,
+        )
+
+
+def _coordinates(rank: int) -> list[str]:
+    lines = ["unsigned rest = static_cast<unsigned>(i);"]
+    for axis in reversed(range(1, rank)):
+        lines += [f"const unsigned m{axis} = static_cast<unsigned>(n{axis});"]
+        lines += [f"const long long k{axis} = rest % m{axis};", f"rest /= m{axis};"]
+    return [*lines, "const long long k0 = rest;"]
+
+
+def _computed(kind: str) -> np.dtype[Any]:
+    return np.dtype(np.float32) if kind in _HALVES else np.dtype(kind)
+
+
+ALL: list[Callable[[], Iterable[tuple[str, Formula, int]]]] = []
+"""Who uses formulas says all of them here: (name, formula, number of arrays), for the check of kernels."""
+
+CHECKED = ("float32", "float64", "bfloat16")
+
+
+def all_kernels() -> Iterator[tuple[str, tuple[str, ...]]]:
+    """(name of a formula, its kernels): in the dtypes of CHECKED, for arrays that lie alike, and for others."""
+    for formulas in ALL:
+        for name, formula, count in formulas():
+            made = []
+            for kind in CHECKED:
+                try:
+                    program = Program(name, formula, (kind,) * count, ())
+                except (*NOT_TRACED, RuntimeError):  # the last: the gradient of one of the inputs is refused
+                    continue
+                if program.dtypes:
+                    made += [program.kernel("e" * count, 0), program.kernel("b" * count, 3)]
+            if made:
+                yield name, tuple(made)
+
+
+_programs: dict[Hashable, list[Program]] = {}
+_variants: dict[str, int] = {}
+_untraced: set[Hashable] = set()
+_layouts: dict[Hashable, Layout] = {}
+
+
+def _program(name: str, parameters: Hashable, formula: Formula, kinds: Any, numbers: Sequence[float]) -> Program | None:
+    key = (name, parameters, kinds)
+    if key in _untraced:
+        return None
+    made = _programs.setdefault(key, [])
+    for one in made:
+        if not one.trace.decisions or one.trace.holds(numbers):
+            return one
+    if _variants.get(name, 0) >= VARIANTS:
+        return None
+    try:
+        found = Program(name, formula, kinds, numbers)
+    except NOT_TRACED:
+        _untraced.add(key)
+        return None
+    _variants[name] = _variants.get(name, 0) + 1
+    made.append(found)
+    return found
+
+
+def apply(
+    xp: Any, name: str, parameters: Hashable, formula: Formula, values: Sequence[Any], least: int = 1
+) -> tuple[Any, ...] | None:
+    """The results of `formula` for arrays of a device, numbers, which are passed on, and None.
+
+    `name` and `parameters` say which formula it is. None where it has fewer than `least` steps, or no kernel is made of
+    it: for integers and complex numbers, for arrays of no elements, and for what is not done element by element.
+    """
+    kinds, arrays, numbers = [], [], []
+    for value in values:
+        if value is None:
+            kinds.append(None)
+        elif type(value) is float or type(value) is int:
+            kinds.append("number")
+            numbers.append(value)
+        else:
+            kind = getattr(getattr(value, "dtype", None), "name", "")
+            if kind not in _ELEMENTS or isinstance(value, np.ndarray | np.generic):
+                return None
+            kinds.append(kind)
+            arrays.append(value)
+    program = _program(name, parameters, formula, tuple(kinds), numbers)
+    if program is None or program.steps < least:
+        return None
+    layout = _layout(arrays)
+    if not layout.size or (layout.rank and (layout.rank > RANK or layout.size >= 1 << 31)):
+        return None
+    like = next((array for array, letter in zip(arrays, layout.letters, strict=True) if letter == "e"), None)
+    outputs = [
+        xp.empty_like(like, dtype=dtype) if layout.keeps else xp.empty(layout.shape, dtype) for dtype in program.dtypes
+    ]
+    if outputs:
+        kernel = program.kernel(layout.letters, layout.rank)
+        rounded = [program.dtype.type(number) for number in numbers]
+        blocks = min(-(-layout.size // THREADS), BLOCKS)
+        given = (np.int64(layout.size), *arrays, *outputs, *layout.ints, *rounded)
+        xp.launch(kernel, kernel, (blocks,), (THREADS,), given)
+    computed = iter(outputs)
+    return tuple(
+        [next(computed) if isinstance(one, Symbol) else None if one is None else values[one] for one in program.results]
+    )
+
+
+def _layout(arrays: Sequence[Any]) -> Layout:
+    key = tuple([(array.shape, array.strides, array.itemsize) for array in arrays])
+    found = _layouts.get(key)
+    if found is None:
+        if len(_layouts) >= LAYOUTS:
+            _layouts.clear()
+        found = _layouts[key] = Layout(arrays)
+    return found

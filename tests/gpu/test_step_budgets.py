@@ -1,0 +1,89 @@
+"""A training step of the benchmark's models puts no more on the device than this: launches, waits of the host, copies.
+
+The numbers do not depend on the sizes, so the models are small here. Whoever makes one smaller writes it down; one that
+grows is a step that got slower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from device_work import WORK
+
+import resilin as torch
+from benchmarks.cases.models import MODELS, _mlp, gpt
+
+SMALL = {
+    "tiny": replace(MODELS["tiny"], build=_mlp(16, 16, 10), input=(4, 16), target=(4,)),
+    "mlp": replace(MODELS["mlp"], build=_mlp(16, 16, 16, 10), input=(4, 16), target=(4,)),
+    "cnn": replace(MODELS["cnn"], input=(2, 1, 28, 28), target=(2,)),
+    "residual_cnn": replace(MODELS["residual_cnn"], input=(2, 3, 16, 16), target=(2,)),
+    "lstm": replace(MODELS["lstm"], input=(2, 64, 128), target=(2,)),
+    "gpt": replace(MODELS["gpt"], build=gpt(16, width=32), input=(2, 16), target=(2, 16)),
+    "gpt_12_layers": replace(MODELS["gpt"], build=gpt(16, width=32, layers=12), input=(2, 16), target=(2, 16)),
+}
+
+BUDGETS = {
+    "tiny": {"launches": 55, "waits": 3, "copies": 2},
+    "mlp": {"launches": 62, "waits": 3, "copies": 3},
+    "cnn": {"launches": 166, "waits": 7, "copies": 3},
+    "residual_cnn": {"launches": 1125, "waits": 3, "copies": 3},
+    "lstm": {"launches": 6662, "waits": 3, "copies": 5},
+    "gpt": {"launches": 478, "waits": 17, "copies": 16},
+    "gpt_12_layers": {"launches": 1246, "waits": 17, "copies": 16},
+}
+"""Of a step after the first two: zero_grad, forward, cross entropy, backward, AdamW, loss.item()."""
+
+
+def step_of(name):
+    """A function that does a step of the model on the device, and gives its loss."""
+    model = SMALL[name]
+    torch.manual_seed(0)
+    module = model.build(torch).to("cuda")
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3)
+    x, y = (part.to("cuda") for part in model.batch(torch, 0))
+
+    def step():
+        optimizer.zero_grad()
+        out = module(x)
+        loss = torch.nn.functional.cross_entropy(out.view(-1, out.shape[-1]), y.view(-1))
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step
+
+
+@pytest.fixture
+def standin(cuda, request):
+    if not hasattr(cuda.cupy, "API"):
+        pytest.skip("counts what the stand-in is asked to do, and this is a device")
+    return cuda
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_step_stays_within_its_budget(standin, name):
+    step = step_of(name)
+    losses = [step(), step()]
+    WORK.clear()
+    losses.append(step())
+    found = WORK.totals()
+    assert losses[2] < losses[0]
+    budget = BUDGETS[name]
+    what = f"{name}: {WORK.launches.most_common(60)}, {WORK.waits}, {WORK.copies}"
+    assert (found["launches"], found["waits"]) == (budget["launches"], budget["waits"]), what
+    assert found["copies"] <= budget["copies"], what  # one of where the gradients lie, unless they lie where they lay
+
+
+def test_views_and_empty_arrays_are_no_work_and_everything_else_is(standin):
+    xp = standin.xp
+    x = xp.arange(6)
+    WORK.clear()
+    x.reshape(2, 3)[0].T, xp.empty(3), xp.zeros(0), xp.ascontiguousarray(x), x.astype(x.dtype, copy=False)
+    assert WORK.totals() == {"launches": 0, "waits": 0, "copies": 0}
+    x + 1, xp.sin(x), x.sum(), x[xp.asarray([0, 1])], x.copy()
+    assert WORK.totals() == {"launches": 5, "waits": 0, "copies": 1}
+    x[1:] = 3
+    bool(x[0]), x.get(), xp.flatnonzero(x)
+    assert WORK.totals() == {"launches": 7, "waits": 3, "copies": 3}
