@@ -1,0 +1,70 @@
+"""Parameters that the fuzzers of operations share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from resilin.utils.benchmark.utils.fuzzer import FuzzedParameter, FuzzedTensor, ParameterAlias
+
+DIMS = 3  # at most
+STEPS = {1: 0.8, 2: 0.06, 4: 0.06, 8: 0.04, 16: 0.04}  # mostly none
+
+
+def dim(name: str) -> FuzzedParameter:
+    """How many dimensions there are."""
+    return FuzzedParameter(name, distribution={1: 0.3, 2: 0.4, 3: 0.3}, strict=True)
+
+
+def sizes(
+    least: int, most: int, special: Iterable[int], name: str, any_share: float, special_first: bool = False
+) -> list[list[FuzzedParameter]]:
+    """`k0` to `k2`: sizes between `least` and `most`, and with the rest of `any_share` one of the `special` ones.
+
+    They are called `k_any_0`, ... and `k_NAME_0`, ...; which of the two is the first choice decides what a seed gives.
+    """
+    chosen = [*special]
+    shares = {"any": any_share, name: 1 - any_share}
+    order = (name, "any") if special_first else ("any", name)
+    return [
+        [FuzzedParameter(f"k_any_{i}", minval=least, maxval=most, distribution="loguniform") for i in range(DIMS)],
+        [
+            FuzzedParameter(f"k_{name}_{i}", distribution=dict.fromkeys(chosen, 1.0 / len(chosen)))
+            for i in range(DIMS)
+        ],
+        [
+            FuzzedParameter(
+                f"k{i}", distribution={ParameterAlias(f"k_{kind}_{i}"): shares[kind] for kind in order}, strict=True
+            )
+            for i in range(DIMS)
+        ],
+    ]
+
+
+def steps(names: Iterable[str]) -> list[FuzzedParameter]:
+    """Steps of each dimension, for each name `NAME0` to `NAME2`."""
+    return [FuzzedParameter(f"{name}{i}", distribution=dict(STEPS)) for i in range(DIMS) for name in names]
+
+
+def random_value() -> FuzzedParameter:
+    """A number for whoever needs more randomness."""
+    return FuzzedParameter("random_value", minval=0, maxval=2**32 - 1, distribution="uniform")
+
+
+def tensor(name: str, size: str, step: str, dim: str, dtype: Any, cuda: bool, **limits: int) -> FuzzedTensor:
+    """A tensor of at most 2 GiB whose sizes are `SIZE0` to `SIZE2`, and steps `STEP0` to `STEP2`."""
+    return FuzzedTensor(
+        name=name,
+        size=tuple(f"{size}{i}" for i in range(DIMS)),
+        steps=tuple(f"{step}{i}" for i in range(DIMS)),
+        probability_contiguous=0.75,
+        max_allocation_bytes=2 << 30,
+        dim_parameter=dim,
+        dtype=dtype,
+        cuda=cuda,
+        **limits,
+    )
+
+
+FAIR: dict[str, int] = {"min_elements": 4 << 10, "max_elements": 32 << 20}  # neither all overhead nor all waiting
+POWERS_OF_TWO = tuple(1 << exponent for exponent in range(4, 25))  # from 16 to 16 Mi
