@@ -6,7 +6,7 @@ from typing import Any
 
 import resilin
 from resilin.utils.benchmark.op_fuzzers import parameters
-from resilin.utils.benchmark.op_fuzzers.parameters import DIMS, FAIR, POWERS_OF_TWO
+from resilin.utils.benchmark.op_fuzzers.parameters import DIMS, FAIR, POWERS_OF_TWO, POWERS_SHARES
 from resilin.utils.benchmark.utils.fuzzer import FuzzedParameter, Fuzzer, ParameterAlias
 
 __all__ = ["BinaryOpFuzzer"]
@@ -19,7 +19,7 @@ class BinaryOpFuzzer(Fuzzer):
         super().__init__(
             parameters=[
                 parameters.dim("dim"),
-                *parameters.sizes(POWERS_OF_TWO[0], POWERS_OF_TWO[-1], POWERS_OF_TWO, "pow2", any_share=0.8),
+                *parameters.sizes(POWERS_OF_TWO[0], POWERS_OF_TWO[-1], POWERS_OF_TWO, POWERS_SHARES),
                 [
                     FuzzedParameter(f"y_k{i}", distribution={ParameterAlias(f"k{i}"): 0.8, 1: 0.2}, strict=True)
                     for i in range(DIMS)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from resilin.utils.benchmark.utils.fuzzer import FuzzedParameter, FuzzedTensor, ParameterAlias
 
 DIMS = 3  # at most
-STEPS = {1: 0.8, 2: 0.06, 4: 0.06, 8: 0.04, 16: 0.04}  # mostly none
+STEPS: dict[Any, float] = {1: 0.8, 2: 0.06, 4: 0.06, 8: 0.04, 16: 0.04}  # mostly none
 
 
 def dim(name: str) -> FuzzedParameter:
@@ -16,25 +16,22 @@ def dim(name: str) -> FuzzedParameter:
     return FuzzedParameter(name, distribution={1: 0.3, 2: 0.4, 3: 0.3}, strict=True)
 
 
-def sizes(
-    least: int, most: int, special: Iterable[int], name: str, any_share: float, special_first: bool = False
-) -> list[list[FuzzedParameter]]:
-    """`k0` to `k2`: sizes between `least` and `most`, and with the rest of `any_share` one of the `special` ones.
+def sizes(least: int, most: int, special: Iterable[int], shares: Mapping[str, float]) -> list[list[FuzzedParameter]]:
+    """`k0` to `k2`: any size between `least` and `most`, or one of the `special` ones.
 
-    They are called `k_any_0`, ... and `k_NAME_0`, ...; which of the two is the first choice decides what a seed gives.
+    `shares` says how often it is which: the one called "any", or the other one. These are drawn as `k_any_0`, ...
     """
+    (name,) = shares.keys() - {"any"}
     chosen = [*special]
-    shares = {"any": any_share, name: 1 - any_share}
-    order = (name, "any") if special_first else ("any", name)
+    choices = dict.fromkeys(chosen, 1.0 / len(chosen))
     return [
         [FuzzedParameter(f"k_any_{i}", minval=least, maxval=most, distribution="loguniform") for i in range(DIMS)],
-        [
-            FuzzedParameter(f"k_{name}_{i}", distribution=dict.fromkeys(chosen, 1.0 / len(chosen)))
-            for i in range(DIMS)
-        ],
+        [FuzzedParameter(f"k_{name}_{i}", distribution=choices) for i in range(DIMS)],
         [
             FuzzedParameter(
-                f"k{i}", distribution={ParameterAlias(f"k_{kind}_{i}"): shares[kind] for kind in order}, strict=True
+                f"k{i}",
+                distribution={ParameterAlias(f"k_{kind}_{i}"): share for kind, share in shares.items()},
+                strict=True,
             )
             for i in range(DIMS)
         ],
@@ -43,7 +40,7 @@ def sizes(
 
 def steps(names: Iterable[str]) -> list[FuzzedParameter]:
     """Steps of each dimension, for each name `NAME0` to `NAME2`."""
-    return [FuzzedParameter(f"{name}{i}", distribution=dict(STEPS)) for i in range(DIMS) for name in names]
+    return [FuzzedParameter(f"{name}{i}", distribution=STEPS) for i in range(DIMS) for name in names]
 
 
 def random_value() -> FuzzedParameter:
@@ -68,3 +65,4 @@ def tensor(name: str, size: str, step: str, dim: str, dtype: Any, cuda: bool, **
 
 FAIR: dict[str, int] = {"min_elements": 4 << 10, "max_elements": 32 << 20}  # neither all overhead nor all waiting
 POWERS_OF_TWO = tuple(1 << exponent for exponent in range(4, 25))  # from 16 to 16 Mi
+POWERS_SHARES = {"any": 0.8, "pow2": 0.2}

@@ -33,17 +33,11 @@ class SpectralOpFuzzer(Fuzzer):
         cuda: bool = False,
         probability_regular: float = 1.0,
     ) -> None:
+        shares = {"regular": probability_regular, "any": 1 - probability_regular}  # the order decides what a seed gives
         super().__init__(
             parameters=[
                 parameters.dim("ndim"),
-                *parameters.sizes(
-                    MIN_DIM_SIZE,
-                    MAX_DIM_SIZE,
-                    REGULAR_SIZES,
-                    "regular",
-                    any_share=1 - probability_regular,
-                    special_first=True,
-                ),
+                *parameters.sizes(MIN_DIM_SIZE, MAX_DIM_SIZE, REGULAR_SIZES, shares),
                 parameters.steps(["step_"]),
             ],
             tensors=[parameters.tensor("x", "k", "step_", "ndim", dtype, cuda, **FAIR)],

@@ -6,7 +6,7 @@ from typing import Any
 
 import resilin
 from resilin.utils.benchmark.op_fuzzers import parameters
-from resilin.utils.benchmark.op_fuzzers.parameters import FAIR, POWERS_OF_TWO
+from resilin.utils.benchmark.op_fuzzers.parameters import FAIR, POWERS_OF_TWO, POWERS_SHARES
 from resilin.utils.benchmark.utils.fuzzer import Fuzzer
 
 __all__ = ["UnaryOpFuzzer"]
@@ -19,7 +19,7 @@ class UnaryOpFuzzer(Fuzzer):
         super().__init__(
             parameters=[
                 parameters.dim("dim"),
-                *parameters.sizes(POWERS_OF_TWO[0], POWERS_OF_TWO[-1], POWERS_OF_TWO, "pow2", any_share=0.8),
+                *parameters.sizes(POWERS_OF_TWO[0], POWERS_OF_TWO[-1], POWERS_OF_TWO, POWERS_SHARES),
                 parameters.steps(["x_step_"]),
                 parameters.random_value(),
             ],

@@ -98,8 +98,9 @@ class Measurement:
 
     @cached_property
     def _sorted(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        if not self.raw_times:
-            raise UsageError(f"Measurement of {self.title!r}: expected at least one time, got none")
+        if not self.raw_times or not min(self.raw_times) > 0:
+            got = f"{min(self.raw_times)!r} s" if self.raw_times else "none"
+            raise UsageError(f"Measurement of {self.title!r}: expected times, all of more than 0 s, got {got}")
         return np.sort(np.array(self.times, np.float64))
 
     @cached_property
@@ -148,13 +149,11 @@ class Measurement:
         is_gross = not self.meets_confidence(VERY_WIDE)
         cause = "suggests significant environmental influence" if is_gross else "could indicate system fluctuation"
         share = self.iqr / self.median * 100
-        return (
-            f"  WARNING: Interquartile range is {share:.1f}% of the median measurement.\n           This {cause}."
-        )
+        return f"  WARNING: Interquartile range is {share:.1f}% of the median measurement.\n           This {cause}."
 
     def meets_confidence(self, threshold: float = WIDE) -> bool:
         """Return whether the interquartile range is less than this share of the median."""
-        return self.iqr < threshold * self.median if self.median == 0 else self.iqr / self.median < threshold
+        return self.iqr / self.median < threshold
 
     @property
     def title(self) -> str:

@@ -248,7 +248,9 @@ class Fuzzer:
             if all(constraint(params) for constraint in self._constraints):
                 return params
             self._rejections += 1
-        raise UsageError(f"Fuzzer: none of {MOST_TRIES} sets of parameters met all constraints, expected one: widen them")
+        raise UsageError(
+            f"Fuzzer: none of {MOST_TRIES} sets of parameters met all constraints, expected one: widen them"
+        )
 
 
 def _flat(values: Iterable[_T | Iterable[_T]], kind: type[_T]) -> list[_T]:
@@ -266,7 +268,9 @@ def _resolved(name: str, drawn: Mapping[str, Any]) -> Any:
         to = value.alias_to
         if to in path or to not in drawn:
             wrong = "a cycle" if to in path else "no such parameter"
-            raise UsageError(f"ParameterAlias: {' -> '.join([*path, to])}: {wrong}, expected to end at a parameter's value")
+            raise UsageError(
+                f"ParameterAlias: {' -> '.join([*path, to])}: {wrong}, expected to end at a parameter's value"
+            )
         path.append(to)
         value = drawn[to]
     return value
