@@ -27,15 +27,12 @@ def sizes(least: int, most: int, special: Iterable[int], shares: Mapping[str, fl
     return [
         [FuzzedParameter(f"k_any_{i}", minval=least, maxval=most, distribution="loguniform") for i in range(DIMS)],
         [FuzzedParameter(f"k_{name}_{i}", distribution=choices) for i in range(DIMS)],
-        [
-            FuzzedParameter(
-                f"k{i}",
-                distribution={ParameterAlias(f"k_{kind}_{i}"): share for kind, share in shares.items()},
-                strict=True,
-            )
-            for i in range(DIMS)
-        ],
+        [FuzzedParameter(f"k{i}", distribution=_aliases(shares, i), strict=True) for i in range(DIMS)],
     ]
+
+
+def _aliases(shares: Mapping[str, float], i: int) -> dict[Any, float]:
+    return {ParameterAlias(f"k_{kind}_{i}"): share for kind, share in shares.items()}
 
 
 def steps(names: Iterable[str]) -> list[FuzzedParameter]:
@@ -48,7 +45,7 @@ def random_value() -> FuzzedParameter:
     return FuzzedParameter("random_value", minval=0, maxval=2**32 - 1, distribution="uniform")
 
 
-def tensor(name: str, size: str, step: str, dim: str, dtype: Any, cuda: bool, **limits: int) -> FuzzedTensor:
+def tensor(name: str, size: str, step: str, dim: str, dtype: Any, cuda: bool, **limits: Any) -> FuzzedTensor:
     """A tensor of at most 2 GiB whose sizes are `SIZE0` to `SIZE2`, and steps `STEP0` to `STEP2`."""
     return FuzzedTensor(
         name=name,
