@@ -95,9 +95,7 @@ class _Table:
         self._warns = style.warns and any(one.has_warnings for one in results)
         cells = {(_row_key(one), one.description): one for one in results}
         keys = ordered_unique(row for row, _ in cells)
-        self._rows: list[_RowKey] = sorted(
-            keys, key=lambda row: (row.num_threads, row.env or "")
-        )  # names: as they came
+        self._rows: list[_RowKey] = sorted(keys, key=lambda row: (row.num_threads, row.env or ""))  # stable
         self._headers = ordered_unique(column for _, column in cells)
         self._cells = {row: [cells.get((row, column)) for column in self._headers] for row in self._rows}
         self._columns = [_Column(column, scale, style) for column in zip(*self._cells.values(), strict=True)]

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
 import resilin
 from resilin.core import rng
+from resilin.core.ops.random import rand, randint
 from resilin.core.tensor import Tensor
 from resilin.errors import UsageError
 
@@ -144,9 +145,9 @@ class FuzzedTensor:
     def default_tensor_constructor(size: Sequence[int], dtype: Any, **kwargs: Any) -> Tensor:
         """Return random numbers: between 0 and 1, whole ones of 1 to 126, booleans."""
         if dtype.is_floating_point or dtype.is_complex:
-            return resilin.rand(size, dtype=dtype)
+            return rand(size, dtype=dtype)
         low, high = (0, 2) if dtype == resilin.bool else (1, 127)
-        return resilin.randint(low, high, size, dtype=dtype)
+        return randint(low, high, size, dtype=dtype)
 
     def satisfies_constraints(self, params: Mapping[str, Any]) -> bool:
         """Return whether the tensor of these parameters is neither too small nor too large."""
@@ -182,7 +183,7 @@ class FuzzedTensor:
         dim = len(self._size) if self._dim_parameter is None else params[self._dim_parameter]
 
         def resolve(values: Iterable[str | int]) -> tuple[int, ...]:
-            found = [params.get(value, value) for value in values]
+            found = [params[value] if isinstance(value, str) else value for value in values]
             return tuple([*found, *[1] * dim][:dim])
 
         return resolve(self._size), resolve(self._steps)
@@ -222,7 +223,7 @@ class Fuzzer:
         UsageError, a ValueError, where no parameters are found that meet all constraints.
         """
         state = np.random.RandomState(self._seed)
-        rng.manual_seed(state.randint(low=0, high=2**63, dtype=np.int64))
+        rng.manual_seed(int(state.randint(low=0, high=2**63, dtype=np.int64)))
         for _ in range(n):
             params = self._generate(state)
             made = {tensor.name: tensor._make_tensor(params, state) for tensor in self._tensors}
@@ -248,16 +249,17 @@ class Fuzzer:
             if all(constraint(params) for constraint in self._constraints):
                 return params
             self._rejections += 1
-        raise UsageError(
-            f"Fuzzer: none of {MOST_TRIES} sets of parameters met all constraints, expected one: widen them"
-        )
+        raise UsageError(f"Fuzzer: none of {MOST_TRIES} sets of parameters met all constraints: widen them")
 
 
 def _flat(values: Iterable[_T | Iterable[_T]], kind: type[_T]) -> list[_T]:
     """The values, with those that stand in lists."""
     found: list[_T] = []
     for value in values:
-        found += [value] if isinstance(value, kind) else value  # type: ignore[operator]  # what is no value is a list
+        if isinstance(value, kind):
+            found.append(value)
+        else:
+            found.extend(cast("Iterable[_T]", value))
     return found
 
 

@@ -148,7 +148,7 @@ class Timer:
         raise NotImplementedError("Timer.autorange: there is none, blocked_autorange() chooses the number of runs")
 
     def _run(self, number: int) -> float:
-        return max(self._timer.timeit(number), LEAST_S)
+        return max(float(self._timer.timeit(number)), LEAST_S)
 
     def _measure(self, number: int, times: list[float], callback: Callable[[int, float], Any] | None) -> None:
         times.append(self._run(number))
