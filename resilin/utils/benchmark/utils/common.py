@@ -6,6 +6,7 @@ must choose the same side for tables to be equal to the character.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -136,7 +137,7 @@ class Measurement:
         interval = max(Z_90 * spread / float(np.sqrt(np.float32(len(inner)))), LEAST_INTERVAL_S)
         if self.median <= interval:
             return 1
-        return min(max(int(_log10(self.median / interval)), 1), MOST_FIGURES)
+        return min(max(int(log10(self.median / interval)), 1), MOST_FIGURES)
 
     @property
     def has_warnings(self) -> bool:
@@ -198,15 +199,16 @@ def _s(count: int) -> str:
     return "s" if count > 1 else ""
 
 
-def _log10(x: float) -> float:
-    return float(np.log10(np.float32(x)))
+def log10(x: float) -> float:
+    """Return the logarithm of the float32 next to `x`, rounded to float32: that of 1e-6 is -6, not a bit less."""
+    return float(np.float32(math.log10(np.float32(x))))
 
 
 def select_unit(t: float) -> tuple[str, float]:
     """Return the unit ("ns", "us", "ms" or "s") in which `t` seconds are a short number, and its length in seconds."""
     if not t > 0:
         raise UsageError(f"select_unit: expected a time of more than 0 s, got {t!r}")
-    unit = {-3: "ns", -2: "us", -1: "ms"}.get(int(_log10(t) // 3), "s")
+    unit = {-3: "ns", -2: "us", -1: "ms"}.get(int(log10(t) // 3), "s")
     return unit, SCALES[unit]
 
 
@@ -221,7 +223,7 @@ def trim_sigfig(x: float, n: int) -> float:
         raise UsageError(f"trim_sigfig: expected a whole number of figures, got {n!r}")
     if x == 0:
         return 0.0
-    scale = 10 ** (int(np.ceil(np.log10(np.abs(np.float32(x))))) - n)
+    scale = 10 ** (math.ceil(log10(abs(x))) - n)
     return float(np.round(np.float32(x / scale)) * np.float32(scale))
 
 

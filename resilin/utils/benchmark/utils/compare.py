@@ -6,15 +6,15 @@ What a table says is laid out as PyTorch lays it out, to the character.
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from resilin.errors import UsageError
 from resilin.utils.benchmark.utils.common import (
     Measurement,
+    log10,
     ordered_unique,
     select_unit,
     trim_sigfig,
@@ -63,7 +63,7 @@ class _Column:
         found = [one for one in cells if one is not None]
         self._scale, self._trims = scale, style.trims
         self._warns = style.warns and any(one.has_warnings for one in found)
-        digits = [int(np.ceil(np.log10(np.float32(one.median / scale)))) for one in found]
+        digits = [math.ceil(log10(one.median / scale)) for one in found]
         self._decimals = 1
         if style.trims:  # no figure may show more than it has
             both = zip(found, digits, strict=True)
@@ -155,7 +155,7 @@ def _row_key(one: Measurement) -> _RowKey:
 
 
 def _best(cells: Iterable[Measurement | None]) -> float:
-    return min((cell.median for cell in cells if cell is not None), default=np.inf)
+    return min((cell.median for cell in cells if cell is not None), default=math.inf)
 
 
 def _color(text: str, value: float, best: float) -> str:
