@@ -347,6 +347,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
         "cuda.sparse masked nested sparse utils.benchmark.op_fuzzers.sparse_binary "
         "utils.benchmark.op_fuzzers.sparse_unary",
     ),
+    ("instructions are not counted, resilin.utils.benchmark measures time", "utils.benchmark.utils.valgrind_wrapper"),
     ("programs that measure are in examples and benchmarks of the repository", "utils.benchmark.examples"),
     ("a tensor lies in an array: Tensor.numpy() shares its memory", "storage"),
     ("functions return named tuples with PyTorch's fields", "return_types"),

@@ -1,7 +1,6 @@
 """Figures, tables and draws are PyTorch's: tests/fixtures/make_torch_benchmark.py wrote what is compared with."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest

@@ -147,6 +147,20 @@ class Timer:
         """Refuse: `blocked_autorange` chooses the number of runs. NotImplementedError."""
         raise NotImplementedError("Timer.autorange: there is none, blocked_autorange() chooses the number of runs")
 
+    def collect_callgrind(
+        self,
+        number: int = 100,
+        *,
+        repeats: int | None = None,
+        collect_baseline: bool = True,
+        retain_out_file: bool = False,
+    ) -> NoReturn:
+        """Refuse: NotImplementedError. Valgrind's counts of instructions are not collected."""
+        raise NotImplementedError(
+            "Timer.collect_callgrind: resilin does not run Valgrind; blocked_autorange() measures time, and "
+            "`perf stat -e instructions:u python PROGRAM` counts the instructions of a whole program"
+        )
+
     def _run(self, number: int) -> float:
         return max(float(self._timer.timeit(number)), LEAST_S)
 
