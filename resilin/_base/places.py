@@ -225,7 +225,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
         "nothing is compiled here: call the model as it is",
         "cuda.jiterator distributed.nn.jit "
         "jit.frontend jit.generate_bytecode jit.mobile jit.quantized jit.supported_ops jit.unsupported_tensor_ops "
-        "nativert utils.jit",
+        "nativert utils.benchmark.utils.compile utils.benchmark.utils.cpp_jit utils.jit",
     ),
     (
         "resilin has no quantization",
@@ -236,7 +236,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     (
         "resilin has no profiler yet",
         "autograd.profiler autograd.profiler_legacy autograd.profiler_util cuda.nvtx cuda.profiler monitor "
-        "profiler utils.benchmark utils.flop_counter utils.module_tracker utils.throughput_benchmark",
+        "profiler utils.flop_counter utils.module_tracker utils.throughput_benchmark",
     ),
     ("resilin.zero.shard divides parameters, gradients and optimizer state", "distributed.tensor"),
     (
@@ -342,7 +342,13 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
         + " ".join(f"onnx.symbolic_opset{number}" for number in (*range(7, 11), *range(12, 21))),
     ),
     ("Python's own multiprocessing, or elastic-run, starts the processes", "numa"),
-    ("resilin has dense tensors", "cuda.sparse masked nested sparse"),
+    (
+        "resilin has dense tensors",
+        "cuda.sparse masked nested sparse utils.benchmark.op_fuzzers.sparse_binary "
+        "utils.benchmark.op_fuzzers.sparse_unary",
+    ),
+    ("instructions are not counted, resilin.utils.benchmark measures time", "utils.benchmark.utils.valgrind_wrapper"),
+    ("programs that measure are in examples and benchmarks of the repository", "utils.benchmark.examples"),
     ("a tensor lies in an array: Tensor.numpy() shares its memory", "storage"),
     ("functions return named tuples with PyTorch's fields", "return_types"),
     ("`resilin doctor` says what is installed and in use", "utils.backcompat utils.collect_env"),
