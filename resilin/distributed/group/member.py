@@ -25,10 +25,10 @@ from resilin.distributed.group.p2p_transport import P2PTransport
 from resilin.distributed.wire import call_phases
 from resilin.distributed.wire.error_codec import abort_reason, decode_reason, encode_reason, mark_shared
 from resilin.distributed.wire.flight_recorder import log_of
-from resilin.distributed.wire.trace_spans import GroupFacts
 from resilin.distributed.wire.frames import Frame, Kind
 from resilin.distributed.wire.p2p_matching import Mailbox
 from resilin.distributed.wire.reduce_op import Array
+from resilin.distributed.wire.trace_spans import GroupFacts
 from resilin.distributed.work.comm_thread import CommThread
 from resilin.distributed.work.group_failure import GroupFailure
 from resilin.distributed.work.refusals import Refusals
