@@ -214,7 +214,7 @@ class _Loop:
 
     def _generation_of(self, offer: control.World, call: Callable[[], Any]) -> Any:
         start = SYSTEM.monotonic()
-        facts = {"generation": offer.number, "world_size": offer.world_size, "reason": offer.reason}
+        facts: dict[str, Any] = {"generation": offer.number, "world_size": offer.world_size, "reason": offer.reason}
         with trace.span("elastic.form_group", trace.Kind.ELASTIC, **facts):
             group = self._group = self._formed(offer)
         dist.set_default_group(group)

@@ -26,9 +26,14 @@ def test_collectives_say_what_they_carry_and_in_which_group(recorded, transport)
     assert [span.name.partition(":")[2] for span in of_one] == ["all_reduce", "broadcast", "barrier", "all_gather"]
     assert all(span.end_ns is not None and "Failed" not in span.args for span in spans)
     reduce, broadcast, barrier, gather = (span.args for span in of_one)
-    assert reduce["Reduce op"] == "MAX" and reduce["In msg nelems"] == 6 and reduce["Bytes"] == 24
-    assert reduce["Process Group Ranks"] == [0, 1] and reduce["Group size"] == 2 and reduce["dtype"] == "float32"
-    assert broadcast["Root rank"] == 1 and "dtype" not in barrier
+    assert reduce["Reduce op"] == "MAX"
+    assert reduce["In msg nelems"] == 6
+    assert reduce["Bytes"] == 24
+    assert reduce["Process Group Ranks"] == [0, 1]
+    assert reduce["Group size"] == 2
+    assert reduce["dtype"] == "float32"
+    assert broadcast["Root rank"] == 1
+    assert "dtype" not in barrier
     assert (reduce["Is asynchronized op"], gather["Is asynchronized op"]) == (False, True)
     numbers = {rank: [s.args["Seq"] for s in spans if s.args["Rank"] == rank] for rank in (0, 1)}
     assert numbers[0] == numbers[1] == sorted(numbers[0])

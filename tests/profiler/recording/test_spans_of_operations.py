@@ -89,7 +89,8 @@ def test_optimizers_and_loaders_are_named_as_in_pytorch(recorded):
             optimizer.step()
     assert len(found.named("Optimizer.step#SGD.step")) == len(found.named("Optimizer.zero_grad#SGD.zero_grad")) == 2
     loads = found.named("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
-    assert len(loads) == 3 and {span.kind for span in loads} == {Kind.DATA}
+    assert len(loads) == 3
+    assert {span.kind for span in loads} == {Kind.DATA}
 
 
 @needs_native
@@ -110,7 +111,8 @@ def test_functions_of_python_surround_the_operations_that_they_call(recorded):
     with recorded(with_stack=True) as found:
         model(torch.ones(2))
     (function,) = [span for span in found.spans if span.name.endswith("): " + model.__qualname__)]
-    assert function.kind == Kind.PYTHON and f"{__file__}({model.__code__.co_firstlineno})" in function.name
+    assert function.kind == Kind.PYTHON
+    assert f"{__file__}({model.__code__.co_firstlineno})" in function.name
     (exp,) = found.named("aten::exp")
     assert function.start_ns <= exp.start_ns <= exp.end_ns <= function.end_ns
     assert not [span.name for span in found.spans if "/resilin/core/" in span.name or "/_base/trace" in span.name]
@@ -149,11 +151,14 @@ def test_any_recorder_hears_of_operations():
     finally:
         trace.record_with(None)
     torch.exp(torch.ones(2))
-    assert heard.names == ["aten::add", "aten::exp"] and heard.open == []
+    assert heard.names == ["aten::add", "aten::exp"]
+    assert heard.open == []
 
 
 def test_every_operation_has_a_name_of_lower_case_words():
     names = {name: node_names.traced(name) for name in OPS}
     assert all(re.fullmatch(r"aten::[a-z0-9_]+", name) for name in names.values()), names
-    assert names["multiply"] == "aten::mul" and names["astype"] == "aten::_to_copy"
-    assert names["expand_dims"] == "aten::unsqueeze" and names["attention"] == "aten::scaled_dot_product_attention"
+    assert names["multiply"] == "aten::mul"
+    assert names["astype"] == "aten::_to_copy"
+    assert names["expand_dims"] == "aten::unsqueeze"
+    assert names["attention"] == "aten::scaled_dot_product_attention"
