@@ -1,32 +1,102 @@
-"""The hook that profilers listen to: code marks spans, `set_sink` says where they go. Free when nobody listens."""
+"""The one hook for where time goes: code marks spans and instants, a recorder keeps them. Free when nobody records.
+
+What runs often asks `trace.recorder is not None` itself before it makes a name or arguments:
+
+    recorder = trace.recorder
+    token = -1 if recorder is None else recorder.begin("gloo:all_reduce", Kind.COLLECTIVE, args={...})
+    ...
+    if recorder is not None:
+        recorder.end(token)
+
+Everything else says `with trace.span("checkpoint.save", Kind.CHECKPOINT):`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
-from resilin._base.clock import SYSTEM
-
-Sink = Callable[[str, float, float], None]  # name, start and end in monotonic seconds
-
-_sink: Sink | None = None
+from collections.abc import Callable, Mapping
+from enum import IntEnum
+from typing import Any, Protocol
 
 
-def set_sink(sink: Sink | None) -> None:
-    """Send every finished span to `sink(name, start_s, end_s)`; None stops."""
-    global _sink
-    _sink = sink
+class Kind(IntEnum):
+    """What a span is a span of."""
+
+    OP = 1  # an operation on tensors
+    BACKWARD = 2  # a node of the graph in backward
+    USER = 3  # `record_function`
+    PYTHON = 4  # a function of Python, with `with_stack`
+    MEMORY = 5  # an instant: memory taken or given back
+    COLLECTIVE = 6  # a collective or a message between ranks
+    RPC = 7
+    CHECKPOINT = 8
+    ELASTIC = 9  # a phase of recovery or of a change of the world
+    DATA = 10  # loading of data
+    OPTIMIZER = 11
+    STEP = 12  # a step of the profiler's schedule
+    MODULE = 13  # a module's call, with `with_modules`
 
 
-@contextmanager
-def span(name: str) -> Iterator[None]:
+class Recorder(Protocol):
+    """Who keeps spans. Every method may be called from any thread, and none raises for what it is given."""
+
+    def begin(self, name: str, kind: int, link: int = -1, args: Mapping[str, Any] | None = None) -> int:
+        """Open a span of this thread and return its token. `link`: the number that an arrow goes by, -1 for none."""
+        ...
+
+    def end(self, token: int, args: Mapping[str, Any] | None = None) -> None:
+        """Close the span `token`; with `args`, in place of those that it was opened with."""
+        ...
+
+    def complete(
+        self, name: str, kind: int, start_ns: int, end_ns: int, link: int = -1, args: Mapping[str, Any] | None = None
+    ) -> None:
+        """Record a span that is over: from `start_ns` to `end_ns` of the monotonic clock."""
+        ...
+
+    def instant(
+        self, name: str, kind: int, link: int = -1, value: int = 0, args: Mapping[str, Any] | None = None
+    ) -> None:
+        """Record a moment. `value`: of memory, the bytes."""
+        ...
+
+
+recorder: Recorder | None = None
+"""Who records now. Read it anew each time: it changes while threads run."""
+
+
+def record_with(new: Recorder | None) -> Recorder | None:
+    """Let `new` record from now on, None nobody; return who did before."""
+    global recorder
+    before, recorder = recorder, new
+    for tell in _told:
+        tell(new)
+    return before
+
+
+_told: list[Callable[[Recorder | None], None]] = []
+
+
+def on_change(tell: Callable[[Recorder | None], None]) -> None:
+    """Call `tell` whenever somebody else records, with who does: for those that cannot read `recorder`."""
+    _told.append(tell)
+
+
+class span:
     """Mark the enclosed block as a span called `name`."""
-    if _sink is None:
-        yield
-        return
-    start = SYSTEM.monotonic()
-    try:
-        yield
-    finally:
-        if _sink is not None:
-            _sink(name, start, SYSTEM.monotonic())
+
+    __slots__ = ("_args", "_kind", "_link", "_name", "_recorder", "_token")
+
+    def __init__(self, name: str, kind: int = Kind.USER, link: int = -1, **args: Any) -> None:
+        self._name, self._kind, self._link, self._args = name, kind, link, args
+        self._recorder: Recorder | None = None
+        self._token = -1
+
+    def __enter__(self) -> None:
+        self._recorder = recorder
+        if self._recorder is not None:
+            self._token = self._recorder.begin(self._name, self._kind, self._link, self._args or None)
+
+    def __exit__(self, *exc: object) -> None:
+        if self._recorder is not None:
+            self._recorder.end(self._token)
+            self._recorder = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import resilin.distributed as dist
-from resilin._base import fault_points
+from resilin._base import fault_points, trace
 from resilin._base.text import shown
 from resilin.core import rng
 from resilin.core.host_copies import on_host
@@ -167,6 +167,10 @@ class State:
         over several plans, commit those together. Raises WorldChanged, with the step committed, when a new world waits
         for this boundary; `@elastic.run` handles it.
         """
+        with trace.span("elastic.commit", trace.Kind.ELASTIC, step=self.step + 1):
+            self._commit(plans)
+
+    def _commit(self, plans: Sequence[StepPlan]) -> None:
         self._due_work.refuse_nested("State.commit")
         fault_points.reached("commit")
         if plans:
