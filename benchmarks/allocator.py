@@ -74,8 +74,9 @@ def _median(rounds: list[dict[str, Any]], key: str) -> float:
 
 def _kept_table(found: dict[str, Sides]) -> str:
     """How often the kernel was asked for a page, and what a malloc takes that asks as seldom."""
+    settings = ", ".join(f"{name}={value}" for name, value in KEEPS.items())
     lines = [
-        f"Page faults of each tensor or step; a {KEEPING} is glibc's with {', '.join(f'{k}={v}' for k, v in KEEPS.items())}:",
+        f"Page faults of each tensor or step; a {KEEPING} is glibc's with {settings}:",
         "",
         f"| what | arenas | {MALLOC} | {KEEPING} | time with it, us | memory with it, MiB |",
         "|---|---|---|---|---|---|",
