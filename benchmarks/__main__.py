@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks import (
+    allocator,
     checkpoint,
     collectives,
     collectives_hosts,
@@ -47,6 +48,7 @@ ALL = [
     train_step,
     ddp_step,
     models_step,
+    allocator,
     data_loader,
     shard_mode,
     zero,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks import harness
-from benchmarks.disturbed import Event, Node
 from benchmarks.harness import BenchmarkError, Options, Report, Row
+from benchmarks.parts.disturbed import Event, Node
 from resilin.testing import ports
 
 LEASE_S = 1.0

@@ -12,9 +12,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks import disturbed, harness
+from benchmarks import harness
 from benchmarks.cases.pipeline import HOP_BYTES, MICROBATCHES, SLEEP_S
 from benchmarks.harness import Options, Report, Row
+from benchmarks.parts import disturbed
 from benchmarks.taken import Taken
 from resilin.pipeline.plan.bubble import formula
 from resilin.pipeline.plan.generate import SCHEDULES, generate

@@ -11,8 +11,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import disturbed, harness
+from benchmarks import harness
 from benchmarks.harness import BenchmarkError, Options, Report, Row
+from benchmarks.parts import disturbed
 
 SIZES = (2, 3, 4)
 DIVIDED = "ZeRO stage 3"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from itertools import product
 
-from benchmarks import fixed_shards, harness
+from benchmarks import harness
 from benchmarks.cases.models import MODELS
 from benchmarks.harness import Options, Report, Row
+from benchmarks.parts import fixed_shards
 from benchmarks.taken import Taken
 
 SHARDS = (2, 8)

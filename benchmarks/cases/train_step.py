@@ -32,7 +32,7 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
     torch = library.torch
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    before = _memory("VmRSS")
+    before = memory_of_process("VmRSS")
     model = models.MODELS[args.model].build(torch).to(args.device)
     if world_size() > 1 or args.shards:
         library.dist.init_process_group(library.backend)
@@ -53,7 +53,8 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
         library.dist.destroy_process_group()
     return {
         "samples": samples, "first_loss": losses[0], "last_loss": losses[-1],
-        "peak_bytes": _memory("VmHWM") - before, "stats": dict(model.stats()) if hasattr(model, "stats") else {},
+        "peak_bytes": memory_of_process("VmHWM") - before,
+        "stats": dict(model.stats()) if hasattr(model, "stats") else {},
         **({} if args.device == "cpu" else {"gpu": torch.cuda.get_device_name()}),
     }  # fmt: skip
 
@@ -70,7 +71,7 @@ def _optimizer(library: Library, model: Any, args: argparse.Namespace) -> Any:
     return library.zero(model.parameters(), library.torch.optim.AdamW, parameters_as_bucket_view=True, **options)
 
 
-def _memory(field: str) -> int:
+def memory_of_process(field: str) -> int:
     """Bytes of this process: VmRSS now, VmHWM at most."""
     for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith(f"{field}:"):

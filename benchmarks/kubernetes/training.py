@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.disturbed import Event
 from benchmarks.kubernetes.cluster import Cluster, Operator, job
+from benchmarks.parts.disturbed import Event
 from resilin.testing.kube.kubelet import Kubelets
 from resilin.testing.kube.pods import is_ready
 from resilin.testing.kube.server import KubeServer

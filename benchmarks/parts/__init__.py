@@ -1,0 +1,1 @@
+"""What several benchmarks are made of: jobs that are disturbed, steps in fixed shards."""
