@@ -304,7 +304,9 @@ class Engine:
         self._cache.put(action.kind, await self._api.apply(action.kind, namespace, action.name, action.manifest))
 
     async def _delete(self, namespace: str, action: Delete) -> None:
-        answer = await self._api.delete(action.kind, namespace, action.name, action.uid, action.grace_s)
+        answer = await self._api.delete(
+            action.kind, namespace, action.name, action.uid, action.grace_s, action.resource_version
+        )
         meta: dict[str, Any] = dict(answer.get("metadata") or {})
         if meta.get("uid") != action.uid:
             return  # the watch tells

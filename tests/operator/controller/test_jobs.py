@@ -160,6 +160,24 @@ def test_a_job_that_has_succeeded_stays_so_is_cleaned_up_and_removed_in_time(clu
     cluster.wait(lambda: cluster.job() is None)
 
 
+def test_a_job_whose_user_keeps_it_for_longer_meanwhile_is_not_removed(cluster, operator):
+    changed = []
+
+    def on_delete(verb, plural, subresource):
+        if (verb, plural) == ("delete", names.PLURAL) and not changed:
+            changed.append(True)
+            cluster.patch_job({"ttlSecondsAfterFinished": 3600})
+
+    cluster.server.faults.on_request(on_delete)
+    cluster.server.create(job(replicas=1, ttlSecondsAfterFinished=1))
+    cluster.wait(lambda: _steady(cluster, 1))
+    _end(cluster, "digits-0", 0)
+    cluster.wait(lambda: changed)
+    cluster.wait(lambda: _settled(operator))
+    cluster.wait(lambda: _status(cluster)["observedGeneration"] == cluster.job()["metadata"]["generation"])
+    assert "deletionTimestamp" not in cluster.job()["metadata"]
+
+
 def test_what_keeps_a_job_from_starting_is_a_condition_in_the_kubelets_own_words(cluster, operator):
     cluster.server.create(job(replicas=1))
     cluster.wait(lambda: "digits-0" in cluster.pods())
@@ -224,7 +242,7 @@ def test_a_pod_on_a_silent_node_is_replaced_under_a_new_name_and_not_deleted_by_
     lost = cluster.pods()["digits-1"]
     assert cluster.pods()["digits-0"]["spec"]["nodeName"] == "n0"
     _set_node(cluster, "n0", "Unknown")
-    cluster.wait(lambda: {"digits-0-1", "digits-1-1", "digits-rdzv-1"} <= set(cluster.pods(None)))
+    cluster.wait(lambda: {"digits-0-r1", "digits-1-r1", "digits-rdzv-r1"} <= set(cluster.pods(None)))
     assert cluster.pods()["digits-1"]["metadata"]["uid"] == lost["metadata"]["uid"]
     assert "deletionTimestamp" in cluster.pods()["digits-1"]["metadata"]
     assert _status(cluster)["lastFault"]["cause"] == "NodeLost"
