@@ -134,6 +134,8 @@ class Engine:
         another process may have written meanwhile."""
         self._unsure.update(self._cache.jobs)
         self._refusals.clear()
+        there = {job["metadata"]["uid"] for key in self._cache.jobs if (job := self._cache.job(key)) is not None}
+        self._secrets = {uid: value for uid, value in self._secrets.items() if uid in there}
 
     def _prune(self, key: Key, actions: Sequence[Action]) -> None:
         """Forget refusals of what is wanted no more. What stays away because it was refused keeps its own."""
