@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import importlib
 import json
 import os
 import secrets
@@ -15,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from resilin._base import descriptors, env, log, owned_folder, private_files
+from resilin._base import descriptors, env, host_port, log, owned_folder, private_files
 from resilin._base.owned_folder import OwnedFolder
 from resilin.elastic.agent.agent import Agent
 from resilin.elastic.agent.config import AgentConfig, Outcome
@@ -26,6 +27,7 @@ from resilin.elastic.agent.reports import Reporter
 from resilin.elastic.agent.streams import Plan
 from resilin.elastic.spawn.program import Program
 from resilin.elastic.spawn.spawner_client import SpawnerProcess
+from resilin.errors import UsageError
 from resilin.launcher import arguments, exit_codes, leftovers, plan, store_bootstrap, termination
 from resilin.launcher.local import Desk
 from resilin.launcher.plan import LaunchPlan
@@ -138,10 +140,38 @@ async def _run(
         except OSError as error:
             reporter.line(f"`resilin status` and the like cannot ask this node: {error}")
         if what.health_port:
-            from resilin.launcher.health import HealthServer  # loads grpc, which many launches do without
-
-            stack.enter_context(HealthServer(agent, what.address, what.health_port))
+            _check_free(what.address, what.health_port)
+            serving = asyncio.create_task(_serve_health(agent, what, reporter))
+            stack.push_async_callback(_end, serving)
         return await agent.run()
+
+
+def _check_free(host: str, port: int) -> None:
+    """Find out whether the port of health checks can be listened on. UsageError: it cannot."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        where = host_port.join(host, port)
+        raise UsageError(f"--health-port: {where} cannot be listened on: {error.strerror or error}") from None
+
+
+async def _serve_health(agent: Agent, what: LaunchPlan, reporter: Reporter) -> None:
+    """Answer health checks until cancelled. Loading grpc takes longer than to meet the others, who do not wait."""
+    health = await asyncio.to_thread(importlib.import_module, "resilin.launcher.health")
+    try:
+        with health.HealthServer(agent, what.address, what.health_port):
+            await asyncio.Event().wait()
+    except UsageError as error:  # somebody has taken the port since it was tried
+        reporter.line(f"health checks are not answered: {error}")
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 async def _clear(reporter: Reporter) -> None:

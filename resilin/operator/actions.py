@@ -67,6 +67,8 @@ class Delete:
     grace_s: int | None = None
     """None: what the object says. 0: without the word of its kubelet."""
     why: str = ""
+    resource_version: str = ""
+    """Where the end depends on what the object says: only if it still is of this version."""
 
     @property
     def kind_and_name(self) -> tuple[str, str]:

@@ -77,8 +77,11 @@ class Api(Protocol):
         """Make the manifest's fields so, as `names.MANAGER`; 409 where others have set them."""
         ...
 
-    async def delete(self, kind: str, namespace: str, name: str, uid: str, grace_s: int | None = None) -> Raw:
-        """Ask for the end of the object of that uid; what the server answers: the object while it is still there."""
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str, grace_s: int | None = None, version: str = ""
+    ) -> Raw:
+        """Ask for the end of the object of that uid, and where one is given of that resource version; what the server
+        answers: the object while it is still there."""
         ...
 
     async def update(self, kind: str, namespace: str, name: str, manifest: Raw, sub: str = "") -> Raw:

@@ -120,9 +120,13 @@ class Client:
         path = RESOURCES[kind].path(namespace, name)
         return await self._call("PATCH", path, manifest, query=_MANAGER, headers=_APPLY)
 
-    async def delete(self, kind: str, namespace: str, name: str, uid: str, grace_s: int | None = None) -> Raw:
-        """Ask for the end of the object of that uid."""
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str, grace_s: int | None = None, version: str = ""
+    ) -> Raw:
+        """Ask for the end of the object of that uid, and where one is given of that resource version."""
         options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        if version:
+            options["preconditions"]["resourceVersion"] = version
         options["propagationPolicy"] = "Background"
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s

@@ -134,6 +134,8 @@ class Engine:
         another process may have written meanwhile."""
         self._unsure.update(self._cache.jobs)
         self._refusals.clear()
+        there = {job["metadata"]["uid"] for key in self._cache.jobs if (job := self._cache.job(key)) is not None}
+        self._secrets = {uid: value for uid, value in self._secrets.items() if uid in there}
 
     def _prune(self, key: Key, actions: Sequence[Action]) -> None:
         """Forget refusals of what is wanted no more. What stays away because it was refused keeps its own."""
@@ -304,7 +306,9 @@ class Engine:
         self._cache.put(action.kind, await self._api.apply(action.kind, namespace, action.name, action.manifest))
 
     async def _delete(self, namespace: str, action: Delete) -> None:
-        answer = await self._api.delete(action.kind, namespace, action.name, action.uid, action.grace_s)
+        answer = await self._api.delete(
+            action.kind, namespace, action.name, action.uid, action.grace_s, action.resource_version
+        )
         meta: dict[str, Any] = dict(answer.get("metadata") or {})
         if meta.get("uid") != action.uid:
             return  # the watch tells

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from resilin._base import host_port
 from resilin.errors import UsageError
 
 _REQUEST_TIMEOUT_S = 5.0
@@ -29,7 +30,7 @@ class HealthServer:
         try:
             self._server = await asyncio.start_server(self._serve, self._host, self.port, limit=_MOST_BYTES)
         except OSError as error:
-            where = f"{self._host or '*'}:{self.port}"
+            where = host_port.join(self._host or "*", self.port)
             text = f"--health-host, --health-port: cannot listen at {where}: {error.strerror or error}"
             raise UsageError(text) from None
         self.port = self._server.sockets[0].getsockname()[1]

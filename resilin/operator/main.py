@@ -11,9 +11,8 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from urllib.parse import urlsplit
 
-from resilin._base import env, log
+from resilin._base import env, host_port, log
 from resilin._base.host_port import MAX_PORT
 from resilin._base.secret import new_secret
 from resilin.errors import UsageError
@@ -30,6 +29,7 @@ _MOST_WORKERS = 1024
 _MOST_S = 86_400.0
 _SILENT_WATCHES, _SILENT_MORE_S = 3, 40.0
 _USAGE = 2
+_HTTP_PORT = 80
 
 
 def parser() -> argparse.ArgumentParser:
@@ -94,12 +94,13 @@ def _seconds(least: float) -> Callable[[str], float]:
 
 
 def _url(text: str) -> str:
+    scheme, _, rest = text.partition("://")
     try:
-        parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none
+        host_port.parse(rest.partition("/")[0], "", default_port=_HTTP_PORT)
+        good = scheme in ("http", "https") and text.isprintable() and " " not in text
+    except UsageError:
         good = False
-    if not good or any(not one.isprintable() or one.isspace() for one in text):
+    if not good:
         raise argparse.ArgumentTypeError(f"expected a URL such as http://127.0.0.1:8001, got {text!r}")
     return text
 

@@ -42,13 +42,16 @@ def is_agent(container: Mapping[str, Any]) -> bool:
 
 
 def pod(job: str, index: int, incarnation: int = 0) -> str:
-    """Return the name of a worker's pod: `JOB-INDEX`, and a suffix where an earlier one may still live."""
-    return f"{job}-{index}-{incarnation}" if incarnation else f"{job}-{index}"
+    """Return the name of a worker's pod: `JOB-INDEX`, and a suffix where an earlier one may still live.
+
+    The suffix ends in no bare number, so that jobs `a` and `a-1` never want pods of one name.
+    """
+    return f"{job}-{index}-r{incarnation}" if incarnation else f"{job}-{index}"
 
 
 def rendezvous(job: str, incarnation: int = 0) -> str:
     """Return the name of the pod that serves the store; without incarnation, of the Service in front of it, too."""
-    return f"{job}-rdzv-{incarnation}" if incarnation else f"{job}-rdzv"
+    return f"{job}-rdzv-r{incarnation}" if incarnation else f"{job}-rdzv"
 
 
 def secret(job: str, uid: str) -> str:

@@ -214,7 +214,11 @@ def _after_end(spec: ElasticJobSpec, observed: Observed, workers: Workers, draft
     if spec.ttl_after_finished_s is not None:
         times.append(ended + spec.ttl_after_finished_s)
         if observed.now >= times[-1]:
-            yield Delete(kind=names.KIND, name=observed.name, uid=observed.uid, why="ttlSecondsAfterFinished")
+            version = str(observed.meta["resourceVersion"])  # its user may want to keep it for longer by now
+            yield Delete(
+                kind=names.KIND, name=observed.name, uid=observed.uid, why="ttlSecondsAfterFinished",
+                resource_version=version,
+            )  # fmt: skip
     yield from _look_again(times, observed)
 
 

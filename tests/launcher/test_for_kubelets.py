@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -46,6 +47,14 @@ def test_an_agent_serves_once_its_node_is_in_the_world_and_tells_unknown_service
         finally:
             process.terminate()
             process.communicate(timeout=PATIENCE_S)
+
+
+def test_a_port_for_health_checks_that_is_taken_is_wrong_usage():
+    with held(1) as (port,), socket.create_server(("127.0.0.1", port)):
+        command = [*_RUN, "--health-port", str(port), "--no-python", "true"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 2
+    assert f"--health-port: 127.0.0.1:{port} cannot be listened on: Address already in use" in done.stderr
 
 
 def _world(port: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ Schema = dict[str, Any]
 
 NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"  # what objects are called
 LABEL_NAME = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"  # a name without dots
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 IMAGE = r"^[^\s]+$"
 QUANTITY = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?[0-9]+))?$"
 

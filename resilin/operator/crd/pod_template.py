@@ -11,6 +11,7 @@ from resilin.operator.crd import rules
 from resilin.operator.crd.parts import (
     IMAGE,
     LABEL_NAME,
+    LABEL_VALUE,
     Schema,
     as_is,
     choice,
@@ -30,11 +31,12 @@ _MESSAGES = ("File", "FallbackToLogsOnError")
 
 def pod_template() -> Schema:
     """The schema of `spec.template`."""
-    labels = mapping(text(63), 64, "Labels of the pods, beside the operator's.")
+    labels = mapping(text(63, pattern=LABEL_VALUE), 64, "Labels of the pods, beside the operator's.")
+    annotations = mapping(text(65536), 64, "Annotations of the pods.")
     metadata = record(
         {
-            "labels": {**labels, "x-kubernetes-validations": rules.LABELS},
-            "annotations": mapping(text(65536), 64, "Annotations of the pods."),
+            "labels": {**labels, "x-kubernetes-validations": [*rules.LABELS, *rules.LABEL_KEYS]},
+            "annotations": {**annotations, "x-kubernetes-validations": rules.LABEL_KEYS},
         }
     )
     about = (
@@ -46,6 +48,7 @@ def pod_template() -> Schema:
 def _pod() -> Schema:
     volume = record({"name": text(63, pattern=LABEL_NAME)}, required=["name"], more=True)
     volumes = listed(volume, 64, keys=["name"])
+    selector = mapping(text(63, pattern=LABEL_VALUE), 64, "Labels that a node must have.")
     fields = {
         "containers": listed(container(), 16, "Containers, at least one.", keys=["name"], least=1),
         "initContainers": listed(container(), 16, "Run before; sidecars with restartPolicy Always.", keys=["name"]),
@@ -53,7 +56,7 @@ def _pod() -> Schema:
         "restartPolicy": text(16, "Never, which it is anyway."),
         "hostname": text(63),
         "subdomain": text(63),
-        "nodeSelector": mapping(text(63), 64, "Labels that a node must have."),
+        "nodeSelector": {**selector, "x-kubernetes-validations": rules.LABEL_KEYS},
         "tolerations": listed(_toleration(), 64, "Taints that are put up with."),
         "topologySpreadConstraints": listed(_spread(), 16, "How pods are spread; by default over hosts."),
         "affinity": as_is(),
@@ -85,7 +88,7 @@ def container() -> Schema:
         "envFrom": listed(as_is(), 64),
         "ports": listed(_port(), 64, keys=["containerPort", "protocol"]),
         "resources": resources(),
-        "volumeMounts": listed(mount, 64, keys=["mountPath"]),
+        "volumeMounts": {**listed(mount, 64, keys=["mountPath"]), "x-kubernetes-validations": rules.MOUNTS},
         "securityContext": as_is(),
         "livenessProbe": as_is(),
         "readinessProbe": as_is(),

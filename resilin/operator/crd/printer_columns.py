@@ -22,6 +22,7 @@ def printer_columns() -> list[dict[str, Any]]:
         column("Succeeded", condition("Succeeded", "status"), "string", "Whether the job has ended well."),
         column("Failed", condition("Failed", "reason"), "string", "Why the job failed."),
         column("Restarts", ".status.restarts", "integer", "Failures of pods that counted."),
+        column("Stalled", condition("Stalled", "reason"), "string", "What keeps the job from going on.", 1),
         column("Worker restarts", ".status.workerRestarts", "integer", "Workers that agents have replaced.", 1),
         column("World", ".status.worldGeneration", "integer", "The generation of the world.", 1),
         column("Last fault", ".status.lastFault.cause", "string", "The last fault.", 1),

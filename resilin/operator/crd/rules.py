@@ -26,6 +26,9 @@ RESERVED_VARIABLES = (
 )
 
 
+AGENTS_FOLDERS = ("/etc/resilin", "/var/run/resilin", "/run/resilin")
+
+
 def rule(text: str, message: str, field: str = "") -> Rule:
     """A rule, the message for those who break it, and the field below its object that is to be corrected."""
     result: Rule = {"rule": text, "message": message}
@@ -76,13 +79,14 @@ SPEC = [
     ),
     rule(
         "!has(self.shmSize) || self.template.spec.containers.all(c, !has(c.volumeMounts) || "
-        "c.volumeMounts.all(m, m.mountPath != '/dev/shm'))",
+        "c.volumeMounts.all(m, !m.mountPath.matches('^/+dev/+shm/*$')))",
         "shmSize mounts /dev/shm: no container may mount something else there",
         ".shmSize",
     ),
     rule(
         "!has(self.checkpoint) || !has(self.checkpoint.volume) || self.template.spec.containers.all(c, "
-        "!has(c.volumeMounts) || c.volumeMounts.all(m, m.mountPath != self.checkpoint.volume.mountPath))",
+        "!has(c.volumeMounts) || c.volumeMounts.all(m, m.mountPath != self.checkpoint.volume.mountPath && "
+        "m.mountPath != self.checkpoint.volume.mountPath + '/'))",
         "checkpoint.volume is mounted at its mountPath: no container may mount something else there",
     ),
     rule("self.managedBy == oldSelf.managedBy", "managedBy may not change", ".managedBy"),
@@ -128,6 +132,24 @@ LABELS = [
     rule("self.all(k, !k.startsWith('resilin.dev/'))", "labels that begin with resilin.dev/ are the operator's"),
 ]
 
+LABEL_KEYS = [
+    rule(
+        "self.all(k, k.size() <= 317 && k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?"
+        "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$'))",
+        "names of labels and annotations are at most 63 letters, digits, -, _ and ., with a letter or digit at both "
+        "ends, after a domain and / if need be",
+    ),
+]
+
+MOUNTS = [
+    rule(
+        "self.all(m, "
+        + " && ".join(f"m.mountPath != '{path}' && !m.mountPath.startsWith('{path}/')" for path in AGENTS_FOLDERS)
+        + ")",
+        "nothing may be mounted where agents find their files, which is in /etc/resilin and /var/run/resilin",
+    ),
+]
+
 POD = [
     rule(
         "!has(self.restartPolicy) || self.restartPolicy == 'Never'",
@@ -156,5 +178,14 @@ RESOURCES = [
         "!has(self.requests) || !('nvidia.com/gpu' in self.requests) || (has(self.limits) && 'nvidia.com/gpu' in "
         "self.limits && self.limits['nvidia.com/gpu'] == self.requests['nvidia.com/gpu'])",
         "a request for nvidia.com/gpu needs an equal limit: devices are not overcommitted",
+    ),
+    *(
+        rule(
+            f"!has(self.{field}) || self.{field}.all(k, !k.contains('/') || type(self.{field}[k]) == int || "
+            f"!self.{field}[k].matches('[-.mun]'))",
+            f"{field}: devices such as nvidia.com/gpu are whole, half a one cannot be had",
+            f".{field}",
+        )
+        for field in ("limits", "requests")
     ),
 ]

@@ -121,8 +121,11 @@ def test_an_eviction_is_told_by_its_reason_and_counts_as_no_restart(cluster, ope
     assert "EvictionByEvictionAPI" in status["lostSeconds"]
 
 
+_EARLIER = "2026-01-01T00:00:00Z"
+
+
 def _end(cluster, name, code, reason="Error", message=""):
-    ended = {"exitCode": code, "reason": reason, "message": message, "finishedAt": "2026-01-01T00:00:00Z"}
+    ended = {"exitCode": code, "reason": reason, "message": message, "finishedAt": _EARLIER}
     container = {"name": "worker", "state": {"terminated": ended}}
     cluster.set_pod(name, phase="Failed" if code else "Succeeded", containerStatuses=[container], conditions=[])
 
@@ -142,6 +145,32 @@ def test_pods_that_fail_are_replaced_counted_and_end_the_job_when_they_are_too_m
     assert "digits-1" in cluster.pods(), "cleanPodPolicy Running keeps what has ended, for its log"
 
 
+def _end_beside_another(cluster, name, code):
+    """The agent of a pod ends, and a container that ships its log goes on."""
+    ended = {"exitCode": code, "reason": "Error", "message": "elastic-run: rank 1 died", "finishedAt": _EARLIER}
+    states = {"worker": {"terminated": ended}, "log": {"running": {"startedAt": _EARLIER}}}
+    told = [{"name": container, "state": state} for container, state in states.items()]
+    cluster.set_pod(name, phase="Running", containerStatuses=told, conditions=[])
+
+
+def test_a_container_beside_the_agents_keeps_no_job_from_going_on_or_ending(cluster, operator):
+    containers = [{"name": "worker", "image": "r:1", "command": ["elastic-run", "t.py"]}, {"name": "log", "image": "l"}]
+    cluster.server.create(job(replicas=2, template={"spec": {"containers": containers}}))
+    cluster.wait(lambda: _steady(cluster, 2))
+    first = cluster.pods()["digits-1"]["metadata"]["uid"]
+    _end_beside_another(cluster, "digits-1", 1)
+    cluster.wait(lambda: "deletionTimestamp" in cluster.pods()["digits-1"]["metadata"])
+    assert _status(cluster)["restarts"] == 1
+    cluster.call("DELETE", "/api/v1/namespaces/default/pods/digits-1?gracePeriodSeconds=0")
+    cluster.wait(lambda: _steady(cluster, 2))
+    assert cluster.pods()["digits-1"]["metadata"]["uid"] != first
+    _end_beside_another(cluster, "digits-0", 0)
+    cluster.wait(lambda: cluster.condition("Succeeded")["status"] == "True")
+    assert "deletionTimestamp" not in cluster.pods()["digits-1"]["metadata"], "it may have something to save"
+    _end_beside_another(cluster, "digits-1", 0)
+    cluster.wait(lambda: all("deletionTimestamp" in pod["metadata"] for pod in cluster.pods().values()))
+
+
 def test_the_failure_that_an_agent_reports_as_final_ends_the_job_in_its_own_words(cluster, operator):
     cluster.server.create(job(replicas=2))
     cluster.wait(lambda: _steady(cluster, 2))
@@ -158,6 +187,24 @@ def test_a_job_that_has_succeeded_stays_so_is_cleaned_up_and_removed_in_time(clu
     cluster.wait(lambda: cluster.condition("Succeeded")["status"] == "True")
     _end(cluster, "digits-1", 0)
     cluster.wait(lambda: cluster.job() is None)
+
+
+def test_a_job_whose_user_keeps_it_for_longer_meanwhile_is_not_removed(cluster, operator):
+    changed = []
+
+    def on_delete(verb, plural, subresource):
+        if (verb, plural) == ("delete", names.PLURAL) and not changed:
+            changed.append(True)
+            cluster.patch_job({"ttlSecondsAfterFinished": 3600})
+
+    cluster.server.faults.on_request(on_delete)
+    cluster.server.create(job(replicas=1, ttlSecondsAfterFinished=1))
+    cluster.wait(lambda: _steady(cluster, 1))
+    _end(cluster, "digits-0", 0)
+    cluster.wait(lambda: changed)
+    cluster.wait(lambda: _settled(operator))
+    cluster.wait(lambda: _status(cluster)["observedGeneration"] == cluster.job()["metadata"]["generation"])
+    assert "deletionTimestamp" not in cluster.job()["metadata"]
 
 
 def test_what_keeps_a_job_from_starting_is_a_condition_in_the_kubelets_own_words(cluster, operator):
@@ -224,7 +271,7 @@ def test_a_pod_on_a_silent_node_is_replaced_under_a_new_name_and_not_deleted_by_
     lost = cluster.pods()["digits-1"]
     assert cluster.pods()["digits-0"]["spec"]["nodeName"] == "n0"
     _set_node(cluster, "n0", "Unknown")
-    cluster.wait(lambda: {"digits-0-1", "digits-1-1", "digits-rdzv-1"} <= set(cluster.pods(None)))
+    cluster.wait(lambda: {"digits-0-r1", "digits-1-r1", "digits-rdzv-r1"} <= set(cluster.pods(None)))
     assert cluster.pods()["digits-1"]["metadata"]["uid"] == lost["metadata"]["uid"]
     assert "deletionTimestamp" in cluster.pods()["digits-1"]["metadata"]
     assert _status(cluster)["lastFault"]["cause"] == "NodeLost"

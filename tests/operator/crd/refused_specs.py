@@ -25,6 +25,18 @@ def pod(**fields: Any) -> dict[str, Any]:
     return {"template": {"spec": fields}}
 
 
+def _labelled(labels: dict[str, Any]) -> dict[str, Any]:
+    return {"template": {"metadata": {"labels": labels}}}
+
+
+def _limits(limits: dict[str, Any]) -> dict[str, Any]:
+    return container(resources={"limits": limits})
+
+
+def _mounted(path: str) -> dict[str, Any]:
+    return container(volumeMounts=[{"name": "own", "mountPath": path}])
+
+
 _VOLUME = {"volume": {"claimName": "data", "mountPath": "/data"}}
 _MOUNT = [{"name": "own", "mountPath": "/dev/shm"}]
 
@@ -105,6 +117,26 @@ TEMPLATES = [
     Refused(
         "our label", {"template": {"metadata": {"labels": {"resilin.dev/job": "x"}}}}, "labels", "are the operator's"
     ),
+    Refused("label value", _labelled({"team": "team A"}), "metadata.labels.team", "should match"),
+    Refused("label value's end", _labelled({"team": "a-"}), "metadata.labels.team", "should match"),
+    Refused("label name", _labelled({"my team": "a"}), "metadata.labels", "names of labels and annotations are"),
+    Refused("label of no domain", _labelled({"/a": "a"}), "metadata.labels", "names of labels and annotations are"),
+    Refused("label of two domains", _labelled({"a/b/c": "a"}), "metadata.labels", "names of labels and annotations"),
+    Refused("label name long", _labelled({"x" * 64: "a"}), "metadata.labels", "names of labels and annotations are"),
+    Refused(
+        "annotation name", {"template": {"metadata": {"annotations": {"a b": "x"}}}}, "annotations", "names of labels"
+    ),
+    Refused("node label", pod(nodeSelector={"a b": "x"}), "spec.template.spec.nodeSelector", "names of labels"),
+    Refused("node label's value", pod(nodeSelector={"a": "x y"}), "spec.template.spec.nodeSelector.a", "should match"),
+    Refused("half a GPU", _limits({"nvidia.com/gpu": "0.5"}), "resources.limits", "devices such as nvidia.com/gpu are"),
+    Refused("500m of a GPU", _limits({"nvidia.com/gpu": "500m"}), "resources.limits", "half a one cannot be had"),
+    Refused("half a GPU of AMD", _limits({"amd.com/gpu": "1.5"}), "resources.limits", "half a one cannot be had"),
+    Refused(
+        "half a GPU asked for", container(resources={"requests": {"a.b/c": "0.5"}}), "resources.requests", "are whole"
+    ),
+    Refused("mount of our flags", _mounted("/etc/resilin"), "volumeMounts", "where agents find their files"),
+    Refused("mount of our flags with /", _mounted("/etc/resilin/"), "volumeMounts", "where agents find their files"),
+    Refused("mount of our secret", _mounted("/var/run/resilin/secret"), "volumeMounts", "where agents find their"),
     Refused("label a number", {"template": {"metadata": {"labels": {"a": 1}}}}, "labels.a", "of type string"),
     Refused("toleration effect", pod(tolerations=[{"effect": "Never"}]), "tolerations[0].effect", "supported values"),
     Refused("node selector a list", pod(nodeSelector=["a"]), "spec.template.spec.nodeSelector", "of type object"),
@@ -182,6 +214,15 @@ PARTS = [
     Refused("shmSize empty", {"shmSize": ""}, "spec.shmSize", "at least 1 chars long"),
     Refused(
         "shmSize mounted over", {"shmSize": "1Gi", **container(volumeMounts=_MOUNT)}, "spec.shmSize", "mounts /dev/shm"
+    ),
+    Refused(
+        "shmSize mounted over with /", {"shmSize": "1Gi", **_mounted("/dev/shm/")}, "spec.shmSize", "mounts /dev/shm"
+    ),
+    Refused(
+        "checkpoint mounted over with /",
+        {"checkpoint": _VOLUME, **_mounted("/data/")},
+        "spec",
+        "checkpoint.volume is mounted at its mountPath",
     ),
     Refused("suspend a word", {"suspend": "true"}, "spec.suspend", "must be of type boolean"),
     Refused("deadline zero", {"activeDeadlineSeconds": 0}, "spec.activeDeadlineSeconds", "greater than or equal to 1"),

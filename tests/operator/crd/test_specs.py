@@ -66,6 +66,13 @@ def test_a_mistake_is_refused_with_the_field_and_the_rule(refused: Refused, engi
         {"workloadApi": True, "managedBy": "kueue.x-k8s.io/multikueue"},
         {"activeDeadlineSeconds": 3600, "ttlSecondsAfterFinished": 0, "cleanPodPolicy": "None", "maxRestarts": 0},
         container(resources={"requests": {"nvidia.com/gpu": 2}, "limits": {"nvidia.com/gpu": 2}}, tty=True),
+        container(resources={"limits": {"nvidia.com/gpu": "2", "amd.com/gpu": "1k", "cpu": "0.5", "memory": "1.5Gi"}}),
+        container(volumeMounts=[{"name": "a", "mountPath": "/dev/shm"}, {"name": "b", "mountPath": "/etc/resilinx"}]),
+        {
+            "template": {
+                "metadata": {"labels": {"app.kubernetes.io/name": "A_b.c", "x": ""}, "annotations": {"a/B_c": "é"}}
+            }
+        },
         container(ports=[{"containerPort": 80}, {"containerPort": 80, "protocol": "UDP"}]),
         container(env=[{"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}]),
         {"template": {"metadata": {"labels": {"team": "a"}}, "spec": {"affinity": {"nodeAffinity": {}}}}},

@@ -129,9 +129,13 @@ class Cluster:
         self.trouble.after()
         return answer
 
-    async def delete(self, kind: str, namespace: str, name: str, uid: str, grace_s: int | None = None) -> Raw:
+    async def delete(
+        self, kind: str, namespace: str, name: str, uid: str, grace_s: int | None = None, version: str = ""
+    ) -> Raw:
         self.trouble.before()
         there = self._existing(kind, name)
+        if version:
+            self._check_version(kind, name, version)
         if there["metadata"]["uid"] != uid:
             raise ClusterError("the UID in the precondition does not match", code=409, reason="Conflict")
         self.writes.append(f"delete {kind} {name}")

@@ -200,3 +200,16 @@ def test_pods_of_a_group_are_valid_where_kubernetes_has_the_workload_api(version
         return
     with pytest.raises(kubernetes_validate.SchemaNotFoundError):  # 1.36 has another version of it: off by default
         kubernetes_validate.validate(copy.deepcopy(group), version, strict=True)
+
+
+def test_no_two_jobs_want_pods_of_one_name():
+    jobs = ["a", "a-1", "a-1-1", "a-r1", "a-1-r1", "a-rdzv", "a-rdzv-1", "a-rdzv-r1"]
+    wanted = [
+        name
+        for job in jobs
+        for name in (
+            *(names.pod(job, index, incarnation) for index in range(3) for incarnation in range(3)),
+            *(names.rendezvous(job, incarnation) for incarnation in range(3)),
+        )
+    ]
+    assert len(wanted) == len(set(wanted)) == len(jobs) * 12
