@@ -1,10 +1,12 @@
 """RPC's network transports alone: echo of 4 B, alone and beside long messages, and 1, 16 and 100 MiB one way.
 
-    python -m benchmarks.rpc_transport_nets [--hosts] [--turns N] [--only WORDS]
+    python -m benchmarks.rpc_transport_nets [--hosts] [--limit MBIT] [--turns N] [--only WORDS]
 
 Two processes, on loopback, or (--hosts) each in a network namespace of its own, which a veth pair joins; that needs
-CAP_SYS_ADMIN. The way back of the one-way rows is an answer of one byte. Keys of CURVE and TLS are made of the secret.
-Each figure is of the best half of the turns' median, for others use the machine, too.
+CAP_SYS_ADMIN. --limit: the pair gives each connection so many Mbit/s (eight classes by port, so that some share one),
+as networks do whose rate is far above that of a connection. Beside: another thread sends messages of 16 MiB to the same
+queue, each after the answer to the one before. The way back of the one-way rows is an answer of one byte. Keys of CURVE
+and TLS are made of the secret. Each figure is of the best half of the turns' median, for others use the machine, too.
 """
 
 from __future__ import annotations
@@ -126,27 +128,49 @@ def _told(row: str, turns: int, hosts: list[Host]) -> list[float]:
     addresses = [host.address for host in hosts] or ["127.0.0.1", "127.0.0.1"]
     enters = [host.enter for host in hosts] or [[], []]
     told = json.dumps([*ROWS[row], turns, addresses, enters[1]])
-    # `ip netns exec` within a namespace goes to another one: both are names in /run/netns
     command = [*enters[0], sys.executable, "-m", "benchmarks.rpc_transport_nets", "--one", told]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     found: list[float] = json.loads(done.stdout)
     return found
 
 
+def _limit(host: Host, mbit: int) -> None:
+    """Have each of eight classes of connections, by the client's port, send no faster than that."""
+    device = host.links[0].device
+    of_class = ("htb", "rate", f"{mbit}mbit", "burst", "256k", "cburst", "256k", "quantum", "60000")
+    _tc(host, "qdisc", "add", "dev", device, "root", "handle", "1:", "htb", "default", "9")
+    for number in range(1, 10):
+        _tc(host, "class", "add", "dev", device, "parent", "1:", "classid", f"1:{number}", *of_class)
+    for number in range(8):  # clients' ports are even or odd, most of them alike: the next three bits tell them apart
+        match = ("match", "ip", "sport", str(number << 1), "0x000e")
+        at = ("dev", device, "parent", "1:", "protocol", "ip")
+        _tc(host, "filter", "add", *at, "u32", *match, "flowid", f"1:{number + 1}")
+
+
+def _tc(host: Host, *words: str) -> None:
+    subprocess.run(["tc", "-n", host.name, *words], check=True)
+
+
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=10, help="of each one-way row")
     parser.add_argument("--hosts", action="store_true", help="between two network namespaces")
+    parser.add_argument("--limit", type=int, default=0, help="Mbit/s of each connection, between namespaces")
     parser.add_argument("--only", default="", help="rows that have this in their names")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.one:
         print(json.dumps(measure(*json.loads(args.one))))
         return
-    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {'two namespaces' if args.hosts else 'loopback'}")
+    between = bool(args.hosts or args.limit)
+    where = "two namespaces" if between else "loopback"
+    limit = f", {args.limit} Mbit/s for each connection" if args.limit else ""
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {where}{limit}")
     print("| transport | echo 4 B p50 | p99 | beside 16 MiB p50 | p99 | 1 MiB one way | 16 MiB | 100 MiB |")
     print("|---|---|---|---|---|---|---|---|")
-    with two_hosts() if args.hosts else contextlib.nullcontext([]) as hosts:
+    with two_hosts() if between else contextlib.nullcontext([]) as hosts:
+        for host in hosts if args.limit else []:
+            _limit(host, args.limit)
         for row in ROWS:
             if args.only in row:
                 *times, one, two, three = _told(row, args.turns, list(hosts))

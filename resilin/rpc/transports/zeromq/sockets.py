@@ -23,7 +23,7 @@ HIGH_WATER = 16  # frames on their way in each of the two sockets, 16 MiB at mos
 INTRODUCTION_S = 10.0  # a stranger that proves nothing is dropped after this, a half-made link, too
 MAX_SOCKETS = 1 << 16  # of a worker: three for each lane of each peer
 # For long messages, where nothing is said: on a wire that limits nothing 1 to 4 lanes are equally fast; where each
-# connection has a share of the rate, 4 are more than twice as fast as 1, and few enough to open (docs/design/rpc.md).
+# connection has a share of the rate, 4 are two to three times as fast as 1, and soon opened (docs/design/rpc.md).
 LANES_NEAR, LANES_FAR = 1, 4
 IO_THREADS = 2  # of ZeroMQ: they share the lanes, and CURVE takes most of a core for a GB/s
 END_EVENTS = (

@@ -417,7 +417,7 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
             link.closes_by = SYSTEM.monotonic() + _LINGER_S
         elif said:
             self._lose(link, "sent what no worker sends")
-        elif link.closes_by is not None:  # what is on its way comes first, and says that it has closed
+        elif link.closes_by is not None and not self._closed:  # what is on its way comes first, and its BYE is behind
             self._poller.unregister(fd)
             del self._controls[fd]
         else:
