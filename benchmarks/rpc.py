@@ -50,7 +50,7 @@ class Question:
 
 
 SMALL, LARGE = "4,4096", f"{MIB},{16 * MIB},{100 * MIB}"
-WAY = f"{16 * MIB},{100 * MIB}"
+WAY = LARGE
 QUESTIONS = [
     Question("echo", ("--part", "echo", "--sizes", SMALL), p99=True),
     Question("echo, both cores busy", ("--part", "echo", "--sizes", SMALL, "--busy", "2")),

@@ -55,7 +55,7 @@ class TensorPipeRpcBackendOptions(RpcBackendOptions):
     encrypt: messages of other transports than `host`; None: beyond loopback alone. tls: files for gRPC, PEM, by `ca`,
     `cert`, `key`, `server_name`, instead of keys that are made of the job's secret. All workers have the same of both.
     num_lanes: connections of `zeromq` to each peer over which long messages are striped, 1 to 16; None: 1 within a
-    host, 2 between two.
+    host, 4 between two.
     allow_closures: take functions whose code is sent (cloudpickle). max_message_bytes: longer messages are refused.
     max_pending_calls: of `rpc_async` and `remote`; more of them wait until there is room.
     """

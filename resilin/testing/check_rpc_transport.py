@@ -36,6 +36,7 @@ MakeWorker = Callable[..., Worker]
 SIZES = [0, 1, 4095, 4096, 4097, 65_535, 65_536, 65_537, 262_145, 1 << 20, (1 << 20) + 1, 16 << 20]
 _HELD_BYTES = 256 << 20  # more than any transport may hold for a consumer that takes nothing
 _BLOCK = bytes(1 << 20)
+_LINGER_S = 5.0  # at the end: so long a transport waits for peers that take nothing
 
 
 def content(size: int, seed: int = 0) -> bytes:
@@ -492,6 +493,22 @@ class TransportConformance:
             done = [pool.submit(worker.close) for worker in pair]
             for one in done:
                 one.result(PATIENCE_S)
+
+    def test_who_close_at_once_do_not_wait_for_one_another(self, make: MakeWorker) -> None:
+        quickest = _LINGER_S
+        for turn in range(3):
+            workers = [make(3 * turn + number) for number in range(3)]
+            for one, other in itertools.combinations(workers, 2):
+                one.connect(other)
+            for one, other in itertools.permutations(workers, 2):
+                one.send(other.identity.id, _BLOCK)
+            assert [len(worker.take(2)) for worker in workers] == [2, 2, 2]
+            begun = SYSTEM.monotonic()
+            with ThreadPoolExecutor(3) as pool:
+                for done in [pool.submit(worker.close) for worker in workers]:
+                    done.result(PATIENCE_S)
+            quickest = min(quickest, SYSTEM.monotonic() - begun)
+        assert quickest < _LINGER_S / 2
 
     def test_close_ends_who_waits_for_room(self, pair: tuple[Worker, Worker]) -> None:
         _fill(pair[0], 1)

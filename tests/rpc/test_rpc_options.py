@@ -137,6 +137,23 @@ def test_code_is_sent_to_workers_that_allow_it(me: Me) -> None:
 
 
 @on_workers(2, setup=False)
+def test_options_say_over_how_many_connections_long_messages_go(me: Me) -> None:
+    for lanes in (None, 1, 5):
+        me.init(f"lanes {lanes}", transports=["zeromq"], channels=["inline"], num_lanes=lanes)
+        large = torch.ones(1 << 20)
+        assert torch.equal(rpc.rpc_sync(me.next, identity, args=(large,)), large)
+        (made,) = rpc._get_current_rpc_agent()._transports
+        assert [len(link.lanes) for link in made._links.values()] == [lanes or 1]
+        rpc.shutdown()
+
+
+@pytest.mark.parametrize(("lanes", "error"), [(0, ValueError), (17, ValueError), (2.0, TypeError), ("2", TypeError)])
+def test_how_many_connections_cannot_be(lanes: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match="num_lanes: expected"):
+        Options(num_lanes=lanes)  # type: ignore[arg-type]
+
+
+@on_workers(2, setup=False)
 def test_options_say_that_messages_of_one_host_are_encrypted(me: Me) -> None:
     with mock.patch.dict(os.environ, RESILIN_SECRET=SECRET):
         for transport in ("zeromq", "grpc"):

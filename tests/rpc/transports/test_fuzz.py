@@ -246,7 +246,7 @@ def bad_frames(rng, link, number):
             [head(FrameKind.WHOLE, argument=2) + content, head(FrameKind.WHOLE, argument=2) + content],  # replayed
             [head(FrameKind.WHOLE, more=5, argument=2) + content],  # some are missing
             [bytes([FrameKind.WHOLE, 9]) + head(FrameKind.WHOLE, argument=2)[2:] + content],  # another version
-            [wire.head(FrameKind.WHOLE, link ^ 1, number, 0, 2) + content],  # of another connection
+            [wire.head(FrameKind.WHOLE, link ^ wire.LANES, number, 0, 2) + content],  # of another connection
             [head(FrameKind.WHOLE, argument=2) + content[: rng.randrange(len(content))]],
             [head(FrameKind.WHOLE, argument=2) + content + rng.randbytes(rng.randrange(1, 99))],
             [head(FrameKind.WHOLE, argument=0xFFFFFFFF) + content],
@@ -321,7 +321,7 @@ def test_frames_of_a_member_over_grpc(worker, turns):
     for _ in range(turns(short=200, full=4_000)):
         bad.connect(victim)
         link = bad.transport._links[1]
-        for frame in bad_frames(rng, link._theirs, link._sent):
+        for frame in bad_frames(rng, link._theirs, link._lanes[0].count):
             link.say(frame)
         assert_blamed(victim)
         with contextlib.suppress(PeerLost):

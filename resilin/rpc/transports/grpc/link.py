@@ -1,4 +1,7 @@
-"""One peer, at one stream: what is to be sent to it."""
+"""One peer, at one stream: what is to be sent to it.
+
+Two lanes share the stream: short messages and the ends of long ones go before the chunks that wait in this process.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,34 @@ from resilin.rpc.transports.base import Buffer
 from resilin.rpc.transports.grpc.silence import Connection
 from resilin.rpc.transports.wire import FrameKind
 
-_QUEUED_BYTES = 4 << 20  # of one link, before its senders wait
+_QUEUED_BYTES = 4 << 20  # of one lane, before its senders wait
+_SHORT, _LONG = 0, 1  # lanes
+_OF_LONG = (FrameKind.BEGIN, FrameKind.CHUNK, FrameKind.CANCEL, FrameKind.BYE)  # BYE: behind all that was sent
+
+
+class _Lane:
+    """What waits to be sent; guarded by the link's `_news`."""
+
+    def __init__(self) -> None:
+        self.frames: deque[bytes] = deque()
+        self.bytes = 0
+        self.count = 0  # of frames that were made
 
 
 class GrpcLink(network.PeerLink):
     """One peer, at one stream."""
 
     def __init__(self, peer: int, number: int, dialed: bool) -> None:
-        super().__init__(peer, number, dialed)
+        super().__init__(peer, number, dialed, lanes_in=1)
         self.is_active: Callable[[], bool] = lambda: True
         self.hang_up: Callable[[], None] = lambda: None
         self.connection: Connection | None = None
         """Where the kernel is asked whether the peer's host still answers; None: it is this one, or is not known."""
         self._theirs = 0  # frames to there name it; the rest guarded by _news
         self._open = False
-        self._sent = 0
         self._next_stream = 0
         self._streams = 0  # under way
-        self._outgoing: deque[bytes] = deque()
-        self._queued_bytes = 0
+        self._lanes = _Lane(), _Lane()
 
     @property
     def usable(self) -> bool:
@@ -48,17 +60,18 @@ class GrpcLink(network.PeerLink):
     def say(self, text: bytes) -> None:
         """Send a text of the introduction."""
         with self._news:
-            self._put(text)
+            self._put(self._lanes[_SHORT], text)
 
     def outgoing(self) -> Iterator[bytes]:
         """What is to be sent, until the link has ended."""
         while True:
             with self._news:
-                self._news.wait_for(lambda: self._outgoing or self.error is not None)
+                self._news.wait_for(lambda: any(lane.frames for lane in self._lanes) or self.error is not None)
                 if self.error is not None:
                     return
-                frame = self._outgoing.popleft()
-                self._queued_bytes -= len(frame)
+                lane = next(lane for lane in self._lanes if lane.frames)
+                frame = lane.frames.popleft()
+                lane.bytes -= len(frame)
                 self._news.notify_all()
             yield frame
 
@@ -100,10 +113,9 @@ class GrpcLink(network.PeerLink):
         deadline: Deadline,
         place: int = 0,
     ) -> None:
+        lane = self._lanes[_LONG if kind in _OF_LONG else _SHORT]
         with self._news:
-            room = self._news.wait_for(
-                lambda: self.error is not None or self._queued_bytes < _QUEUED_BYTES, deadline.left()
-            )
+            room = self._news.wait_for(lambda: self.error is not None or lane.bytes < _QUEUED_BYTES, deadline.left())
             if self.error is not None:
                 raise self.lost()
             if not room:
@@ -112,11 +124,14 @@ class GrpcLink(network.PeerLink):
 
     def _put_frame(self, kind: FrameKind, queue: int, argument: int, content: Sequence[Buffer], place: int = 0) -> None:
         """Under the lock."""
-        self._put(b"".join((wire.head(kind, self._theirs, self._sent, queue, argument, place), *content)))
-        self._sent += 1
+        which = _LONG if kind in _OF_LONG else _SHORT
+        lane = self._lanes[which]
+        head = wire.head(kind, self._theirs + which, lane.count, queue, argument, place)
+        lane.count += 1
+        self._put(lane, b"".join((head, *content)))
 
-    def _put(self, text: bytes) -> None:
+    def _put(self, lane: _Lane, text: bytes) -> None:
         """Under the lock."""
-        self._outgoing.append(text)
-        self._queued_bytes += len(text)
+        lane.frames.append(text)
+        lane.bytes += len(text)
         self._news.notify_all()

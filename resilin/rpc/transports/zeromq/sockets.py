@@ -19,11 +19,13 @@ from resilin.rpc.transports import introduction, wire
 from resilin.rpc.transports.introduction import NetworkAddress
 
 USER = b"resilin"
-HIGH_WATER = 16  # frames on their way in each of the two sockets: 16 MiB at most, and room for short ones
+HIGH_WATER = 16  # frames on their way in each of the two sockets, 16 MiB at most; all lanes of a sender share these
 INTRODUCTION_S = 10.0  # a stranger that proves nothing is dropped after this, a half-made link, too
 MAX_SOCKETS = 1 << 16  # of a worker: three for each lane of each peer
-LANES_NEAR, LANES_FAR = 1, 2  # for long messages: where nothing is said, within a host and between two
-IO_THREADS = 2  # of ZeroMQ: CURVE takes a core a GB/s, and they share the lanes
+# For long messages, where nothing is said: on a wire that limits nothing 1 to 4 lanes are equally fast; where each
+# connection has a share of the rate, 4 are two to three times as fast as 1, and soon opened (docs/design/rpc.md).
+LANES_NEAR, LANES_FAR = 1, 4
+IO_THREADS = 2  # of ZeroMQ: they share the lanes, and CURVE takes most of a core for a GB/s
 END_EVENTS = (
     zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CLOSED
@@ -145,7 +147,13 @@ def nudge_pull(context: zmq.Context[zmq.Socket[bytes]]) -> None:
 
 
 def open_push(
-    context: zmq.Context[zmq.Socket[bytes]], card: NetworkAddress, secret: str, ticket: str, lane: int, near: bool
+    context: zmq.Context[zmq.Socket[bytes]],
+    card: NetworkAddress,
+    secret: str,
+    ticket: str,
+    lane: int,
+    high_water: int,
+    near: bool,
 ) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
     """A lane to the worker of that card, with that ticket of it: the socket, and one that tells of its end.
 
@@ -154,7 +162,7 @@ def open_push(
     push = context.socket(zmq.PUSH)
     for option, value in (
         (zmq.LINGER, 0),
-        (zmq.SNDHWM, HIGH_WATER),
+        (zmq.SNDHWM, high_water),
         (zmq.RECONNECT_IVL, -1),
         (zmq.HANDSHAKE_IVL, int(INTRODUCTION_S * 1000)),
         (zmq.TCP_KEEPALIVE, 1),

@@ -58,7 +58,7 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
 
     encrypt: CURVE for every message, also on one host; None: where this worker listens beyond loopback. All workers of
     a group have to say the same. near: whether peers of this host meet on Unix sockets, not on TCP. num_lanes: over
-    how many connections long messages to a peer are striped, 1 to 16; None: 1 within a host, 2 between two, which is
+    how many connections long messages to a peer are striped, 1 to 16; None: 1 within a host, 4 between two, which is
     what `python -m benchmarks.rpc_transport_nets` found.
     """
 
@@ -313,7 +313,8 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
             if link.error is not None:
                 raise link.lost()
             for which, lane in enumerate(link.every_lane):
-                push, monitor = sockets.open_push(self._context, card, self._secret, ticket, which, near)
+                most = max(2, sockets.HIGH_WATER // len(link.lanes)) if which else sockets.HIGH_WATER
+                push, monitor = sockets.open_push(self._context, card, self._secret, ticket, which, most, near)
                 lane.open(push, monitor, number + which)
                 opened.append((lane, monitor))
         for lane, monitor in opened:
@@ -416,7 +417,7 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
             link.closes_by = SYSTEM.monotonic() + _LINGER_S
         elif said:
             self._lose(link, "sent what no worker sends")
-        elif link.closes_by is not None:  # what is on its way comes first, and says that it has closed
+        elif link.closes_by is not None and not self._closed:  # what is on its way comes first, and its BYE is behind
             self._poller.unregister(fd)
             del self._controls[fd]
         else:
