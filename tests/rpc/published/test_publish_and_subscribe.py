@@ -106,6 +106,8 @@ def test_nobody_writes_small_tensors_either_not_even_at_the_publisher(me: Me) ->
         rpc.publish(small, to=[1], name="small").wait()
     me.meet("published")
     policy = rpc.subscribe("small", src=0)
+    with pytest.raises(TypeError, match="expected the number of a version, got '1'"):
+        policy.wait("1")  # type: ignore[arg-type]
     _, found = policy.wait(1)
     before = {key: value.tolist() for key, value in found.items()}
     for key, value in found.items():
