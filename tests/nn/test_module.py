@@ -100,6 +100,11 @@ def test_assigning_before_init_is_refused():
         Early()
 
 
+class Frozen(nn.Sequential):
+    def train(self, mode=True):
+        return super().train(False)
+
+
 def test_dotted_paths_find_members():
     net = Net()
     assert net.get_submodule("body.1") is net.body[1]
@@ -113,6 +118,9 @@ def test_train_eval_apply_and_requires_grad_reach_the_whole_tree():
     net = Net()
     assert not any(module.training for module in net.eval().modules())
     assert all(module.training for module in net.train().modules())
+    net.body = Frozen(nn.Linear(2, 2))  # has a `train` of its own
+    assert [module.training for module in net.train().body.modules()] == [False, False]
+    net = Net()
     seen = []
     net.apply(lambda module: seen.append(type(module).__name__))
     assert seen == ["Linear", "ReLU", "Linear", "Sequential", "Net"]

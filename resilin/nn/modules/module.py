@@ -302,8 +302,9 @@ class Module(Convertible, Hooked):
         """Put the tree into training mode (dropout, batch statistics), or out of it."""
         if not isinstance(mode, bool):
             raise ValueError(f"train(mode): expected a bool, got {type(mode).__name__}")
-        for module in self.modules():
-            module.training = mode
+        self.training = mode
+        for module in self.children():  # one at a time: some have a `train` of their own
+            module.train(mode)
         return self
 
     def eval(self) -> Self:

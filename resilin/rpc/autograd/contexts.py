@@ -16,7 +16,7 @@ from typing import Any
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.tensor import Tensor
 from resilin.distributed.work import future
-from resilin.errors import PeerLost, RpcError
+from resilin.errors import PeerLost, RpcError, UsageTypeError
 from resilin.rpc.autograd.nodes import RecvRpcBackward, SendRpcBackward
 
 ID_BITS = 48
@@ -194,7 +194,11 @@ class Contexts:
         return made
 
     def get(self, id: int) -> DistAutogradContext:
-        """Return the context called `id`. RpcError where it is not here."""
+        """Return the context called `id`. RpcError where it is not here; UsageTypeError for what is no id."""
+        if type(id) is not int:
+            raise UsageTypeError(
+                f"incompatible function arguments: expected the id of an autograd context, an int, got {id!r:.40}"
+            )
         found = self._open.get(id)
         if found is None:
             raise not_found(id)

@@ -33,6 +33,10 @@ class DistributedOptimizer:
 
     def __init__(self, optimizer_class: Any, params_rref: Iterable[RRef[Any]], *args: Any, **kwargs: Any) -> None:
         kind = functional_optim_map.get(optimizer_class, optimizer_class)
+        if not callable(kind):
+            raise UsageTypeError(
+                f"DistributedOptimizer: optimizer_class must be a class of optimizers, got {optimizer_class!r:.80}"
+            )
         self.is_functional_optim = kind is not optimizer_class
         making = (self.is_functional_optim, args, kwargs)
         self.remote_optimizers: list[RRef[Any]] = _all_of(

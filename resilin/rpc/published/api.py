@@ -251,6 +251,8 @@ class Subscription:
         timeout: seconds; 0 is without end; without it that of the options holds. Raises: RpcTimeout; PeerLost where the
         publisher is gone; RpcError, and what the classes of the parts raise, where a version could not be taken over.
         """
+        if type(version) is not int:
+            raise UsageTypeError(f"wait: expected the number of a version, got {version!r:.80}")
         agent = self._registry.agent
         limit = seconds(timeout, "timeout") if timeout != UNSET_RPC_TIMEOUT else agent.timeout_s
         if self._open and self._replica.is_lost and self.version < version:

@@ -65,7 +65,16 @@ def protect(state: Any) -> Any:
         while isinstance(array, np.ndarray):  # a view of what may be written could be unlocked again
             array.flags.writeable = False
             array = array.base
+        if isinstance(array, bytearray | memoryview):  # as could what is over bytes that may be written
+            tensor._array = _over(memoryview(array).toreadonly(), tensor._array)
     return state
+
+
+def _over(memory: memoryview, array: Any) -> Any:
+    """Return `array` over `memory`, in which it lies."""
+    whole = np.frombuffer(memory, np.uint8)
+    first, start = (each.__array_interface__["data"][0] for each in (array, whole))
+    return np.ndarray(array.shape, array.dtype, whole, first - start, array.strides)
 
 
 def check(version: Version, name: str, source: str) -> None:

@@ -35,6 +35,9 @@ def test_ids_name_their_workers_and_are_gone_with_their_blocks(me: Me) -> None:
     for ask in (dist_autograd.get_gradients, dist_autograd._is_valid_context):
         with pytest.raises(RuntimeError, match=f"Could not find autograd context with id: {ids[0]}"):
             ask(ids[0])
+        for no_id in ("a", None, [1], 1.5, True):
+            with pytest.raises(TypeError, match="expected the id of an autograd context"):
+                ask(no_id)
     with pytest.raises(RuntimeError, match="Current thread doesn't have a valid autograd context"):
         dist_autograd._current_context()
 

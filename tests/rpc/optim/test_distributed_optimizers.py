@@ -181,6 +181,8 @@ def test_without_a_rate_sgd_has_that_of_pytorchs_functional_one(me: Me) -> None:
 @on_workers(2)
 def test_what_is_wrong_with_the_parameters_is_said_at_once(me: Me) -> None:
     if me.rank == 0:
+        with pytest.raises(TypeError, match="optimizer_class must be a class of optimizers, got 'SGD'"):
+            DistributedOptimizer("SGD", [rpc.RRef(nn.Parameter(torch.ones(1)))])
         rref = rpc.RRef(parameter(1.0))
         with pytest.raises(TypeError, match="must be a list of RRefs, got Parameter at place 1: RRef\\(parameter\\)"):
             DistributedOptimizer(optim.SGD, [rref, parameter(1.0)], lr=0.1)

@@ -99,6 +99,30 @@ def test_readers_cannot_write(me: Me) -> None:
 
 
 @on_workers(2)
+def test_nobody_writes_small_tensors_either_not_even_at_the_publisher(me: Me) -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    if me.rank == 0:
+        small = {"one": torch.ones(1), "half": torch.ones(3, dtype=torch.bfloat16), "turned": base.t(), "row": base[1]}
+        rpc.publish(small, to=[1], name="small").wait()
+    me.meet("published")
+    policy = rpc.subscribe("small", src=0)
+    with pytest.raises(TypeError, match="expected the number of a version, got '1'"):
+        policy.wait("1")  # type: ignore[arg-type]
+    _, found = policy.wait(1)
+    before = {key: value.tolist() for key, value in found.items()}
+    for key, value in found.items():
+        for write in (lambda x: x.add_(1), lambda x: x.detach().zero_(), lambda x: x.copy_(x + 1)):
+            with pytest.raises(RuntimeError, match="read-only"):
+                write(value)
+        if key != "half":
+            with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+                value.numpy().flags.writeable = True
+    assert {key: value.tolist() for key, value in policy.latest()[1].items()} == before
+    assert found["turned"].stride() == (1, 4)
+    me.meet("done")
+
+
+@on_workers(2)
 def test_modules_load_what_is_published(me: Me) -> None:
     torch.manual_seed(me.rank)
     model = nn.Sequential(nn.Linear(300, 200), nn.BatchNorm1d(200), nn.Linear(200, 2))

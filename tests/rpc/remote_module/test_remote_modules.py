@@ -215,6 +215,9 @@ def test_what_cannot_be_sent_is_refused_at_once(me: Me) -> None:
 
         with pytest.raises(RuntimeError, match="does not serialize function code: define the function at the top of a"):
             RemoteModule("worker1", Inner)
+        for wrong in ((3,), ("ab",), ((1, 1), [1])):
+            with pytest.raises(TypeError, match="args must be a tuple and kwargs a dict"):
+                RemoteModule("worker1", nn.Linear, *wrong)
         with pytest.raises(TypeError, match="module_cls must be a class of modules, got 'Linear'"):
             RemoteModule("worker1", "Linear")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="cannot pickle"):
@@ -286,6 +289,12 @@ def test_a_module_of_modules_may_hold_one(me: Me) -> None:
         hybrid = Hybrid(RemoteModule("worker1", nn.Identity))
         x = torch.ones(1, 2)
         assert torch.equal(hybrid(x), hybrid.local(x))
+        hybrid = Hybrid(RemoteModule("worker1", nn.Dropout, (0.9,)))
+        ones = torch.ones(1, 1000)
+        assert hybrid.eval() is hybrid
+        assert torch.equal(hybrid.remote(ones), ones)
+        hybrid.train()
+        assert not torch.equal(hybrid.remote(ones), ones)
 
 
 @on_workers(2)

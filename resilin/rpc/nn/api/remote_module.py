@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -52,6 +52,10 @@ class _RemoteModule(WithoutLocalState):
         self._prepare(remote_device, _module_interface_cls)
         if not callable(module_cls):
             raise UsageTypeError(f"RemoteModule: module_cls must be a class of modules, got {module_cls!r:.80}")
+        if not isinstance(args, list | tuple | None) or not isinstance(kwargs, Mapping | None):
+            raise UsageTypeError(
+                f"RemoteModule: args must be a tuple and kwargs a dict, got {args!r:.80} and {kwargs!r:.80}"
+            )
         making = (module_cls, tuple(args or ()), dict(kwargs or {}), self.device)
         self._refer(api.remote(self.on, at_owner.make, making, recreate=recreate))
 
