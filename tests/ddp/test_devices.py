@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ddp_models import IN, OUT, batches, make_model
 from hooked import SHAPES, gradients_of
 
 import resilin
-from resilin import bfloat16, nn, optim
+from resilin import bfloat16, checkpoint, nn, optim
 from resilin import distributed as dist
 from resilin.core.backends.numpy import SimBackend
 from resilin.core.device import device
@@ -548,3 +549,46 @@ def test_a_divided_optimizer_that_updates_in_backward_has_the_bits_of_the_cpu(
         return bits([value.cpu().numpy() for value in net.state_dict().values()])
 
     assert run(2, work, "sim:1") == run(2, work, "cpu")
+
+
+# ------------------------------------------------------------------------- beside DistributedDataParallel
+
+
+def test_batch_norm_over_ranks_on_devices_is_that_of_the_whole_batch() -> None:
+    def work(rank: int, where: str) -> list[bytes | None]:
+        resilin.manual_seed(1)
+        net = nn.Sequential(nn.Linear(IN, 8), nn.SyncBatchNorm(8), nn.Linear(8, OUT)).to(where)
+        model = DDP(net, None if where == "cpu" else [where])
+        for step in range(2):
+            model.zero_grad()
+            model(batches(8, seed=step)[rank]).square().mean().backward()
+        return bits([param.grad.cpu().numpy() for param in net.parameters()] + [net[1].running_mean.cpu().numpy()])
+
+    there, here = run(2, work, "sim:1"), run(2, work, "cpu")
+    for ours, expected in zip(there, here, strict=True):
+        for a, b in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(np.frombuffer(a, np.float32), np.frombuffer(b, np.float32), rtol=1e-4, atol=1e-6)
+
+
+def test_a_checkpoint_of_a_wrapper_on_a_device_is_read_on_any_other(tmp_path: Path) -> None:
+    def work(rank: int) -> None:
+        model = DDP(make_net().to("sim:1"), [1])
+        optimizer = optim.AdamW(model.parameters(), lr=0.1)
+        model(batches(8)[rank]).square().mean().backward()
+        optimizer.step()
+        checkpoint.save(str(tmp_path), {"model": model, "optimizer": optimizer})
+        for where in ("cpu", "sim:3"):
+            other = DDP(Net().to(where))
+            its = optim.AdamW(other.parameters(), lr=0.3)
+            checkpoint.load(str(tmp_path), {"model": other, "optimizer": its})
+            assert {read.device for read in other.state_dict().values()} == {device(where)}
+            for param, saved in zip(other.parameters(), model.parameters(), strict=True):
+                assert param.tolist() == saved.tolist()
+                moment = its.state[param]["exp_avg"]
+                assert (moment.device, moment.tolist()) == (
+                    device(where),
+                    optimizer.state[saved]["exp_avg"].tolist(),
+                )
+            assert its.param_groups[0]["lr"] == 0.1
+
+    run(2, work)
