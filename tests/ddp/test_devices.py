@@ -24,6 +24,7 @@ from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.comm_hooks import DDPCommHookType, default_hooks, register_ddp_comm_hook
 from resilin.ddp.comm_hooks.ddp_zero_hook import hook_with_zero_step, hook_with_zero_step_interleaved
+from resilin.ddp.comm_hooks.on_host import on_host
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
 from resilin.ddp.mixed_precision import _MixedPrecision
@@ -389,6 +390,23 @@ def test_a_hook_of_the_programs_sees_tensors_on_the_device() -> None:
         assert {param.grad.device for param in model.parameters()} == {device("sim:1")}
 
     run(2, work)
+
+
+def test_a_hook_of_the_programs_that_computes_with_numpy_is_given_the_host_s_memory() -> None:
+    def work(rank: int, where: str) -> list[bytes | None]:
+        model = DDP(make_net().to(where), None if where == "cpu" else [where])
+
+        @on_host
+        def clipped(state: Any, bucket: Any) -> Any:
+            array = bucket.buffer().numpy()
+            array[abs(array) < 0.01] = 0
+            return default_hooks.allreduce_hook(state, bucket)
+
+        model.register_comm_hook(None, clipped)
+        model(batches(8)[rank]).square().mean().backward()
+        return bits([param.grad.cpu().numpy() for param in model.parameters()])
+
+    assert run(2, work, "sim:1") == run(2, work, "cpu")
 
 
 def test_a_result_on_another_device_is_refused() -> None:
