@@ -115,6 +115,15 @@ def test_ranks_on_devices_of_other_types_are_told() -> None:
     run(2, wrap)
 
 
+def test_a_group_without_a_backend_for_the_device_says_what_to_write() -> None:
+    def wrap(rank: int) -> None:
+        with pytest.raises(UsageError, match=r"no backend for 'sim' tensors: this group has .* as in backend='.*sim:g"):
+            DDP(make_model().to("sim:1"))
+        dist.barrier()  # it lives on
+
+    run_ranks(2, wrap, backend="cpu:gloo").results()
+
+
 # ------------------------------------------------------------------------- inputs and outputs
 
 
