@@ -68,6 +68,16 @@ def test_the_fingerprint_of_a_state_does_not_depend_on_where_it_lies() -> None:
     assert state(WHERE).fingerprint() == state("cpu").fingerprint()
 
 
+def test_ranks_with_a_device_each_have_equal_plain_values() -> None:
+    def state(where: str) -> elastic.State:
+        return elastic.State(net=nn.Linear(1, 1, bias=False).to(where), total=[resilin.ones(2, device=where)])
+
+    resilin.manual_seed(1)
+    one = state("sim:1").fingerprint()
+    resilin.manual_seed(1)
+    assert one == state("sim:2").fingerprint()
+
+
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_buffers_and_a_snapshot_go_back_to_the_last_commit_on_their_device(snapshot: bool) -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to(WHERE)
