@@ -42,6 +42,7 @@ def undisturbed(kind: str) -> str:
     return one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "story"), rotating(zoo.KINDS, CHANGES))
 def test_every_model_on_a_device_ends_with_the_bits_of_one_worker_whatever_happens(kind: str, story: str) -> None:
     size, *changes = CHANGES[story]
