@@ -119,7 +119,7 @@ def _found(named: Sequence[tuple[str, Tensor]]) -> Placement:
 def _listed(device_ids: Any) -> list[Any]:
     if device_ids is None:
         return []
-    if not isinstance(device_ids, list | tuple):
+    if not isinstance(device_ids, Sequence) or isinstance(device_ids, str):
         raise UsageTypeError(f"{_NAME}: device_ids must be a list of one device or None, got {device_ids!r:.80}")
     return list(device_ids)
 

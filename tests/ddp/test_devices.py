@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections import OrderedDict, namedtuple
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ddp_models import IN, OUT, batches, make_model
 from hooked import SHAPES, gradients_of
 
 import resilin
-from resilin import bfloat16, nn, optim
+from resilin import bfloat16, checkpoint, nn, optim
 from resilin import distributed as dist
 from resilin.core.backends.numpy import SimBackend
 from resilin.core.device import device
@@ -23,6 +24,7 @@ from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.comm_hooks import DDPCommHookType, default_hooks, register_ddp_comm_hook
 from resilin.ddp.comm_hooks.ddp_zero_hook import hook_with_zero_step, hook_with_zero_step_interleaved
+from resilin.ddp.comm_hooks.on_host import on_host
 from resilin.ddp.comm_hooks.onebit_hook import OneBitState, onebit_hook
 from resilin.ddp.comm_hooks.powerSGD_hook import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
 from resilin.ddp.mixed_precision import _MixedPrecision
@@ -111,6 +113,15 @@ def test_ranks_on_devices_of_other_types_are_told() -> None:
             DDP(make_model().to("sim:1" if rank else "cpu"))
 
     run(2, wrap)
+
+
+def test_a_group_without_a_backend_for_the_device_says_what_to_write() -> None:
+    def wrap(rank: int) -> None:
+        with pytest.raises(UsageError, match=r"no backend for 'sim' tensors: this group has .* as in backend='.*sim:g"):
+            DDP(make_model().to("sim:1"))
+        dist.barrier()  # it lives on
+
+    run_ranks(2, wrap, backend="cpu:gloo").results()
 
 
 # ------------------------------------------------------------------------- inputs and outputs
@@ -390,6 +401,23 @@ def test_a_hook_of_the_programs_sees_tensors_on_the_device() -> None:
     run(2, work)
 
 
+def test_a_hook_of_the_programs_that_computes_with_numpy_is_given_the_host_s_memory() -> None:
+    def work(rank: int, where: str) -> list[bytes | None]:
+        model = DDP(make_net().to(where), None if where == "cpu" else [where])
+
+        @on_host
+        def clipped(state: Any, bucket: Any) -> Any:
+            array = bucket.buffer().numpy()
+            array[abs(array) < 0.01] = 0
+            return default_hooks.allreduce_hook(state, bucket)
+
+        model.register_comm_hook(None, clipped)
+        model(batches(8)[rank]).square().mean().backward()
+        return bits([param.grad.cpu().numpy() for param in model.parameters()])
+
+    assert run(2, work, "sim:1") == run(2, work, "cpu")
+
+
 def test_a_result_on_another_device_is_refused() -> None:
     def work(rank: int) -> None:
         model = DDP(make_net().to("sim:1"), device_ids=[1])
@@ -548,3 +576,46 @@ def test_a_divided_optimizer_that_updates_in_backward_has_the_bits_of_the_cpu(
         return bits([value.cpu().numpy() for value in net.state_dict().values()])
 
     assert run(2, work, "sim:1") == run(2, work, "cpu")
+
+
+# ------------------------------------------------------------------------- beside DistributedDataParallel
+
+
+def test_batch_norm_over_ranks_on_devices_is_that_of_the_whole_batch() -> None:
+    def work(rank: int, where: str) -> list[bytes | None]:
+        resilin.manual_seed(1)
+        net = nn.Sequential(nn.Linear(IN, 8), nn.SyncBatchNorm(8), nn.Linear(8, OUT)).to(where)
+        model = DDP(net, None if where == "cpu" else [where])
+        for step in range(2):
+            model.zero_grad()
+            model(batches(8, seed=step)[rank]).square().mean().backward()
+        return bits([param.grad.cpu().numpy() for param in net.parameters()] + [net[1].running_mean.cpu().numpy()])
+
+    there, here = run(2, work, "sim:1"), run(2, work, "cpu")
+    for ours, expected in zip(there, here, strict=True):
+        for a, b in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(np.frombuffer(a, np.float32), np.frombuffer(b, np.float32), rtol=1e-4, atol=1e-6)
+
+
+def test_a_checkpoint_of_a_wrapper_on_a_device_is_read_on_any_other(tmp_path: Path) -> None:
+    def work(rank: int) -> None:
+        model = DDP(make_net().to("sim:1"), [1])
+        optimizer = optim.AdamW(model.parameters(), lr=0.1)
+        model(batches(8)[rank]).square().mean().backward()
+        optimizer.step()
+        checkpoint.save(str(tmp_path), {"model": model, "optimizer": optimizer})
+        for where in ("cpu", "sim:3"):
+            other = DDP(Net().to(where))
+            its = optim.AdamW(other.parameters(), lr=0.3)
+            checkpoint.load(str(tmp_path), {"model": other, "optimizer": its})
+            assert {read.device for read in other.state_dict().values()} == {device(where)}
+            for param, saved in zip(other.parameters(), model.parameters(), strict=True):
+                assert param.tolist() == saved.tolist()
+                moment = its.state[param]["exp_avg"]
+                assert (moment.device, moment.tolist()) == (
+                    device(where),
+                    optimizer.state[saved]["exp_avg"].tolist(),
+                )
+            assert its.param_groups[0]["lr"] == 0.1
+
+    run(2, work)

@@ -140,10 +140,12 @@ def every_hook(rank: int) -> None:
 
 def fixed_shards(rank: int) -> None:
     """Fixed shards give the bits of one process."""
-    alone = _sharded(0, 1, _one_of_each_rank())
-    together = _sharded(rank, dist.get_world_size(), None)
-    for a, b in zip(together, alone, strict=True):
-        assert a.tobytes() == b.tobytes()
+    own = _one_of_each_rank()
+    for dtype in (resilin.float32, bfloat16):
+        alone = _sharded(0, 1, own, dtype)
+        together = _sharded(rank, dist.get_world_size(), None, dtype)
+        for a, b in zip(together, alone, strict=True):
+            assert a.tobytes() == b.tobytes()
 
 
 def _one_of_each_rank() -> Any:
@@ -152,11 +154,11 @@ def _one_of_each_rank() -> Any:
     return groups[dist.get_rank()]
 
 
-def _sharded(rank: int, world: int, group: Any) -> list[np.ndarray]:
-    net = make_net().to("cuda")
+def _sharded(rank: int, world: int, group: Any, dtype: Any) -> list[np.ndarray]:
+    net = make_net().to("cuda").to(dtype)
     model = DDP(net, device_ids=["cuda"], shards=4, process_group=group, bucket_cap_mb=1e-4)
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    x = resilin.from_numpy(np.random.default_rng(5).standard_normal((22, IN)).astype(np.float32))
+    x = resilin.from_numpy(np.random.default_rng(5).standard_normal((22, IN)).astype(np.float32)).to(dtype)
     sampler = ElasticSampler(22, 11, 4, seed=1)
     while sampler.step < 4:
         for plan in sampler.steps(rank, world):

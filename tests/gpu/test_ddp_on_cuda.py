@@ -101,6 +101,7 @@ def elastic(backend: str, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], An
     return importlib.import_module
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["optimizer", "stage 3"])
 def test_divided_state_on_the_device_outlives_those_who_hold_it(
     elastic: Callable[[str], Any], how: str, monkeypatch: pytest.MonkeyPatch
@@ -112,6 +113,7 @@ def test_divided_state_on_the_device_outlives_those_who_hold_it(
     assert states.Divided(how, "cuda").results(3, *changes) == {alone}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense, momentum, clipped", "attention, shared weights"])
 def test_elastic_training_on_the_device_ends_with_the_bits_of_one_worker(
     elastic: Callable[[str], Any], kind: str

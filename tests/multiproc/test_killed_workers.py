@@ -83,14 +83,16 @@ def test_a_killed_worker_is_replaced_and_the_survivor_keeps_its_process(tmp_path
 @pytest.mark.parametrize(
     "kill",
     extent.short(
-        ["forward:0:5", "backward:1:6", "reduced:0:7", "applied:0:8", "committed:1:9", "in-agreed:1:10"],
-        of=["backward:1:6"],
+        ["forward:0:5", "backward:1:6", "reduced:0:7", "applied:0:8", "committed:1:9", "in-agreed:1:10", "zero"],
+        of=["backward:1:6", "zero"],
     ),
 )
 def test_a_worker_killed_in_a_step_on_a_device_is_replaced_and_the_bits_stay(tmp_path: Path, kill: str) -> None:
-    outcome = launch(tmp_path, 2, "device", kill)
+    words = ("device", "zero") if kill == "zero" else ("device",)
+    kill = "applied:0:8" if kill == "zero" else kill
+    outcome = launch(tmp_path, 2, *words, kill)
     assert outcome.returncode == 0, outcome.stderr
-    assert digests(tmp_path) == {undisturbed(STEPS, "device")}, outcome.stderr
+    assert digests(tmp_path) == {undisturbed(STEPS, *words)}, outcome.stderr
     assert (tmp_path / f"killed-{kill.replace(':', '-')}").exists(), "the fault was never reached"
     survivor = max(histories(tmp_path).values(), key=len)
     assert [step for _, _, step in survivor] == list(range(1, STEPS + 1)), "it kept its process and every step"

@@ -151,7 +151,7 @@ def test_a_claim_that_is_out_of_date_is_found(sentence: str) -> None:
     "sentence",
     [
         "Collectives over `nccl` ran on one H100; several GPUs were never at hand.",
-        "`DistributedDataParallel` takes modules on the CPU only.",
+        "`DistributedDataParallel` of modules on a GPU has run on no GPU.",
         "CUDA kernels are compiled without a GPU.",
         "Tensors on the CPU never load it. A GPU's tensors go by way of the host.",
     ],

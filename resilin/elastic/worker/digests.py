@@ -1,7 +1,8 @@
 """Hash state so that every process that holds equal state gets the same hash. Pure.
 
 Neither the order in which keys of dicts or elements of sets came, nor the seed that Python hashes text with, nor
-whether equal objects are one object or two, changes it. Objects of other kinds are taken apart as `pickle` does it.
+whether equal objects are one object or two, nor the number of a tensor's device changes it. Objects of other kinds are
+taken apart as `pickle` does it.
 
     tree (dicts, lists, sets) ──> a word for each part, from the words of what is in it: every recovery waits for this
       └─ an object, or a tree deeper than DEEPEST ──> nodes: what a thing says of itself, and which nodes are below it;
@@ -20,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.device import device
+from resilin.core.tensor import Tensor
 from resilin.errors import StateError
 
 SCALARS = frozenset((int, float, str, bytes, bool, type(None), complex))
@@ -152,7 +155,13 @@ class _Walk:
         if isinstance(given, str):  # the name of something global
             return [f"n{getattr(thing, '__module__', '')}.{given};".encode()]
         make, arguments, state, items, pairs = (*given, None, None, None)[:5]
+        if isinstance(thing, Tensor):  # each rank may have another device of the type
+            arguments = [thing.device.type if _is_name(each, thing.device) else each for each in arguments]
         return [self._word(part) for part in (make, arguments, state, list(items or ()), list(pairs or ()))]
+
+
+def _is_name(argument: Any, of: device) -> bool:
+    return isinstance(argument, str) and argument == str(of)
 
 
 def _node(kind: bytes, words: Sequence[Word], *, sorts: bool = False) -> _Node:

@@ -42,6 +42,7 @@ def undisturbed(kind: str) -> str:
     return one
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "story"), rotating(zoo.KINDS, CHANGES))
 def test_every_model_on_a_device_ends_with_the_bits_of_one_worker_whatever_happens(kind: str, story: str) -> None:
     size, *changes = CHANGES[story]
@@ -66,6 +67,16 @@ def test_the_fingerprint_of_a_state_does_not_depend_on_where_it_lies() -> None:
         return elastic.State(net=net, optimizer=optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
 
     assert state(WHERE).fingerprint() == state("cpu").fingerprint()
+
+
+def test_ranks_with_a_device_each_have_equal_plain_values() -> None:
+    def state(where: str) -> elastic.State:
+        return elastic.State(net=nn.Linear(1, 1, bias=False).to(where), total=[resilin.ones(2, device=where)])
+
+    resilin.manual_seed(1)
+    one = state("sim:1").fingerprint()
+    resilin.manual_seed(1)
+    assert one == state("sim:2").fingerprint()
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
