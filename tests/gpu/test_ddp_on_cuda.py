@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ddp_cases
+import extent
 import fake_nccl
 import pytest
 from standin_groups import BACKENDS
@@ -114,7 +115,9 @@ def test_divided_state_on_the_device_outlives_those_who_hold_it(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["dense, momentum, clipped", "attention, shared weights"])
+@pytest.mark.parametrize(
+    "kind", extent.short(["dense, momentum, clipped", "attention, shared weights"], of=["dense, momentum, clipped"])
+)
 def test_elastic_training_on_the_device_ends_with_the_bits_of_one_worker(
     elastic: Callable[[str], Any], kind: str
 ) -> None:
