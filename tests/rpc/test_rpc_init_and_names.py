@@ -13,6 +13,7 @@ import resilin.distributed as dist
 import resilin.distributed.rpc as rpc
 from resilin._base.clock import SYSTEM
 from resilin.errors import DistStoreError, RpcError, UsageError
+from resilin.rpc.membership import membership
 
 
 def free_place(me: Me) -> str:
@@ -124,6 +125,30 @@ def test_two_workers_of_one_name_are_refused_everywhere(me: Me) -> None:
     me.init()  # and with other names they meet
     assert rpc.rpc_sync(me.next, min, args=(1, 2)) == 1
     rpc.shutdown()
+
+
+@on_workers(3, setup=False)
+def test_all_hear_why_they_are_refused_also_where_one_of_them_serves_the_store(me: Me) -> None:
+    where = free_place(me)
+    decoded = membership.decoded
+    maps = {"worker0": {"cpu": "cpu"}, "nobody": {"cpu": "cpu"}}
+    for turn, (name, more, said) in enumerate(
+        (
+            (me.name(me.rank % 2), {}, "is not unique"),
+            (me.name(me.rank), {"device_maps": maps if me.rank == 1 else {}}, "nobody"),
+        )
+    ):
+        options = rpc.TensorPipeRpcBackendOptions(init_method=where, rpc_timeout=30, **more)
+        begun = SYSTEM.monotonic()
+        if me.rank == 2:  # is slower than the one that has the store
+            membership.decoded = lambda record: (SYSTEM.sleep(0.2), decoded(record))[1]
+        try:
+            with pytest.raises((RpcError, UsageError), match=said):
+                rpc.init_rpc(name, None, me.rank, 3, options)
+        finally:
+            membership.decoded = decoded
+        assert SYSTEM.monotonic() - begun < 29.0, "it was the timeout that told"
+        me.meet(f"refused{turn}")
 
 
 @on_workers(2)

@@ -28,6 +28,7 @@ from resilin.rpc.membership import rounds
 from resilin.rpc.worker_info import WorkerInfo
 
 _LEAVE_S = 1.0
+_REFUSED_S = 5.0  # for others to read that a world cannot be
 VERSION = 2
 """Of the messages: workers of another one are refused."""
 
@@ -124,7 +125,7 @@ class Membership:
         except ServerGone:
             raise
         except (RpcError, UsageError):  # all read the same, and are refused
-            rounds.end(self._store)
+            self._end_refused(me.id, world)
             raise
         except BaseException:
             with contextlib.suppress(DistStoreError):  # others wait until this one comes again
@@ -132,6 +133,13 @@ class Membership:
                     self._store.delete_key(key)
             raise
         return members
+
+    def _end_refused(self, me: int, world: Iterable[int]) -> None:
+        """End a round in which nobody may take part, once all have read why: one of them may serve the store."""
+        with contextlib.suppress(DistStoreError):  # that one has ended since
+            rounds.end(self._store)
+            self._store.set(f"read/{me}", "1")
+            self._store.wait([f"read/{id}" for id in world], _REFUSED_S)
 
     def _join_dynamic(self, me: WorkerRecord) -> list[WorkerRecord]:
         others = self._present(self._ids())
