@@ -1,0 +1,77 @@
+"""Switches recording on and off: a bounded buffer, whoever writes into it, and what is read from it."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import time
+
+from resilin._base import trace, trace_ring
+from resilin._base.trace_ring import Recording
+from resilin.core.kernels import loader
+from resilin.errors import UsageError
+from resilin.profiler.recorded import Recorded, Wanted
+
+_lock = threading.Lock()  # of two profilers that start at once, one is refused
+
+
+def make_recorder(buffer: mmap.mmap, wanted: Wanted) -> trace.Recorder:
+    """Return who writes spans into `buffer`: native code where it is there, else the same in Python, slower."""
+    make = getattr(loader.native, "Recorder", None)
+    if make is None:
+        return trace_ring.Ring(buffer)
+    recorder: trace.Recorder = make(
+        buffer,
+        record_shapes=wanted.record_shapes or wanted.with_flops,
+        with_stack=wanted.with_stack,
+        profile_memory=wanted.profile_memory,
+        with_modules=wanted.with_modules,
+    )
+    return recorder
+
+
+class RecordingSession:
+    """One recording of this process, of all its threads. It is started once and stopped once."""
+
+    def __init__(self, wanted: Wanted, buffer_bytes: int = trace_ring.DEFAULT_BYTES) -> None:
+        """Make the buffer. Raises UsageError below 64 KiB."""
+        trace_ring.sizes(buffer_bytes)
+        self._wanted = wanted
+        self._buffer = mmap.mmap(-1, buffer_bytes)  # pages are taken as they are written
+        self._recorder = make_recorder(self._buffer, wanted)
+        self.start_ns = 0
+        self.stop_ns = 0
+
+    def start(self) -> None:
+        """Record from now on. UsageError while another one of this process records."""
+        with _lock:
+            if trace.recorder is not None:
+                raise UsageError(
+                    "profiler: expected one profile at a time, another one is recording in this process; "
+                    "stop it first (leave its `with`, or call its stop())"
+                )
+            self.start_ns = time.monotonic_ns()
+            trace.record_with(self._recorder)
+
+    def pause(self) -> None:
+        """Record nothing until `resume`."""
+        with _lock:
+            if trace.recorder is self._recorder:
+                trace.record_with(None)
+
+    def resume(self) -> None:
+        """Record again. UsageError while another profile records."""
+        with _lock:
+            if trace.recorder not in (None, self._recorder):
+                raise UsageError("profiler: another profile began to record while this one was paused; stop it first")
+            trace.record_with(self._recorder)
+
+    def stop(self) -> None:
+        """Record no more."""
+        self.pause()
+        self.stop_ns = time.monotonic_ns()
+
+    def read(self) -> Recorded:
+        """Return what was recorded. It costs some microseconds an event."""
+        recording: Recording = trace_ring.read(self._buffer)
+        return Recorded(recording, self.start_ns, self.stop_ns, self._wanted)
