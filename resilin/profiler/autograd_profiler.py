@@ -89,7 +89,9 @@ class profile:
         self._owned: list[Owned] = []
         self._events: EventList | None = None
         self._earlier: list[FunctionEvent] = []
-        self.use_device = None if not enabled else _device("cuda" if use_cuda else use_device)
+        self.use_device = None
+        if enabled:
+            _warn_of_device("cuda" if use_cuda else use_device)
         if use_cuda:
             text = "The attribute `use_cuda` will be deprecated soon, please use ``use_device = 'cuda'`` instead."
             warnings.warn(text, FutureWarning, stacklevel=2)
@@ -250,7 +252,7 @@ def _checked(config: _ExperimentalConfig | None, with_stack: bool) -> _Experimen
     return config
 
 
-def _device(name: str | None) -> None:
+def _warn_of_device(name: str | None) -> None:
     """Warn that a device is not recorded."""
     if name is None:
         return

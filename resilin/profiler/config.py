@@ -29,4 +29,4 @@ class _ExperimentalConfig:
     trace_only: bool = False
     """Files of the trace are all that is wanted: `events()` raises."""
     buffer_bytes: int = DEFAULT_BYTES
-    """How much memory a recording may take, at least 65536. When it is full, the newest events take the place of the oldest."""
+    """How much memory a recording may take, at least 65536. Once it is full, new events take the place of old ones."""

@@ -9,7 +9,7 @@ from typing import Any
 
 def distributed_info() -> dict[str, Any] | None:
     """Return backend, rank, world size and groups of this process under PyTorch's names; None without a group."""
-    dist: Any = sys.modules.get("resilin.distributed")  # who has a group has loaded it: a profile of one process does not
+    dist: Any = sys.modules.get("resilin.distributed")  # whoever has a group has loaded it, nobody else needs to
     if dist is None or not dist.is_initialized():
         return None
     return {

@@ -99,7 +99,8 @@ class EventList(list[Any]):
     @property
     def self_cpu_time_total(self) -> float:
         """Microseconds of all events outside of their children."""
-        return sum(event.self_cpu_time_total for event in self)
+        total: float = sum(event.self_cpu_time_total for event in self)
+        return total
 
     def table(
         self,
@@ -183,7 +184,7 @@ class EventList(list[Any]):
     ) -> EventList:
         """Return the sums over events of one name, in the order in which these came up.
 
-        group_by_input_shapes: apart by the shapes of inputs. group_by_stack_n: apart by the innermost so many functions.
+        group_by_input_shapes: apart by the shapes of inputs. group_by_stack_n: apart by so many functions around.
         """
         assert self._tree_built, "key_averages: expected the events of a profile, whose callers are known"
         sums: dict[tuple[str, ...], FunctionEventAvg] = {}

@@ -49,7 +49,7 @@ def _of_product(at: int) -> Callable[[list[Any], list[Any]], int]:
 
 def _linear(shapes: list[Any], inputs: list[Any]) -> int:
     x, weight = shapes[0], shapes[1]
-    return _product(x, weight[::-1])
+    return _product(x, (weight[1], weight[0]))
 
 
 def _elementwise(shapes: list[Any], inputs: list[Any]) -> int:
@@ -100,9 +100,7 @@ FORMULAS: dict[str, Callable[[list[Any], list[Any]], int]] = {
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), _of_product(1)),
     "aten::linear": _linear,
     **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d"), _convolution),
-    **dict.fromkeys(
-        ("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"), _transposed
-    ),
+    **dict.fromkeys(("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"), _transposed),
     "aten::scaled_dot_product_attention": _attention,
     **dict.fromkeys(("aten::add", "aten::mul"), _elementwise),
 }

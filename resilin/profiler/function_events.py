@@ -27,7 +27,7 @@ class Interval:
 
 
 class EventMetadata(NamedTuple):
-    """What is known of a collective or message, under the names of PyTorch's EventMetadata; None where it is not said."""
+    """What is known of a collective or message, under PyTorch's names; None where it is not said."""
 
     collective_name: str | None = None
     dtype: str | None = None
@@ -267,7 +267,7 @@ class FunctionEvent(FormattedTimesMixin):
             return 0
         if self.device_type is not DeviceType.CPU:
             return self.time_range.elapsed_us()
-        own = sum(kernel.duration for kernel in self.kernels)
+        own: float = sum(kernel.duration for kernel in self.kernels)
         return own if self.is_legacy else own + sum(child.device_time_total for child in self.cpu_children)
 
     @property

@@ -56,7 +56,9 @@ class Inputs:
     @property
     def values(self) -> list[Any]:
         """Numbers, texts, and lists of them, as they are; None for everything else."""
-        return [None if one is ... or isinstance(one, TensorInput) or _is_tensors(one) else one for one in self._recorded]
+        return [
+            None if one is ... or isinstance(one, TensorInput) or _is_tensors(one) else one for one in self._recorded
+        ]
 
     @property
     def concrete(self) -> list[str]:

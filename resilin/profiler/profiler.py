@@ -53,7 +53,8 @@ class _KinetoProfile:
                 "profile: execution_trace_observer is not supported, there are no execution traces to replay; "
                 "pass None, and use export_chrome_trace"
             )
-        self.activities, self.activity_filters = supported_activities(), {}
+        self.activities = supported_activities()
+        self.activity_filters: dict[ProfilerActivity, set[str]] = {}
         if activities is not None:
             self.activities, self.activity_filters = parse_activities(activities)
         self.record_shapes = record_shapes
@@ -175,7 +176,7 @@ class _KinetoProfile:
         self._trace_metadata[key] = json.dumps(value)
 
     def add_metadata_json(self, key: str, value: str) -> None:
-        """Put a value of the user's, which is JSON, at the head of the trace file. Raises ValueError when it is none."""
+        """Put a value of the user's, which is JSON, at the head of the file. Raises ValueError when it is none."""
         self._trace_metadata[key] = _json(key, value)
 
     def preset_metadata_json(self, key: str, value: str) -> None:
@@ -347,7 +348,7 @@ def _warn(text: str) -> None:
 def tensorboard_trace_handler(
     dir_name: str, worker_name: str | None = None, use_gzip: bool = False, use_python_export: bool = False
 ) -> Callable[[_KinetoProfile], None]:
-    """Return an `on_trace_ready` that writes each trace to `dir_name`, which it makes: a file for each cycle and worker.
+    """Return an `on_trace_ready` that writes each trace to a file of `dir_name`, a folder that it makes.
 
     Its name is `<worker_name>.<nanoseconds>.pt.trace.json`, with .gz when compressed; worker_name is by default
     `<host>_<process>`. The training goes on when a trace cannot be written: that is warned of, with the reason.

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
 
 from resilin._base import log
 from resilin._base.clock import Deadline
@@ -23,7 +22,12 @@ _LOG = logging.getLogger(__name__)
 MEMORY = "[memory]"
 STEP = "ProfilerStep#"
 BACKWARD_SCOPE, USER_SCOPE = 1, 7
-_CATEGORIES = {Kind.OP: "cpu_op", Kind.BACKWARD: "cpu_op", Kind.PYTHON: "python_function", Kind.MODULE: "python_function"}
+_CATEGORIES = {
+    Kind.OP: "cpu_op",
+    Kind.BACKWARD: "cpu_op",
+    Kind.PYTHON: "python_function",
+    Kind.MODULE: "python_function",
+}
 _CHECK_EVERY = 1024  # events between two looks at the clock
 
 
@@ -172,5 +176,3 @@ class _Usage:
         """Bytes that the thread took, less what it gave back, from `start_ns` to `end_ns`, both included."""
         times, sums = self._threads.get(thread, ([], [0]))
         return sums[bisect_right(times, end_ns)] - sums[bisect_left(times, start_ns)]
-
-

@@ -112,7 +112,8 @@ class _Table:
 
     def line(self, cells: Sequence[Any]) -> str:
         """One line of the table."""
-        return "".join(f"{cell!s:{side}{width}}{GAP}" for cell, (_, width, side) in zip(cells, self.columns, strict=True))
+        columns = zip(cells, self.columns, strict=True)
+        return "".join(f"{cell!s:{side}{width}}{GAP}" for cell, (_, width, side) in columns)
 
     def render(self, events: Sequence[Any]) -> str:
         """The whole table, with `events` as its rows."""
