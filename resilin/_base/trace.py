@@ -13,7 +13,7 @@ Everything else says `with trace.span("checkpoint.save", Kind.CHECKPOINT):`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, Protocol
 
@@ -68,7 +68,17 @@ def record_with(new: Recorder | None) -> Recorder | None:
     """Let `new` record from now on, None nobody; return who did before."""
     global recorder
     before, recorder = recorder, new
+    for tell in _told:
+        tell(new)
     return before
+
+
+_told: list[Callable[[Recorder | None], None]] = []
+
+
+def on_change(tell: Callable[[Recorder | None], None]) -> None:
+    """Call `tell` whenever somebody else records, with who does: for those that cannot read `recorder`."""
+    _told.append(tell)
 
 
 class span:

@@ -6,6 +6,7 @@ numbers variants (of a sum, with or without dimensions), so is the number here.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 # Op names whose words are not PyTorch's.
@@ -80,6 +81,32 @@ def of(name: str, params: tuple[Any, ...], edges: Any, metas: Any) -> str:
         return found
     word = _OTHER.get(name) or "".join(part.capitalize() for part in name.split("_"))
     return f"{word}Backward0"
+
+
+def traced(name: str) -> str:
+    """What an op is called in traces, e.g. "aten::mul" for "multiply"."""
+    if name in _TRACED:
+        return f"aten::{_TRACED[name]}"
+    word = _OTHER.get(name)
+    return f"aten::{name if word is None else _SNAKE.sub('_', word).lower()}"
+
+
+_SNAKE = re.compile(r"(?<=[a-z])(?=[A-Z])(?<!Qr)|(?<=\dD)(?=[A-Z])")
+_TRACED = {
+    "astype": "_to_copy",
+    "clip_to": "clamp",
+    "cross_entropy": "cross_entropy_loss",
+    "einsum_terms": "einsum",
+    "getitem": "index",
+    "index_put": "index_put",
+    "maximum": "maximum",
+    "power": "pow",
+    "prelu": "prelu",
+    "recurrent": "lstm",
+    "avg_pool2d": "avg_pool2d",
+    "max_pool2d": "max_pool2d",
+    "where_else": "where",
+}
 
 
 def _reduced(word: str) -> Any:

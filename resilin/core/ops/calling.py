@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.autograd import node_names
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Node, Pick, is_differentiable, mark_view, next_seq, record, same_memory
 from resilin.core.batching.active import ACTIVE, batched_in
@@ -16,6 +17,7 @@ from resilin.core.device import CPU, device, different_devices, lacking
 from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.kernels.loader import native
 from resilin.core.ops.errstate import refused
+from resilin.core.ops.tracing import traced
 from resilin.core.state.versions import View
 from resilin.core.state.write_log import LOGS
 from resilin.core.tensor import Parameter, Tensor, wrap, wrap_in_python
@@ -57,7 +59,7 @@ def make_call(op: Declared) -> Callable[..., Any]:
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = op.__doc__
     plain = _plain(op, call)
-    return call if plain is None else functools.update_wrapper(plain, call)
+    return traced(call, node_names.traced(op.name)) if plain is None else functools.update_wrapper(plain, call)
 
 
 def _plain(op: Declared, otherwise: Callable[..., Any] | None = None) -> Any:
@@ -71,7 +73,8 @@ def _plain(op: Declared, otherwise: Callable[..., Any] | None = None) -> Any:
     pair = op.elementwise and op.n == 2  # promoted to one dtype
     defaults = op.defaults[max(op.n, 1) :]
     facts = (pair, op.floats, op.view, op.differentiable)
-    return native.plain_call(op, op.impls, op.generic, defaults, finish, otherwise, op.n, *facts)
+    name = node_names.traced(op.name)
+    return native.plain_call(op, op.impls, op.generic, defaults, finish, otherwise, name, op.n, *facts)
 
 
 def finish(

@@ -307,7 +307,7 @@ def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str
     return made
 
 
-_IN_FRONT: tuple[type, ...] = () if native is None else (native.PlainCall, native.InPlaceCall)
+_IN_FRONT: tuple[type, ...] = () if native is None else (native.PlainCall, native.InPlaceCall, native.TracedCall)
 
 
 def is_function(value: Any) -> bool:

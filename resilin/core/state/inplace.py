@@ -24,6 +24,7 @@ from resilin.core.ops.errstate import FLOAT32, IN_NATIVE, SILENT, VARIABLE, is_h
 from resilin.core.ops.index import check_range, getitem, index_put, split
 from resilin.core.ops.registry import Op
 from resilin.core.ops.shape import astype, reshape
+from resilin.core.ops.tracing import traced
 from resilin.core.state.versions import InferenceCount, View
 from resilin.core.state.write_log import LOGS, before_write
 from resilin.core.tensor import Tensor, wrap
@@ -204,8 +205,9 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`{name[:-1]}` in place."
     if ufunc is None or not IN_NATIVE:
-        return method
-    return functools.update_wrapper(native.in_place_call(ufunc, method, VARIABLE, SILENT), method)
+        return traced(method, f"aten::{name}")
+    call = native.in_place_call(ufunc, method, VARIABLE, SILENT, f"aten::{name}")
+    return functools.update_wrapper(call, method)
 
 
 def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -3,6 +3,7 @@
 #include "kernels.hpp"
 #include "memory/memory.hpp"
 #include "memory/windows.hpp"
+#include "tracing/recorder.hpp"
 
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -14,13 +15,31 @@
 namespace resilin {
 namespace {
 
-void *numpy_malloc(void *, size_t size) { return memory::allocate(size); }
+// Says in a trace that `block` was taken (`bytes` above 0) or given back; returns it.
+void *traced(void *block, int64_t bytes) {
+    tracing::Ring *ring = tracing::active.load(std::memory_order_relaxed);
+    if (ring && ring->memory_events && block) {
+        const int64_t now = tracing::now();
+        const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(block));
+        ring->put(ring->memory_name, tracing::MEMORY, now, now, address, bytes, {}, tracing::INSTANT);
+    }
+    return block;
+}
+
+void *numpy_malloc(void *, size_t size) { return traced(memory::allocate(size), static_cast<int64_t>(size)); }
 void *numpy_calloc(void *, size_t count, size_t size) {
     size_t total;
-    return __builtin_mul_overflow(count, size, &total) ? nullptr : memory::allocate_zeroed(total);
+    if (__builtin_mul_overflow(count, size, &total)) return nullptr;
+    return traced(memory::allocate_zeroed(total), static_cast<int64_t>(total));
 }
-void *numpy_realloc(void *, void *block, size_t size) { return memory::reallocate(block, size); }
-void numpy_free(void *, void *block, size_t) { memory::release(block); } // numpy's size is not exact: not used
+void *numpy_realloc(void *, void *block, size_t size) {
+    traced(block, -1);
+    return traced(memory::reallocate(block, size), static_cast<int64_t>(size));
+}
+void numpy_free(void *, void *block, size_t size) { // numpy's size is not exact: only traces have it
+    traced(block, -static_cast<int64_t>(std::max<size_t>(size, 1)));
+    memory::release(block);
+}
 
 PyDataMem_Handler handler = {
     "resilin_arenas", 1, {nullptr, numpy_malloc, numpy_calloc, numpy_realloc, numpy_free}};

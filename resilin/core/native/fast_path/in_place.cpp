@@ -4,6 +4,7 @@
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "binding/tensors.hpp"
+#include "tracing/operations.hpp"
 
 namespace resilin {
 namespace {
@@ -12,9 +13,11 @@ PyObject *in_dtype, *float32; // the name of the ufuncs' argument in a tuple, an
 
 struct InPlace : Callable {
     static constexpr const char *NAME = "resilin.core._native.InPlaceCall";
-    static constexpr int REFERENCES = 5;
+    static constexpr int REFERENCES = 6;
     PyObject *ufunc, *otherwise; // the ufunc, and the function of Python
     PyObject *variable, *silent; // numpy's context variable, and its value without warnings
+    PyObject *traced;            // the operation's name in traces
+    tracing::KnownName known;
 };
 
 // Whether a write of this tensor concerns nobody but itself: it is no view whose base is in the graph, and its counter
@@ -66,8 +69,7 @@ bool half_type(PyObject *array) {
     return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array))->type_num == NPY_HALF;
 }
 
-PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
-    auto *self = reinterpret_cast<InPlace *>(object);
+PyObject *answer(InPlace *self, PyObject *const *args, size_t flagged, PyObject *names) {
     PyObject *given[4];
     if (!names && PyVectorcall_NARGS(flagged) == 2 && !PyList_GET_SIZE(classes.active) &&
         !PyList_GET_SIZE(classes.logs) && operands(args[0], args[1], given)) {
@@ -82,7 +84,16 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     return PyErr_Occurred() ? nullptr : PyObject_Vectorcall(self->otherwise, args, flagged, names);
 }
 
-nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object variable, nb::object silent) {
+PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
+    auto *self = reinterpret_cast<InPlace *>(object);
+    if (!tracing::watched()) return answer(self, args, flagged, names);
+    tracing::OperationSpan span(self->known, self->traced, args, PyVectorcall_NARGS(flagged));
+    PyObject *out = answer(self, args, flagged, names);
+    span.finish(out);
+    return out;
+}
+
+nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object variable, nb::object silent, nb::str traced) {
     InPlace *self = make_callable<InPlace>(call);
     if (!in_dtype) {
         in_dtype = Py_BuildValue("(s)", "dtype");
@@ -93,6 +104,8 @@ nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object vari
     self->otherwise = otherwise.release().ptr();
     self->variable = variable.release().ptr();
     self->silent = silent.release().ptr();
+    self->traced = traced.release().ptr();
+    self->known = {};
     return finished(self);
 }
 

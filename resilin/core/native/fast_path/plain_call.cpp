@@ -4,6 +4,7 @@
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "binding/tensors.hpp"
+#include "tracing/operations.hpp"
 
 #include <cstdlib>
 
@@ -74,12 +75,14 @@ constexpr Py_ssize_t MOST = 12; // arguments, the namespace among them
 
 struct Plain : Callable {
     static constexpr const char *NAME = "resilin.core._native.PlainCall";
-    static constexpr int REFERENCES = 9;
+    static constexpr int REFERENCES = 10;
     PyObject *impls, *generic; // of the op: device type -> Impl, and the Impl of the others
     PyObject *defaults;        // tuple: the default of each parameter
     PyObject *op, *finish;     // finish(op, impl, out, inputs, params, None) marks views and records
     PyObject *impl, *forward;  // the last Impl that was found, and its function; null when it gives a residual
     PyObject *otherwise;       // the way in Python; null: None is the answer
+    PyObject *traced;          // the operation's name in traces
+    tracing::KnownName known;
     int tensors;               // how many; -1: the first argument is a sequence of them
     bool one_dtype, floats, view, differentiable;
 };
@@ -229,8 +232,7 @@ PyObject *result_of(Plain *self, PyObject *const *args, Py_ssize_t given) {
     return out;
 }
 
-PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
-    auto *self = reinterpret_cast<Plain *>(object);
+PyObject *answer(Plain *self, PyObject *const *args, size_t flagged, PyObject *names) {
     if (!names) {
         PyObject *out = result_of(self, args, PyVectorcall_NARGS(flagged));
         if (out || PyErr_Occurred()) return out;
@@ -239,9 +241,18 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     Py_RETURN_NONE;
 }
 
+PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
+    auto *self = reinterpret_cast<Plain *>(object);
+    if (!tracing::watched()) return answer(self, args, flagged, names);
+    tracing::OperationSpan span(self->known, self->traced, args, PyVectorcall_NARGS(flagged));
+    PyObject *out = answer(self, args, flagged, names);
+    span.finish(out);
+    return out;
+}
+
 // None for an op with more arguments than this way takes
 nb::object plain_call(nb::object op, nb::dict impls, nb::object generic, nb::tuple defaults, nb::object finish,
-                      nb::object otherwise, int tensors, bool one_dtype, bool floats, bool view, bool differentiable) {
+                      nb::object otherwise, nb::str traced, int tensors, bool one_dtype, bool floats, bool view, bool differentiable) {
     if (std::abs(tensors) + static_cast<Py_ssize_t>(defaults.size()) >= MOST) return nb::none();
     Plain *self = make_callable<Plain>(call);
     self->op = op.release().ptr();
@@ -250,6 +261,8 @@ nb::object plain_call(nb::object op, nb::dict impls, nb::object generic, nb::tup
     self->defaults = defaults.release().ptr();
     self->finish = finish.release().ptr();
     self->otherwise = otherwise.is_none() ? nullptr : otherwise.release().ptr();
+    self->traced = traced.release().ptr();
+    self->known = {};
     self->tensors = tensors;
     self->one_dtype = one_dtype, self->floats = floats;
     self->view = view, self->differentiable = differentiable;
@@ -263,7 +276,7 @@ void bind_plain_call(nb::module_ &m) {
     m.def("plain_configure", &configure);
     m.def("wrap_call", &wrap_call);
     m.def("plain_call", &plain_call, nb::arg("op"), nb::arg("impls"), nb::arg("generic"), nb::arg("defaults"),
-          nb::arg("finish"), nb::arg("otherwise").none(), nb::arg("tensors"), nb::arg("one_dtype"), nb::arg("floats"),
+          nb::arg("finish"), nb::arg("otherwise").none(), nb::arg("traced"), nb::arg("tensors"), nb::arg("one_dtype"), nb::arg("floats"),
           nb::arg("view"), nb::arg("differentiable"));
 }
 

@@ -1,0 +1,256 @@
+// The ring's writer, and the recorder that Python calls.
+#include "recorder.hpp"
+
+#include "binding/array.hpp"
+#include "binding/kernels.hpp"
+#include "tracing/python_calls.hpp"
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace resilin::tracing {
+
+std::atomic<Ring *> active{nullptr};
+PyObject *listener = nullptr;
+
+namespace {
+
+constexpr size_t HEAD_BYTES = 4096, SIZES_AT = 8, WRITTEN_AT = 32;
+
+std::atomic<uint64_t> next_epoch{1};
+
+struct Thread {
+    uint64_t epoch = 0;
+    uint32_t number = 0;
+};
+thread_local Thread this_thread;
+
+} // namespace
+
+Ring::Ring(char *memory, size_t bytes, bool shapes, bool memory_events, bool modules)
+    : shapes(shapes), memory_events(memory_events), modules(modules), epoch(next_epoch++) {
+    uint64_t sizes[3];
+    std::memcpy(sizes, memory + SIZES_AT, sizeof sizes);
+    count_ = sizes[0], room_ = sizes[1], name_room_ = sizes[2];
+    if (!count_ || !room_ || HEAD_BYTES + count_ * sizeof(Record) + room_ + name_room_ > bytes)
+        throw nb::value_error("trace buffer: its head speaks of more than is there");
+    records_ = reinterpret_cast<Record *>(memory + HEAD_BYTES);
+    args_ = memory + HEAD_BYTES + count_ * sizeof(Record);
+    names_ = args_ + room_;
+    auto *written = reinterpret_cast<std::atomic<uint64_t> *>(memory + WRITTEN_AT);
+    written_ = written, args_written_ = written + 1, names_written_ = written + 2, names_lost_ = written + 3;
+    known_ = PyDict_New();
+    if (!known_) throw nb::python_error();
+    PyObject *text = PyUnicode_FromString("[memory]");
+    if (text) memory_name = name(text);
+    Py_XDECREF(text);
+}
+
+Ring::~Ring() { Py_XDECREF(known_); }
+
+void Ring::fill(Record &record, const Open &span, int64_t end, int64_t value) {
+    record.mark.store(0, std::memory_order_relaxed); // readers leave it out until it is whole
+    std::atomic_thread_fence(std::memory_order_release);
+    record.start = span.start, record.end = end, record.link = span.link, record.value = value;
+    record.args_at = span.args.at, record.args_bytes = span.args.length;
+    record.name = span.name, record.thread = span.thread;
+    record.kind = span.kind, record.flags = span.flags;
+    record.mark.store(span.number + 1, std::memory_order_release);
+}
+
+Open Ring::open(uint32_t name, uint8_t kind, int64_t link, Args args, uint8_t flags) {
+    Open span;
+    span.thread = thread();
+    span.number = written_->fetch_add(1, std::memory_order_relaxed);
+    span.name = name, span.kind = kind, span.link = link, span.args = args, span.flags = flags;
+    span.start = now();
+    fill(at(span.number), span, 0, 0);
+    return span;
+}
+
+void Ring::close(const Open &span, int64_t end) {
+    Record &record = at(span.number);
+    if (record.mark.load(std::memory_order_relaxed) == span.number + 1) {
+        record.link = span.link;
+        if (record.args_at != span.args.at) record.args_at = span.args.at, record.args_bytes = span.args.length;
+        record.end = end;
+        return;
+    }
+    put(span.name, span.kind, span.start, end, span.link, 0, span.args, span.flags); // others took its place
+}
+
+void Ring::put(uint32_t name, uint8_t kind, int64_t start, int64_t end, int64_t link, int64_t value, Args args,
+               uint8_t flags) {
+    Open span;
+    span.thread = thread();
+    span.number = written_->fetch_add(1, std::memory_order_relaxed);
+    span.name = name, span.kind = kind, span.link = link, span.args = args, span.flags = flags, span.start = start;
+    fill(at(span.number), span, end, value);
+}
+
+Args Ring::append(const void *bytes, size_t length) {
+    if (!length || length > room_ / 2) return {};
+    uint64_t before = args_written_->load(std::memory_order_relaxed), place;
+    do {
+        const uint64_t left = room_ - before % room_; // in one piece
+        place = length <= left ? before : before + left;
+    } while (!args_written_->compare_exchange_weak(before, place + length, std::memory_order_relaxed));
+    std::memcpy(args_ + place % room_, bytes, length);
+    return {place, static_cast<uint32_t>(length)};
+}
+
+uint32_t Ring::add_name(const char *text, size_t length) {
+    const uint64_t at = names_written_->load(std::memory_order_relaxed);
+    if (at + 4 + length > name_room_) {
+        names_lost_->fetch_add(1, std::memory_order_relaxed);
+        return 0;
+    }
+    const auto size = static_cast<uint32_t>(length);
+    std::memcpy(names_ + at, &size, 4);
+    std::memcpy(names_ + at + 4, text, length);
+    names_written_->store(at + 4 + length, std::memory_order_release);
+    return static_cast<uint32_t>(at + 1);
+}
+
+uint32_t Ring::name(PyObject *text) {
+    PyObject *found = PyDict_GetItemWithError(known_, text);
+    if (found) return static_cast<uint32_t>(PyLong_AsUnsignedLong(found));
+    PyErr_Clear();
+    PyObject *bytes = PyUnicode_Check(text) ? PyUnicode_AsEncodedString(text, "utf-8", "replace") : nullptr;
+    if (!bytes) {
+        PyErr_Clear();
+        return 0;
+    }
+    const uint32_t number = add_name(PyBytes_AS_STRING(bytes), static_cast<size_t>(PyBytes_GET_SIZE(bytes)));
+    Py_DECREF(bytes);
+    PyObject *value = number ? PyLong_FromUnsignedLong(number) : nullptr;
+    if (value && PyDict_SetItem(known_, text, value) != 0) PyErr_Clear();
+    Py_XDECREF(value);
+    return number;
+}
+
+uint32_t Ring::thread() {
+    if (this_thread.epoch == epoch) return this_thread.number;
+    if (!this_thread.number) this_thread.number = static_cast<uint32_t>(syscall(SYS_gettid));
+    if (!PyGILState_Check()) return this_thread.number;
+    this_thread.epoch = epoch;
+    PyObject *type, *error, *trace; // an operation's error may be on its way
+    PyErr_Fetch(&type, &error, &trace);
+    PyObject *threading = PyImport_ImportModule("threading");
+    PyObject *current = threading ? PyObject_CallMethod(threading, "current_thread", nullptr) : nullptr;
+    PyObject *name = current ? PyObject_GetAttrString(current, "name") : nullptr;
+    if (const char *text = name ? PyUnicode_AsUTF8(name) : nullptr) {
+        const std::string line = std::string(1, '\0') + std::to_string(this_thread.number) + " " + text;
+        add_name(line.data(), line.size());
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(current);
+    Py_XDECREF(threading);
+    PyErr_Restore(type, error, trace);
+    return this_thread.number;
+}
+
+namespace {
+
+// `trace.Recorder`, whose spans go into the ring; holds the buffer.
+class Recorder {
+  public:
+    Recorder(nb::object buffer, bool record_shapes, bool with_stack, bool profile_memory, bool with_modules)
+        : with_stack_(with_stack) {
+        if (PyObject_GetBuffer(buffer.ptr(), &view_, PyBUF_WRITABLE) != 0) throw nb::python_error();
+        held_ = true;
+        if (view_.len < static_cast<Py_ssize_t>(HEAD_BYTES)) throw nb::value_error("trace buffer: too small");
+        ring_ = std::make_unique<Ring>(static_cast<char *>(view_.buf), static_cast<size_t>(view_.len), record_shapes,
+                                       profile_memory, with_modules);
+        dumps_ = nb::module_::import_("json").attr("dumps");
+        text_ = nb::module_::import_("builtins").attr("str");
+    }
+    ~Recorder() {
+        if (active.load() == ring_.get()) active.store(nullptr);
+        if (held_) PyBuffer_Release(&view_);
+    }
+    Recorder(const Recorder &) = delete;
+
+    uint64_t begin(nb::handle name, uint8_t kind, int64_t link, nb::handle args) {
+        const Open span = ring_->open(ring_->name(name.ptr()), kind, link, arguments(args));
+        open_[span.number] = span;
+        return span.number;
+    }
+
+    void end(uint64_t token, nb::handle args) {
+        const int64_t when = now();
+        auto found = open_.find(token);
+        if (found == open_.end()) return;
+        Open span = found->second;
+        open_.erase(found);
+        if (!args.is_none()) span.args = arguments(args);
+        ring_->close(span, when);
+    }
+
+    void complete(nb::handle name, uint8_t kind, int64_t start, int64_t end, int64_t link, nb::handle args) {
+        ring_->put(ring_->name(name.ptr()), kind, start, end, link, 0, arguments(args), 0);
+    }
+
+    void instant(nb::handle name, uint8_t kind, int64_t link, int64_t value, nb::handle args) {
+        const int64_t when = now();
+        ring_->put(ring_->name(name.ptr()), kind, when, when, link, value, arguments(args), INSTANT);
+    }
+
+    Ring *ring() { return ring_.get(); }
+    bool with_stack() const { return with_stack_; }
+
+  private:
+    Args arguments(nb::handle args) {
+        if (args.is_none() || !PyObject_IsTrue(args.ptr())) return {};
+        nb::object text = dumps_(args, nb::arg("default") = text_);
+        Py_ssize_t length = 0;
+        const char *bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
+        if (!bytes) throw nb::python_error();
+        return ring_->append(bytes, static_cast<size_t>(length));
+    }
+
+    Py_buffer view_{};
+    bool held_ = false, with_stack_;
+    std::unique_ptr<Ring> ring_;
+    std::unordered_map<uint64_t, Open> open_; // those of Python; guarded by its lock
+    nb::object dumps_, text_;
+};
+
+// Let `recorder` hear of operations from now on: a Recorder, or another object with its methods; None: nobody does.
+void record_operations(nb::object recorder) {
+    Recorder *native = nullptr;
+    const bool ours = !recorder.is_none() && nb::try_cast<Recorder *>(recorder, native) && native;
+    stop_python_calls();
+    active.store(nullptr);
+    Py_XSETREF(listener, recorder.is_none() ? nullptr : Py_NewRef(recorder.ptr())); // keeps a ring alive, too
+    if (!ours) return;
+    active.store(native->ring());
+    if (native->with_stack()) start_python_calls(native->ring());
+}
+
+} // namespace
+} // namespace resilin::tracing
+
+namespace resilin {
+
+void bind_tracing(nb::module_ &m) {
+    using tracing::Recorder;
+    nb::class_<Recorder>(m, "Recorder", "Spans into a ring of `_base.trace_ring`: a `trace.Recorder`.")
+        .def(nb::init<nb::object, bool, bool, bool, bool>(), nb::arg("buffer"), nb::arg("record_shapes") = false,
+             nb::arg("with_stack") = false, nb::arg("profile_memory") = false, nb::arg("with_modules") = false)
+        .def("begin", &Recorder::begin, nb::arg("name"), nb::arg("kind"), nb::arg("link") = -1,
+             nb::arg("args") = nb::none())
+        .def("end", &Recorder::end, nb::arg("token"), nb::arg("args") = nb::none())
+        .def("complete", &Recorder::complete, nb::arg("name"), nb::arg("kind"), nb::arg("start_ns"), nb::arg("end_ns"),
+             nb::arg("link") = -1, nb::arg("args") = nb::none())
+        .def("instant", &Recorder::instant, nb::arg("name"), nb::arg("kind"), nb::arg("link") = -1,
+             nb::arg("value") = 0, nb::arg("args") = nb::none());
+    m.def("record_operations", &tracing::record_operations, nb::arg("recorder").none());
+    m.def("trace_this_thread", &tracing::trace_this_thread);
+}
+
+} // namespace resilin

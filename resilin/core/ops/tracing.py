@@ -1,0 +1,33 @@
+"""Operations as spans of a trace: who records is told to native code, and what has no call there is wrapped here."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from resilin._base import trace
+from resilin.core.kernels.loader import native
+
+
+def traced(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a function that does what `call` does, and is a span `name` while somebody records."""
+    if native is not None:
+        return functools.update_wrapper(native.traced_call(call, name), call)
+
+    @functools.wraps(call)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        recorder = trace.recorder
+        if recorder is None:
+            return call(*args, **kwargs)
+        token = recorder.begin(name, trace.Kind.OP)
+        try:
+            return call(*args, **kwargs)
+        finally:
+            recorder.end(token)
+
+    return run
+
+
+if native is not None:
+    trace.on_change(native.record_operations)
