@@ -12,6 +12,7 @@ import io
 import json
 import os
 import socket
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,6 +74,7 @@ def _texts(recorded: Recorded, path: str, about: About) -> Iterator[str]:
         "dropped": recording.dropped,
         "lost_arguments": recording.lost_arguments,
         "lost_names": recording.lost_names,
+        "paths": [folder for folder in sys.path if folder],  # which names of functions leave out
     }
     yield '{\n"schemaVersion": 1,\n"deviceProperties": [],\n'
     yield f'"trace_id": {json.dumps(about.trace_id)},\n'

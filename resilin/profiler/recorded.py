@@ -63,9 +63,16 @@ class Recorded:
 
     @cached_property
     def memory(self) -> list[Span]:
-        """The moments at which memory was taken or given back."""
+        """The moments at which memory was taken or given back: as much given back as was taken, where that is known."""
         spans = self.recording.spans
-        return [span for span in spans if span.kind is Kind.MEMORY and span.start_ns <= self.stop_ns]
+        moments = [span for span in spans if span.kind is Kind.MEMORY and span.start_ns <= self.stop_ns]
+        taken: dict[int, int] = {}
+        for moment in moments:
+            if moment.value > 0:
+                taken[moment.link] = moment.value
+            else:  # an allocator is not always told how much
+                moment.value = -taken.pop(moment.link, -moment.value)
+        return moments
 
     @cached_property
     def forward_of(self) -> Mapping[int, Placed]:

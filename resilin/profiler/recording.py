@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import mmap
+import sys
 import threading
 import time
 
 from resilin._base import trace, trace_ring
-from resilin._base.trace_ring import Recording
 from resilin.core.kernels import loader
 from resilin.errors import UsageError
+from resilin.profiler import source_names
 from resilin.profiler.recorded import Recorded, Wanted
 
 _lock = threading.Lock()  # of two profilers that start at once, one is refused
@@ -17,10 +18,10 @@ _lock = threading.Lock()  # of two profilers that start at once, one is refused
 
 def make_recorder(buffer: mmap.mmap, wanted: Wanted) -> trace.Recorder:
     """Return who writes spans into `buffer`: native code where it is there, else the same in Python, slower."""
-    make = getattr(loader.native, "Recorder", None)
-    if make is None:
-        return trace_ring.Ring(buffer)
-    recorder: trace.Recorder = make(
+    ring = trace_ring.Ring(buffer)  # which lays the buffer out
+    if loader.native is None:
+        return ring
+    recorder: trace.Recorder = loader.native.Recorder(
         buffer,
         record_shapes=wanted.record_shapes or wanted.with_flops,
         with_stack=wanted.with_stack,
@@ -73,5 +74,6 @@ class RecordingSession:
 
     def read(self) -> Recorded:
         """Return what was recorded. It costs some microseconds an event."""
-        recording: Recording = trace_ring.read(self._buffer)
+        recording = trace_ring.read(self._buffer)
+        source_names.shorten(recording.spans, sys.path)
         return Recorded(recording, self.start_ns, self.stop_ns, self._wanted)
