@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.util import Finalize
 from typing import Any, Protocol
 
+from resilin._base import trace
 from resilin.data import pinning
 from resilin.data.fetch import Exhausted, make_fetcher
 from resilin.data.pool import Pool
@@ -44,6 +45,9 @@ class Loader(Protocol):
 class LoaderIterator(Iterator[Any]):
     """What all passes share. An error of the data set leaves the pass usable: `next()` goes on after that batch."""
 
+    _traced: str
+    """What traces call it: PyTorch's name of its class."""
+
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
         self._indices = iter(loader._index_sampler)
@@ -55,7 +59,11 @@ class LoaderIterator(Iterator[Any]):
         return len(self._loader._index_sampler)
 
     def __next__(self) -> Any:
-        result = self._next_result()
+        if trace.recorder is None:
+            result = self._next_result()
+        else:
+            with trace.span(f"enumerate(DataLoader)#{self._traced}.__next__", trace.Kind.DATA):
+                result = self._next_result()
         if result.error is not None:
             try:
                 raise result.error
@@ -84,6 +92,8 @@ class LoaderIterator(Iterator[Any]):
 class InProcessIterator(LoaderIterator):
     """Fetches each batch when it is asked for."""
 
+    _traced = "_SingleProcessDataLoaderIter"
+
     def __init__(self, loader: Loader) -> None:
         super().__init__(loader)
         self._fetch = make_fetcher(loader.dataset, loader._batched, loader.collate_fn, loader.drop_last)
@@ -105,6 +115,8 @@ class WorkerIterator(LoaderIterator):
 
     With `in_order=False` whichever batch is ready comes first, and the worker with the least to do is asked next.
     """
+
+    _traced = "_MultiProcessingDataLoaderIter"
 
     def __init__(self, loader: Loader, pool: Pool, base_seed: int) -> None:
         self._pool = pool

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
-from resilin._base import fault_points
+from resilin._base import fault_points, trace
 from resilin.core.autograd.grad_mode import enable_grad, no_grad
 from resilin.core.public import error_context
 from resilin.core.shard_metadata import is_piece
@@ -69,7 +69,11 @@ def _hooked(step: Step) -> Step:
                 replaced = hook(optimizer, args, kwargs)
                 if replaced is not None:
                     args, kwargs = _replacement(optimizer, replaced)
-            result = step(*args, **kwargs)
+            if trace.recorder is None:
+                result = step(*args, **kwargs)
+            else:
+                with trace.span(_traced(optimizer, "step"), trace.Kind.OPTIMIZER):
+                    result = step(*args, **kwargs)
             for hook in [*optimizer._step_post_hooks.values(), *_all_post_hooks.values()]:
                 hook(optimizer, args, kwargs)
             return result
@@ -77,6 +81,12 @@ def _hooked(step: Step) -> Step:
             optimizer._stepping = False
 
     return with_hooks  # type: ignore[return-value]
+
+
+def _traced(optimizer: Optimizer, method: str) -> str:
+    """What a method of `optimizer` is called in traces, as in PyTorch's."""
+    name = type(optimizer).__name__
+    return f"Optimizer.{method}#{name}.{method}"
 
 
 def _replacement(optimizer: Optimizer, replaced: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -212,6 +222,13 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget every parameter's gradient, or set it to zero in place."""
+        if trace.recorder is None:
+            self._zero_grad(set_to_none)
+        else:
+            with trace.span(_traced(self, "zero_grad"), trace.Kind.OPTIMIZER):
+                self._zero_grad(set_to_none)
+
+    def _zero_grad(self, set_to_none: bool) -> None:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if set_to_none:

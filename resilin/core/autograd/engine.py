@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from resilin._base import fault_points
+from resilin._base import fault_points, trace
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import NODE_HOOKS
 from resilin.core.autograd.tape import Node, Pick, edge_of
+from resilin.core.autograd.tracing import NodeSpans
 from resilin.core.device import CPU, different_devices, lacking
 from resilin.core.kernels import pack
 from resilin.core.kernels.contiguous import ascontiguousarray
@@ -153,6 +154,14 @@ class Run:
 
     def walk(self, order: Sequence[Node]) -> None:
         """Run every node's rule and hand its gradients on."""
+        spans = None if trace.recorder is None else NodeSpans(trace.recorder)
+        try:
+            self._walk(order, spans)
+        finally:
+            if spans is not None:
+                spans.end()
+
+    def _walk(self, order: Sequence[Node], spans: NodeSpans | None) -> None:
         grads, create, keep, targets = self.grads, self.create, self.keep, self.targets if self.capture else None
         heard = fault_points.heard
         for node in order:
@@ -162,6 +171,8 @@ class Run:
             if g is None:
                 self.hand_on(node, None)
                 continue
+            if spans is not None:
+                spans.next(node)
             if node._pre:
                 g = self.hooked(node._pre, g, node.dev)
             if targets is not None and node in targets:

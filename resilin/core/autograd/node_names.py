@@ -83,6 +83,11 @@ def of(name: str, params: tuple[Any, ...], edges: Any, metas: Any) -> str:
     return f"{word}Backward0"
 
 
+def varies(name: str) -> bool:
+    """Whether nodes of the op `name` are called by their parameters, too."""
+    return name in _VARIANTS
+
+
 def traced(name: str) -> str:
     """What an op is called in traces, e.g. "aten::mul" for "multiply"."""
     if name in _TRACED:

@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol
 
+from resilin._base import trace
 from resilin._base.clock import Deadline
 from resilin.distributed.backends.base import Aborted, Call, Refused
 from resilin.distributed.wire import call_phases
 from resilin.distributed.wire.error_codec import abort_reason, is_shared, telling_once
 from resilin.distributed.wire.flight_recorder import FlightEntry, GroupLog
 from resilin.distributed.wire.frames import Kind
+from resilin.distributed.wire.trace_spans import GroupFacts, traced
 from resilin.distributed.work.comm_thread import CommThread, in_callback
 from resilin.distributed.work.future import Task, carry_out, catch_up
 from resilin.distributed.work.group_failure import GroupFailure
@@ -73,8 +75,11 @@ class _Row:
 class CollectiveQueue:
     """Runs the calls of a group in the order in which they are made."""
 
-    def __init__(self, owner: Owner, group_failure: GroupFailure, log: GroupLog | None, worker: CommThread) -> None:
+    def __init__(
+        self, owner: Owner, group_failure: GroupFailure, log: GroupLog | None, worker: CommThread, facts: GroupFacts
+    ) -> None:
         self._owner = owner
+        self._facts = facts
         self._group_failure = group_failure
         self._log = log
         self.worker = worker  # guarded by _submitting
@@ -99,14 +104,14 @@ class CollectiveQueue:
         limit = self._owner.timeout_s if timeout_s is None else timeout_s
         row: _Row | None = getattr(self._rows, "now", None)
         if not async_op and (not self.queued or self.worker.inside()):
-            self._turn(kind, task, limit, False, self._entry(kind), 0 if row is None else row.told())
+            self._turn(kind, task, limit, False, self._entry(kind, False), 0 if row is None else row.told())
             return None
         work = self._work(f"{kind.name.lower()}, {self._owner.title()}", limit)
         with self._submitting:
             if self._group_failure.closed:
                 raise self._group_failure.error(None)
             self.queued += 1
-            entry = self._entry(kind)
+            entry = self._entry(kind, async_op)
             self._waiting[work] = entry
             background = partial(self._background, kind, task, work, outputs, limit, entry, row or _Row())
             nested = self.worker.inside()
@@ -226,8 +231,9 @@ class CollectiveQueue:
             except RuntimeError:  # not acquired
                 pass
 
-    def _entry(self, kind: Kind) -> FlightEntry | None:
-        return None if self._log is None else self._log.collective(kind)
+    def _entry(self, kind: Kind, asynchronous: bool) -> FlightEntry | None:
+        entry = None if self._log is None else self._log.collective(kind)
+        return entry if trace.recorder is None else traced(entry, self._facts, kind.name.lower(), asynchronous)
 
     def _background(
         self, kind: Kind, task: Run, work: Work, outputs: Any, limit: float, entry: FlightEntry | None, row: _Row

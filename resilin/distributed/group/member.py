@@ -28,6 +28,7 @@ from resilin.distributed.wire.flight_recorder import log_of
 from resilin.distributed.wire.frames import Frame, Kind
 from resilin.distributed.wire.p2p_matching import Mailbox
 from resilin.distributed.wire.reduce_op import Array
+from resilin.distributed.wire.trace_spans import GroupFacts
 from resilin.distributed.work.comm_thread import CommThread
 from resilin.distributed.work.group_failure import GroupFailure
 from resilin.distributed.work.refusals import Refusals
@@ -109,12 +110,14 @@ class Member:
         self._backends, self._options = backends or BackendConfig(), options
         self.backend = DeviceBackends(self._host, self._backends, options, self)
         worker = CommThread(name or "group") if before is None else before._queue.worker
-        self._queue: CollectiveQueue = CollectiveQueue(self, self._group_failure, self._log, worker)
+        label = self._backends.device_backend_map.get("cpu", self._backends.name)
+        facts = GroupFacts(name, lambda: self.group_desc, label, rank, self.ranks, generation)
+        self._queue: CollectiveQueue = CollectiveQueue(self, self._group_failure, self._log, worker, facts)
         self.run = self._queue.run  # not a method: that would cost every call a frame
         self.row = self._queue.row
         self._control = ControlChannel(mesh.links, self, self._mailbox, name or "group")
         self.refusals = Refusals(self._tell_refusal, lambda: not self._control.reading())
-        self._p2p = P2PTransport(self._control, self._mailbox, self._group_failure, self._log, self.title, self.ranks)
+        self._p2p = P2PTransport(self._control, self._mailbox, self._group_failure, self._log, self.title, facts)
         open_groups.add(self)
 
     def attach(self, deadline: Deadline) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
+from resilin._base import trace
 from resilin._base.clock import SYSTEM, Deadline, spell
 from resilin.distributed.backends.shm.mailbox import Got, SharedMailbox
 from resilin.distributed.backends.shm.message import Sent, SharedMessage
@@ -19,6 +20,7 @@ from resilin.distributed.wire.frames import Descriptor, Frame, Kind
 from resilin.distributed.wire.p2p_matching import ANY, Mailbox, Receive, deliver
 from resilin.distributed.wire.reduce_op import DTYPE_CODES, Array, array_bytes
 from resilin.distributed.wire.tags import spoken
+from resilin.distributed.wire.trace_spans import GroupFacts, traced_message
 from resilin.distributed.work.future import catch_up
 from resilin.distributed.work.group_failure import GroupFailure
 from resilin.distributed.work.work import Work
@@ -29,7 +31,7 @@ _LOOK_S = 0.001
 
 
 class P2PTransport:
-    """Do what `ProcessGroup.send` and `receive` do. `ranks` are the members' ranks in the world."""
+    """Do what `ProcessGroup.send` and `receive` do."""
 
     def __init__(
         self,
@@ -38,14 +40,14 @@ class P2PTransport:
         group_failure: GroupFailure,
         log: GroupLog | None,
         title: Callable[[], str],
-        ranks: Sequence[int],
+        facts: GroupFacts,
     ) -> None:
         self._control = control
         self._mailbox = mailbox
         self._group_failure = group_failure
         self._log = log
         self._title = title
-        self._ranks = ranks
+        self._facts, self._ranks = facts, facts.ranks
         self._shared_mailbox: SharedMailbox | None = None
 
     def join(self, post: SharedMailbox) -> None:
@@ -112,7 +114,8 @@ class P2PTransport:
         self._group_failure.check()
         if call_phases.heard:
             call_phases.reached("start", what)
-        return None if self._log is None else self._log.message(what.encode(), array, peer, tag)
+        entry = None if self._log is None else self._log.message(what.encode(), array, peer, tag)
+        return entry if trace.recorder is None else traced_message(entry, self._facts, what, array, peer, tag)
 
     def _put(
         self, array: Array, to: int, tag: int, deadline: Deadline, entry: FlightEntry | None, awaited: bool = True

@@ -21,9 +21,10 @@ struct Stack {
 };
 thread_local Stack stack;
 
-// The profiler's own frames say nothing of the program.
-bool is_own(const char *file) {
-    for (const char *part : {"resilin/profiler/", "resilin/_base/trace", "resilin/autograd/profiler"})
+// Frames that say nothing of the program: of the engine, which is native code elsewhere, of the profiler, and of imports.
+bool left_out(const char *file) {
+    for (const char *part : {"/resilin/core/", "/resilin/_base/", "/resilin/profiler/", "/resilin/autograd/profiler",
+                             "<frozen importlib", "/resilin/distributed/wire/trace_spans"})
         if (std::strstr(file, part)) return true;
     return false;
 }
@@ -35,7 +36,7 @@ uint32_t name_of(PyCodeObject *code) {
     const char *file = PyUnicode_AsUTF8(code->co_filename);
     PyObject *called = PyObject_GetAttrString(reinterpret_cast<PyObject *>(code), "co_qualname");
     const char *function = called ? PyUnicode_AsUTF8(called) : nullptr;
-    if (file && function && !is_own(file)) {
+    if (file && function && !left_out(file)) {
         const std::string text = std::string(file) + "(" + std::to_string(code->co_firstlineno) + "): " + function;
         PyObject *line = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
         if (line) number = wanted->name(line);
@@ -49,6 +50,7 @@ uint32_t name_of(PyCodeObject *code) {
 }
 
 int profile(PyObject *, PyFrameObject *frame, int what, PyObject *) {
+    if (recording) return 0;
     if (!wanted) {
         PyEval_SetProfile(nullptr, nullptr);
         return 0;
@@ -70,6 +72,8 @@ int profile(PyObject *, PyFrameObject *frame, int what, PyObject *) {
 }
 
 } // namespace
+
+thread_local bool recording = false;
 
 void start_python_calls(Ring *ring) {
     wanted = ring;

@@ -206,11 +206,19 @@ class Recorder {
   private:
     Args arguments(nb::handle args) {
         if (args.is_none() || !PyObject_IsTrue(args.ptr())) return {};
-        nb::object text = dumps_(args, nb::arg("default") = text_);
-        Py_ssize_t length = 0;
-        const char *bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
-        if (!bytes) throw nb::python_error();
-        return ring_->append(bytes, static_cast<size_t>(length));
+        recording = true;
+        Args kept;
+        try {
+            nb::object text = dumps_(args, nb::arg("default") = text_);
+            Py_ssize_t length = 0;
+            if (const char *bytes = PyUnicode_AsUTF8AndSize(text.ptr(), &length))
+                kept = ring_->append(bytes, static_cast<size_t>(length));
+            else
+                PyErr_Clear();
+        } catch (nb::python_error &) { // what JSON cannot say is left out: who records does not raise
+        }
+        recording = false;
+        return kept;
     }
 
     Py_buffer view_{};
