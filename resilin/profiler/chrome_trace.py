@@ -149,10 +149,14 @@ class _Events:
         )
 
     def _length(self, one: Placed, start: float) -> str:
-        """As recorded, or a little less: in a reader's floating-point numbers, too, a span ends within its parent."""
-        length_ns = one.end_ns - one.start_ns
-        most = self._ends.get(one.parent.span.number) if one.parent is not None else None
-        while most is not None and start + length_ns / 1000 > most and length_ns:
+        """As recorded, or a nanosecond less: in a reader's floating-point numbers, too, it ends within its parent.
+
+        And not after its end as a number of its own, at which the next one may begin.
+        """
+        length_ns, most = one.end_ns - one.start_ns, float(self._time(one.end_ns))
+        if one.parent is not None:
+            most = min(most, self._ends[one.parent.span.number])
+        while length_ns and start + length_ns / 1000 > most:
             length_ns -= 1
         self._ends[one.span.number] = start + length_ns / 1000
         return microseconds(length_ns)
