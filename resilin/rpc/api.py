@@ -8,11 +8,12 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from resilin._base import log
+from resilin._base import log, trace
 from resilin._base.clock import Deadline
 from resilin.distributed.work.future import Future, wait_all
 from resilin.errors import DistStoreError, RpcError, RpcTimeout
 from resilin.rpc import current
+from resilin.rpc.agent import tracing
 from resilin.rpc.agent.agent import Agent
 from resilin.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT, UNSET_RPC_TIMEOUT
 from resilin.rpc.group import gather
@@ -53,7 +54,11 @@ def rpc_sync(
     Raises: what `func` raised there, with the traceback in its text; RpcTimeout; PeerLost; RpcError for an unknown
     worker or function.
     """
-    return current.require().call(to, func, args, kwargs, timeout)
+    agent: Agent = current.require()
+    if trace.recorder is None:
+        return agent.call(to, func, args, kwargs, timeout)
+    with tracing.called("rpc_sync", func, agent.get_worker_info(), agent.get_worker_info(to)):
+        return agent.call(to, func, args, kwargs, timeout)
 
 
 def rpc_async(
@@ -68,7 +73,13 @@ def rpc_async(
     The Future's `wait` raises what `rpc_sync` does. Arguments are those of the moment of the call: what is written to
     them later does not show there.
     """
-    future: Future[Any] = current.require().call_async(to, func, args, kwargs, timeout)
+    agent: Agent = current.require()
+    future: Future[Any]
+    if trace.recorder is None:
+        future = agent.call_async(to, func, args, kwargs, timeout)
+    else:
+        workers = agent.get_worker_info(), agent.get_worker_info(to)
+        future = tracing.begun("rpc_async", func, *workers, lambda: agent.call_async(to, func, args, kwargs, timeout))
     collected = getattr(_thread_local_var, "future_list", None)
     if collected is not None:
         collected.append(future)
@@ -95,7 +106,10 @@ def remote(
     fails, as it may have run; `to_here` goes on. All others who hold the reference get OwnerLost: pass it on anew.
     """
     agent: Agent = current.require()
-    return handle(agent.rrefs, agent.remote(to, func, args, kwargs, timeout, recreate))
+    if trace.recorder is None:
+        return handle(agent.rrefs, agent.remote(to, func, args, kwargs, timeout, recreate))
+    with tracing.called("rpc_remote", func, agent.get_worker_info(), agent.get_worker_info(to)):
+        return handle(agent.rrefs, agent.remote(to, func, args, kwargs, timeout, recreate))
 
 
 def get_worker_info(worker_name: str | None = None) -> WorkerInfo:

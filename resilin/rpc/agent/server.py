@@ -8,12 +8,13 @@ from itertools import count
 from threading import get_ident
 from typing import Any
 
-from resilin._base import log
+from resilin._base import log, trace
 from resilin._base.clock import SYSTEM, Deadline
 from resilin.distributed.wire.error_codec import copy_error
 from resilin.distributed.work.future import Future
 from resilin.errors import PeerLost, RpcError, UsageError
 from resilin.rpc import functions
+from resilin.rpc.agent import tracing
 from resilin.rpc.agent.peers import KnownPeers, Peer
 from resilin.rpc.agent.stats import Stats
 from resilin.rpc.autograd.contexts import ANSWER, Contexts, Frame, within
@@ -220,6 +221,8 @@ class Server:
             for state in references:
                 if state.error is not None:
                     raise copy_error(state.error)
+            if trace.recorder is not None:
+                function = tracing.run(request.source, request.number, function)
             if request.frame is None:
                 value = function(*args, **kwargs) if kwargs else function(*args)
             else:
