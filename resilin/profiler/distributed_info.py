@@ -20,7 +20,7 @@ def distributed_info() -> dict[str, Any] | None:
         "pg_config": [
             {
                 "pg_name": group.name,
-                "pg_desc": "default_pg" if number == 0 else "undefined",
+                "pg_desc": "default_pg" if number == 0 else group.group_desc,
                 "backend_config": dist.get_backend_config(group),
                 "pg_size": dist.get_world_size(group),
                 "ranks": dist.get_process_group_ranks(group),

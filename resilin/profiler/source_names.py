@@ -1,4 +1,4 @@
-"""Writes functions of Python as traces show them: their file as an import would find it, "training/loop.py(12): step"."""
+"""Names functions of Python as traces do: by their file as an import finds it, "training/loop.py(12): step"."""
 
 from __future__ import annotations
 
