@@ -20,7 +20,7 @@ from resilin.profiler.memory_owners import Owned
 from resilin.profiler.memory_records import MemRecordsAcc
 from resilin.profiler.nvtx import emit_itt, emit_nvtx, load_nvprof
 from resilin.profiler.record_function import record_function
-from resilin.profiler.recorded import Recorded, Wanted
+from resilin.profiler.recorded import Recorded, RecordingOptions
 from resilin.profiler.recording import RecordingSession
 
 __all__ = [
@@ -118,7 +118,7 @@ class profile:
         """Make the buffer, so that starting costs nothing."""
         self.entered = True
         self.trace_id = self.create_trace_id()
-        wanted = Wanted(
+        wanted = RecordingOptions(
             record_shapes=self.record_shapes,
             profile_memory=self.profile_memory,
             with_stack=self.with_stack,

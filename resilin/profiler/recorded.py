@@ -37,7 +37,7 @@ def category(kind: Kind) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordingOptions:
     """What a profile was asked to record."""
 
     record_shapes: bool = False
@@ -54,7 +54,7 @@ class Recorded:
     recording: Recording
     start_ns: int
     stop_ns: int
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: RecordingOptions = field(default_factory=RecordingOptions)
 
     @cached_property
     def placed(self) -> list[Placed]:
