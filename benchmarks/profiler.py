@@ -13,7 +13,7 @@ from benchmarks.harness import Options, Report, Row
 
 WHAT = {"op": "a + b of 8 x 8", "tiny": "step of the tiny MLP", "gpt": "step of the GPT"}
 MODES = {"on": "a profile adds", "shapes": "with shapes it adds"}
-METHOD = """One thread; AdamW. {rounds} rounds, each with a new process for each row and side. Blocks of {calls} calls, or
+METHOD = """One thread; AdamW. {rounds} rounds, with a new process for each row and side. Blocks of {calls} calls, or
 of {tiny} and {gpt} steps, alternate between the modes in one process: no profile, one, one with record_shapes; a sample
 is a block's time divided by its calls. Starting, stopping and reading a profile is not in it. "Adds" is the median of
 the differences between neighbouring blocks, where it says so divided by the events that a profile tells of."""

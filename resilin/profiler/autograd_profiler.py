@@ -7,7 +7,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from resilin.cuda import is_available
 from resilin.profiler import chrome_trace, memory_owners
@@ -206,9 +206,19 @@ class profile:
         """Microseconds of all events outside of their children."""
         return self._ensure_function_events().self_cpu_time_total
 
-    def table(self, *args: Any, **kwargs: Any) -> str:
+    def table(
+        self,
+        sort_by: str | None = None,
+        row_limit: int = 100,
+        max_src_column_width: int | None = 75,
+        max_name_column_width: int | None = 55,
+        max_shapes_column_width: int | None = 80,
+        header: str | None = None,
+        top_level_events_only: bool = False,
+    ) -> str:
         """Return all events as a table: see `EventList.table`."""
-        return self._ensure_function_events().table(*args, **kwargs)
+        widths = max_src_column_width, max_name_column_width, max_shapes_column_width
+        return self._ensure_function_events().table(sort_by, row_limit, *widths, header, top_level_events_only)
 
     def key_averages(
         self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False

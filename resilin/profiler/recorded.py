@@ -16,7 +16,7 @@ from resilin._base.trace_ring import Recording, Span
 from resilin.profiler import flops
 from resilin.profiler.function_events import FunctionEvent
 from resilin.profiler.inputs import Inputs
-from resilin.profiler.nesting import Placed, place
+from resilin.profiler.nesting import Placed, function_around, place
 
 _LOG = logging.getLogger(__name__)
 MEMORY = "[memory]"
@@ -105,6 +105,8 @@ class Recorded:
         recorded = args.get("inputs") or []
         inputs = Inputs(recorded)
         is_user = category(kind) == "user_annotation"
+        is_python = category(kind) == "python_function"
+        caller = function_around(one) if is_python else None
         forward = self.forward_of.get(span.link) if kind is Kind.BACKWARD else None
         count = flops.estimate(span.name, recorded) if self.wanted.with_flops and recorded else 0
         return FunctionEvent(
@@ -121,7 +123,7 @@ class Recorded:
             structured_input_strides=inputs.strides,
             input_dtypes=inputs.dtypes,
             concrete_inputs=inputs.values,
-            stack=_stack(one.parent, stacks),
+            stack=_stack(one, stacks),
             scope=BACKWARD_SCOPE if kind is Kind.BACKWARD else USER_SCOPE if is_user else 0,
             cpu_memory_usage=usage.between(span.thread, one.start_ns, one.end_ns) if not one.lane else 0,
             is_async=one.lane > 0,
@@ -130,7 +132,9 @@ class Recorded:
             sequence_nr=span.link if kind in (Kind.OP, Kind.BACKWARD) else -1,
             flops=count,
             is_user_annotation=is_user,
-            is_python_function=category(kind) == "python_function",
+            is_python_function=is_python,
+            python_id=span.number + 1 if is_python else -1,
+            python_parent_id=caller.span.number + 1 if caller else -1,
             activity_type=category(kind),
             external_id=span.number + 1,
             extra_meta=args,
@@ -155,15 +159,14 @@ class Recorded:
             next_id += 1
 
 
-def _stack(around: Placed | None, known: dict[int, list[str]]) -> list[str]:
+def _stack(one: Placed, known: dict[int, list[str]]) -> list[str]:
     """The Python functions and modules around a span, the innermost first. Spans within one share their list."""
-    while around is not None and around.span.kind not in (Kind.PYTHON, Kind.MODULE):
-        around = around.parent
+    around = function_around(one)
     if around is None:
         return []
     found = known.get(around.span.number)
     if found is None:
-        found = known[around.span.number] = [around.span.name, *_stack(around.parent, known)]
+        found = known[around.span.number] = [around.span.name, *_stack(around, known)]
     return found
 
 
