@@ -20,7 +20,7 @@ from resilin.profiler.memory_owners import Owned
 from resilin.profiler.memory_records import MemRecordsAcc
 from resilin.profiler.nvtx import emit_itt, emit_nvtx, load_nvprof
 from resilin.profiler.record_function import record_function
-from resilin.profiler.recorded import Recorded, RecordingOptions
+from resilin.profiler.recorded import Recorded, RecordingOptions, collection_paused
 from resilin.profiler.recording import RecordingSession
 
 __all__ = [
@@ -182,7 +182,8 @@ class profile:
                 profile_memory=self.profile_memory,
                 with_flops=self.with_flops,
             )
-            self._events._build_tree()
+            with collection_paused():
+                self._events._build_tree()
             self._events.extend(self._earlier)
             self._earlier = []
         return self._events

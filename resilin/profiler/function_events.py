@@ -17,6 +17,8 @@ Kernel.__doc__ = "What an operation ran on a device: name, number of the device,
 class Interval:
     """From `start` to `end`, in microseconds since the recording began."""
 
+    __slots__ = ("end", "start")
+
     def __init__(self, start: float, end: float) -> None:
         self.start = start
         self.end = end
@@ -94,6 +96,8 @@ def _formatted(name: str) -> Any:
 class FormattedTimesMixin:
     """Times as text, and per call; of what has `*_time_total` and `count`."""
 
+    __slots__ = ()
+
     count: int
     cpu_time_total: float
     device_time_total: float
@@ -123,6 +127,57 @@ class FunctionEvent(FormattedTimesMixin):
     Times are microseconds since the recording began. `stack` lists Python functions, the innermost first, and needs
     with_stack; shapes, strides, dtypes and `concrete_inputs` need record_shapes, memory needs profile_memory.
     """
+
+    __slots__ = (  # a recording has hundreds of thousands; whoever adds an attribute to one gets a __dict__
+        "__dict__",
+        "_metadata_json",
+        "activity_type",
+        "concrete_inputs",
+        "count",
+        "cpu_children",
+        "cpu_memory_usage",
+        "cpu_parent",
+        "device_index",
+        "device_memory_usage",
+        "device_resource_id",
+        "device_type",
+        "event_metadata",
+        "external_id",
+        "flops",
+        "flow_id",
+        "flow_start",
+        "flow_type",
+        "fwd_thread",
+        "id",
+        "input_dtypes",
+        "input_shapes",
+        "is_async",
+        "is_legacy",
+        "is_python_function",
+        "is_remote",
+        "is_user_annotation",
+        "kernels",
+        "kwinputs",
+        "linked_correlation_id",
+        "name",
+        "node_id",
+        "overload_name",
+        "python_id",
+        "python_module_id",
+        "python_parent_id",
+        "scope",
+        "self_cpu_percent",
+        "sequence_nr",
+        "stack",
+        "structured_input_shapes",
+        "structured_input_strides",
+        "thread",
+        "time_range",
+        "total_cpu_percent",
+        "total_device_percent",
+        "trace_name",
+        "use_device",
+    )
 
     def __init__(
         self,

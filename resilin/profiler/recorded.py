@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
@@ -34,6 +36,18 @@ _CHECK_EVERY = 1024  # events between two looks at the clock
 def category(kind: Kind) -> str:
     """Return what trace files call this kind of event."""
     return _CATEGORIES.get(kind, "user_annotation")
+
+
+@contextlib.contextmanager
+def collection_paused() -> Iterator[None]:
+    """Let Python not look for cycles meanwhile, which it does often while many objects are made, for nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -85,18 +99,25 @@ class Recorded:
 
     def events(self, timeout_s: float | None = None) -> list[FunctionEvent]:
         """Return all events by start. After `timeout_s` of work a warning is logged, and the rest is left out."""
-        deadline = Deadline(timeout_s)
+        with collection_paused():
+            return self._events(Deadline(timeout_s))
+
+    def _events(self, deadline: Deadline) -> list[FunctionEvent]:
         found: list[FunctionEvent] = []
         usage = _Usage(self.memory)
         stacks: dict[int, list[str]] = {}
         for number, one in enumerate(self.placed):
             if number % _CHECK_EVERY == 0 and deadline.passed():
-                log.event(_LOG, logging.WARNING, "the rest of the events is left out", after_s=timeout_s, events=number)
+                log.event(
+                    _LOG, logging.WARNING, "the rest of the events is left out", after_s=deadline.seconds, events=number
+                )
                 break
             found.append(self._event(one, usage, stacks))
         else:
-            found += self._memory_outside(len(found))
-        found.sort(key=lambda event: (event.time_range.start, -event.time_range.end))
+            outside = list(self._memory_outside(len(found)))
+            if outside:
+                found += outside
+                found.sort(key=lambda event: (event.time_range.start, -event.time_range.end))
         return found
 
     def _event(self, one: Placed, usage: _Usage, stacks: dict[int, list[str]]) -> FunctionEvent:

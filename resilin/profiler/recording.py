@@ -11,7 +11,7 @@ from resilin._base import trace, trace_ring
 from resilin.core.kernels import loader
 from resilin.errors import UsageError
 from resilin.profiler import source_names
-from resilin.profiler.recorded import Recorded, RecordingOptions
+from resilin.profiler.recorded import Recorded, RecordingOptions, collection_paused
 
 _lock = threading.Lock()  # of two profilers that start at once, one is refused
 
@@ -74,6 +74,7 @@ class RecordingSession:
 
     def read(self) -> Recorded:
         """Return what was recorded. It costs some microseconds an event."""
-        recording = trace_ring.read(self._buffer)
+        with collection_paused():
+            recording = trace_ring.read(self._buffer)
         source_names.shorten(recording.spans, sys.path)
         return Recorded(recording, self.start_ns, self.stop_ns, self._wanted)
