@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from collections.abc import Sequence
 
 from benchmarks import harness
@@ -62,7 +61,3 @@ def _differences(longer: Sequence[float], shorter: Sequence[float]) -> list[floa
 def _share(what: str, added: dict[str, list[float]], off: dict[str, list[float]]) -> Row:
     shares = {side: statistics.median(samples) / statistics.median(off[side]) * 100 for side, samples in added.items()}
     return Row(what=what, unit="%", ours=shares["resilin"], peer=shares.get("torch"))
-
-
-if __name__ == "__main__":
-    sys.exit(harness.main(benchmark))
