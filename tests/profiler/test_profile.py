@@ -49,6 +49,12 @@ def train():
     return step
 
 
+needs_native = pytest.mark.skipif(
+    recording.loader.native is None, reason="shapes, arrows and functions of Python are recorded by native code"
+)
+
+
+@needs_native
 def test_a_step_of_training_is_told_by_pytorchs_names(train):
     with profile(record_shapes=True, with_flops=True) as prof:
         train()
@@ -65,6 +71,7 @@ def test_a_step_of_training_is_told_by_pytorchs_names(train):
     assert sum(average.key == "aten::linear" for average in by_shape) == 2
 
 
+@needs_native
 def test_forward_and_backward_are_joined_by_an_arrow(train, tmp_path):
     with profile() as prof:
         train()
@@ -79,7 +86,7 @@ def test_forward_and_backward_are_joined_by_an_arrow(train, tmp_path):
     assert sum(end == "AddmmBackward0" for _, end in arrows.values()) == 2
 
 
-@pytest.mark.skipif(recording.loader.native is None, reason="functions of Python are recorded by native code")
+@needs_native
 def test_stacks_lead_from_an_operation_to_the_program(train, tmp_path):
     with profile(with_stack=True) as prof:
         train()
