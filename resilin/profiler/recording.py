@@ -38,7 +38,8 @@ class RecordingSession:
         """Make the buffer. Raises UsageError below 64 KiB."""
         trace_ring.sizes(buffer_bytes)
         self._wanted = wanted
-        self._buffer = mmap.mmap(-1, buffer_bytes)  # pages are taken as they are written
+        # pages are taken as they are written; private: what a forked child writes is not mixed in
+        self._buffer = mmap.mmap(-1, buffer_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._recorder = make_recorder(self._buffer, wanted)
         self.start_ns = 0
         self.stop_ns = 0

@@ -113,6 +113,18 @@ def test_all_threads_are_recorded():
     assert sorted(names(prof)) == ["thread 0", "thread 1", "thread 2"]
 
 
+def test_what_a_forked_child_does_is_not_mixed_in():
+    with profile() as prof:
+        work("before")
+        child = os.fork()
+        if child == 0:
+            work("child")
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        work("after")
+    assert names(prof) == ["before", "after"]
+
+
 def test_regions_nest_in_one_another_also_when_one_object_is_entered_twice():
     region = record_function("region", "said of it")
 
