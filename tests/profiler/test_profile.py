@@ -113,6 +113,7 @@ def test_all_threads_are_recorded():
     assert sorted(names(prof)) == ["thread 0", "thread 1", "thread 2"]
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # from Python 3.12 on
 def test_what_a_forked_child_does_is_not_mixed_in():
     with profile() as prof:
         work("before")
