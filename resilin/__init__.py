@@ -49,6 +49,7 @@ _PACKAGES = frozenset(
         "ops",
         "optim",
         "overrides",
+        "profiler",
         "random",
         "signal",
         "special",

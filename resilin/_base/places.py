@@ -15,6 +15,7 @@ SAME: dict[str, str] = {
     "_dynamo": "compiler.dynamo",
     "_dynamo.config": "compiler.settings",
     "_inductor.config": "compiler.settings",
+    "autograd.profiler": "profiler.autograd_profiler",
     "compiler.config": "compiler.settings",
     "cuda.random": "cuda",
     "dist": "distributed",
@@ -48,6 +49,7 @@ GATHERED: dict[str, dict[str, str]] = {
         "core.public.dispatch": "_disabled_torch_function_impl=disabled",
         "overrides": "DisableTorchFunction DisableTorchFunctionSubclass",
     },
+    "_C._profiler": {"profiler": "ProfilerActivity", "profiler.config": "_ExperimentalConfig"},
     "_inductor": {},  # a package for `config`
     "accelerator.memory": {
         "accelerator": "empty_cache get_memory_info max_memory_allocated max_memory_reserved memory_allocated "
@@ -55,6 +57,13 @@ GATHERED: dict[str, dict[str, str]] = {
     },
     "autograd.anomaly_mode": {"autograd": "detect_anomaly set_detect_anomaly"},
     "autograd.gradcheck": {"core.autograd.gradcheck": "GradcheckError gradcheck gradgradcheck"},
+    "autograd.profiler_util": {
+        "profiler.event_list": "EventList",
+        "profiler.formatting": "_format_memory=format_memory _format_time=format_time "
+        "_format_time_share=format_time_share",
+        "profiler.function_events": "EventMetadata FormattedTimesMixin FunctionEvent FunctionEventAvg Interval Kernel",
+        "profiler.memory_records": "MemRecordsAcc",
+    },
     "autograd.variable": {"autograd": "Variable"},
     "cpu": {},  # a package for `amp`
     "cpu.amp": {"amp": "GradScaler", "amp.older": "autocast=CpuAutocast"},
@@ -233,10 +242,12 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     ),
     ("resilin has no tracer yet", "fx"),
     ("resilin.rand, randint and their like make tensors", "testing.make_tensor"),
+    ("resilin.profiler.profile records what a program does", "autograd.profiler_legacy cuda.profiler"),
+    ("resilin.profiler.profile(with_flops=True) estimates them", "utils.flop_counter"),
+    ("resilin.profiler.record_function names a part of the trace", "cuda.nvtx profiler.itt"),
     (
-        "resilin has no profiler yet",
-        "autograd.profiler autograd.profiler_legacy autograd.profiler_util cuda.nvtx cuda.profiler monitor "
-        "profiler utils.flop_counter utils.module_tracker utils.throughput_benchmark",
+        "resilin.profiler tells where time goes",
+        "monitor profiler.python_tracer utils.module_tracker utils.throughput_benchmark",
     ),
     ("resilin.zero.shard divides parameters, gradients and optimizer state", "distributed.tensor"),
     (

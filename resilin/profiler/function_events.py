@@ -1,0 +1,449 @@
+"""What happened, as PyTorch's profiler tells it: one event a call, and their averages."""
+
+from __future__ import annotations
+
+import warnings
+from collections import namedtuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from resilin.profiler.activities import DeviceType
+from resilin.profiler.formatting import format_time
+
+Kernel = namedtuple("Kernel", ["name", "device", "duration"])
+Kernel.__doc__ = "What an operation ran on a device: name, number of the device, microseconds."
+
+
+class Interval:
+    """From `start` to `end`, in microseconds since the recording began."""
+
+    __slots__ = ("end", "start")
+
+    def __init__(self, start: float, end: float) -> None:
+        self.start = start
+        self.end = end
+
+    def elapsed_us(self) -> float:
+        """Return the length in microseconds."""
+        return self.end - self.start
+
+
+class EventMetadata(NamedTuple):
+    """What is known of a collective or message, under PyTorch's names; None where it is not said."""
+
+    collective_name: str | None = None
+    dtype: str | None = None
+    in_msg_nelems: int | None = None
+    out_msg_nelems: int | None = None
+    in_split_size: str | None = None
+    out_split_size: str | None = None
+    global_rank_start: int | None = None
+    global_rank_stride: int | None = None
+    group_size: int | None = None
+    process_group_name: str | None = None
+    process_group_desc: str | None = None
+    group_ranks: str | None = None
+    rank: int | None = None
+    src_rank: int | None = None
+    dst_rank: int | None = None
+    seq: int | None = None
+    is_async: bool | None = None
+    bytes: int | None = None
+
+
+_METADATA = {
+    "Collective name": "collective_name",
+    "dtype": "dtype",
+    "In msg nelems": "in_msg_nelems",
+    "Out msg nelems": "out_msg_nelems",
+    "In split size": "in_split_size",
+    "Out split size": "out_split_size",
+    "Global rank start": "global_rank_start",
+    "Global rank stride": "global_rank_stride",
+    "Group size": "group_size",
+    "Process Group Name": "process_group_name",
+    "Process Group Description": "process_group_desc",
+    "Process Group Ranks": "group_ranks",
+    "Rank": "rank",
+    "Src Rank": "src_rank",
+    "Dst Rank": "dst_rank",
+    "Seq": "seq",
+    "Is asynchronized op": "is_async",
+    "bytes": "bytes",
+}
+
+
+def metadata_of(args: Mapping[str, Any] | None) -> EventMetadata | None:
+    """Return what `args`, named as in trace files, say of a collective; None where they say nothing."""
+    found = {field: args[key] for key, field in _METADATA.items() if key in args} if args else {}
+    return EventMetadata(**found) if found else None
+
+
+def _older(name: str, newer: str) -> Any:
+    """A property that warns and gives `newer`."""
+
+    def get(self: Any) -> Any:
+        warnings.warn(f"`{name}` is deprecated, please use `{newer}` instead.", FutureWarning, stacklevel=2)
+        return getattr(self, newer)
+
+    return property(get, doc=f"The older name of `{newer}`.")
+
+
+def _formatted(name: str) -> Any:
+    return property(lambda self: format_time(getattr(self, name)), doc=f"`{name}` as text.")
+
+
+class FormattedTimesMixin:
+    """Times as text, and per call; of what has `*_time_total` and `count`."""
+
+    __slots__ = ()
+
+    count: int
+    cpu_time_total: float
+    device_time_total: float
+
+    cpu_time_str = _formatted("cpu_time")
+    device_time_str = _formatted("device_time")
+    cpu_time_total_str = _formatted("cpu_time_total")
+    device_time_total_str = _formatted("device_time_total")
+    self_cpu_time_total_str = _formatted("self_cpu_time_total")
+    self_device_time_total_str = _formatted("self_device_time_total")
+    cuda_time = _older("cuda_time", "device_time")
+
+    @property
+    def cpu_time(self) -> float:
+        """Microseconds of the CPU per call."""
+        return self.cpu_time_total / self.count if self.count else 0.0
+
+    @property
+    def device_time(self) -> float:
+        """Microseconds of the device per call."""
+        return self.device_time_total / self.count if self.count else 0.0
+
+
+class FunctionEvent(FormattedTimesMixin):
+    """One call: an operation, a node of backward, a region, a Python function.
+
+    Times are microseconds since the recording began. `stack` lists Python functions, the innermost first, and needs
+    with_stack; shapes, strides, dtypes and `concrete_inputs` need record_shapes, memory needs profile_memory.
+    """
+
+    __slots__ = (  # a recording has hundreds of thousands; whoever adds an attribute to one gets a __dict__
+        "__dict__",
+        "_metadata_json",
+        "activity_type",
+        "concrete_inputs",
+        "count",
+        "cpu_children",
+        "cpu_memory_usage",
+        "cpu_parent",
+        "device_index",
+        "device_memory_usage",
+        "device_resource_id",
+        "device_type",
+        "event_metadata",
+        "external_id",
+        "flops",
+        "flow_id",
+        "flow_start",
+        "flow_type",
+        "fwd_thread",
+        "id",
+        "input_dtypes",
+        "input_shapes",
+        "is_async",
+        "is_legacy",
+        "is_python_function",
+        "is_remote",
+        "is_user_annotation",
+        "kernels",
+        "kwinputs",
+        "linked_correlation_id",
+        "name",
+        "node_id",
+        "overload_name",
+        "python_id",
+        "python_module_id",
+        "python_parent_id",
+        "scope",
+        "self_cpu_percent",
+        "sequence_nr",
+        "stack",
+        "structured_input_shapes",
+        "structured_input_strides",
+        "thread",
+        "time_range",
+        "total_cpu_percent",
+        "total_device_percent",
+        "trace_name",
+        "use_device",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        name: str,
+        thread: int,
+        start_us: float,
+        end_us: float,
+        overload_name: str | None = None,
+        fwd_thread: int | None = None,
+        input_shapes: Any = None,
+        stack: list[str] | None = None,
+        scope: int = 0,
+        use_device: str | None = None,
+        cpu_memory_usage: int = 0,
+        device_memory_usage: int = 0,
+        is_async: bool = False,
+        is_remote: bool = False,
+        sequence_nr: int = -1,
+        node_id: int = -1,
+        device_type: DeviceType = DeviceType.CPU,
+        device_index: int = 0,
+        device_resource_id: int | None = None,
+        is_legacy: bool = False,
+        flops: int | None = None,
+        trace_name: str | None = None,
+        concrete_inputs: list[Any] | None = None,
+        kwinputs: dict[str, Any] | None = None,
+        is_user_annotation: bool = False,
+        is_python_function: bool = False,
+        activity_type: str | None = None,
+        metadata_json: str | None = None,
+        flow_id: int | None = None,
+        flow_type: int | None = None,
+        flow_start: bool | None = None,
+        external_id: int = 0,
+        linked_correlation_id: int = 0,
+        extra_meta: Mapping[str, Any] | None = None,
+        structured_input_shapes: list[Any] | None = None,
+        structured_input_strides: list[Any] | None = None,
+        input_dtypes: list[str] | None = None,
+        python_id: int = -1,
+        python_parent_id: int = -1,
+        python_module_id: int = -1,
+    ) -> None:
+        self.id = id
+        self.node_id = node_id
+        self.name = name
+        self.overload_name: Any = overload_name
+        self.trace_name = trace_name
+        """As `name`; of a step with its number, where `name` has a star."""
+        self.time_range = Interval(start_us, end_us)
+        self.thread = thread
+        self.fwd_thread = fwd_thread
+        self.kernels: list[Kernel] = []
+        self.count = 1
+        self.cpu_children: list[FunctionEvent] = []
+        self.cpu_parent: FunctionEvent | None = None
+        self.input_shapes = input_shapes
+        self.concrete_inputs = concrete_inputs
+        self.kwinputs = kwinputs
+        self.stack: Any = stack
+        self.scope = scope
+        """0: forward, 1: a node of backward, 7: a region of the user's."""
+        self.use_device = use_device
+        self.cpu_memory_usage = cpu_memory_usage
+        self.device_memory_usage = device_memory_usage
+        self.is_async = is_async
+        """Whether it overlaps others of its thread, and so has no part in their self times."""
+        self.is_remote = is_remote
+        self.sequence_nr = sequence_nr
+        self.device_type = device_type
+        self.device_index = device_index
+        self.device_resource_id = thread if device_resource_id is None else device_resource_id
+        self.is_legacy = is_legacy
+        self.flops = flops
+        self.is_user_annotation = is_user_annotation
+        self.is_python_function = is_python_function
+        self.activity_type = activity_type
+        self._metadata_json = metadata_json
+        self.flow_id = flow_id
+        self.flow_type = flow_type
+        self.flow_start = flow_start
+        self.external_id = external_id
+        self.linked_correlation_id = linked_correlation_id
+        self.event_metadata = metadata_of(extra_meta)
+        self.structured_input_shapes = structured_input_shapes
+        self.structured_input_strides = structured_input_strides
+        self.input_dtypes = input_dtypes
+        self.python_id = python_id
+        self.python_parent_id = python_parent_id
+        self.python_module_id = python_module_id
+        self.self_cpu_percent: Any = -1
+        self.total_cpu_percent: Any = -1
+        self.total_device_percent: Any = -1
+
+    self_cuda_memory_usage = _older("self_cuda_memory_usage", "self_device_memory_usage")
+    cuda_time_total = _older("cuda_time_total", "device_time_total")
+    self_cuda_time_total = _older("self_cuda_time_total", "self_device_time_total")
+
+    metadata_json = _older("metadata_json", "_metadata_json")
+
+    @property
+    def key(self) -> str:
+        """What events are averaged by."""
+        return self.name
+
+    def append_kernel(self, name: str, device: int, duration: float) -> None:
+        """Add what the call ran on a device. AssertionError when the event itself is a device's."""
+        self._must_be_of_the_cpu(self)
+        self.kernels.append(Kernel(name, device, duration))
+
+    def append_cpu_child(self, child: FunctionEvent) -> None:
+        """Add a call that this one made itself. AssertionError when either is a device's."""
+        self._must_be_of_the_cpu(self)
+        self._must_be_of_the_cpu(child)
+        self.cpu_children.append(child)
+
+    def set_cpu_parent(self, parent: FunctionEvent) -> None:
+        """Say which call made this one. AssertionError when either is a device's."""
+        self._must_be_of_the_cpu(self)
+        self._must_be_of_the_cpu(parent)
+        self.cpu_parent = parent
+
+    @staticmethod
+    def _must_be_of_the_cpu(event: Any) -> None:
+        assert isinstance(event, FunctionEvent), f"expected a FunctionEvent, got {type(event).__name__}"
+        assert event.device_type is DeviceType.CPU, f"expected an event of the CPU, got one of {event.device_type}"
+
+    def _own(self, name: str) -> Any:
+        """A total without the children's part."""
+        if self.is_async or self.device_type is not DeviceType.CPU:
+            return 0
+        return getattr(self, name) - sum(getattr(child, name) for child in self.cpu_children)
+
+    @property
+    def self_cpu_memory_usage(self) -> int:
+        """Bytes of the CPU's memory that it took itself; below zero: that it gave back."""
+        return self._own("cpu_memory_usage")  # type: ignore[no-any-return]
+
+    @property
+    def self_device_memory_usage(self) -> int:
+        """Bytes of the device's memory that it took itself."""
+        return self._own("device_memory_usage")  # type: ignore[no-any-return]
+
+    @property
+    def cpu_time_total(self) -> float:  # type: ignore[override]
+        """Microseconds from start to end; 0 of what a device did."""
+        return self.time_range.elapsed_us() if self.device_type is DeviceType.CPU else 0
+
+    @property
+    def self_cpu_time_total(self) -> float:
+        """Microseconds outside of its children."""
+        return self._own("cpu_time_total")  # type: ignore[no-any-return]
+
+    @property
+    def device_time_total(self) -> float:  # type: ignore[override]
+        """Microseconds on the device, its children's too."""
+        if self.is_async or not self.use_device:
+            return 0
+        if self.device_type is not DeviceType.CPU:
+            return self.time_range.elapsed_us()
+        own: float = sum(kernel.duration for kernel in self.kernels)
+        return own if self.is_legacy else own + sum(child.device_time_total for child in self.cpu_children)
+
+    @property
+    def self_device_time_total(self) -> float:
+        """Microseconds on the device outside of its children."""
+        if self.is_async or not self.use_device:
+            return 0
+        return self.device_time_total - sum(child.device_time_total for child in self.cpu_children)
+
+    def __repr__(self) -> str:
+        device = self.use_device
+        return (
+            f"<FunctionEvent id={self.id} name={self.name} overload_name={self.overload_name} "
+            f"device_type={self.device_type} node_id={self.node_id} cpu_time={self.cpu_time_str} "
+            f"start_us={self.time_range.start} end_us={self.time_range.end} "
+            f"cpu_children={[child.id for child in self.cpu_children]} {device}_time={self.device_time_str} "
+            f"name={self.name} thread={self.thread} input_shapes={self.input_shapes} "
+            f"cpu_memory_usage={self.cpu_memory_usage} {device}_memory_usage={self.device_memory_usage} "
+            f"is_async={self.is_async} is_remote={self.is_remote} seq_nr={self.sequence_nr} is_legacy={self.is_legacy}>"
+        )
+
+
+_SUMMED = (
+    "cpu_time_total",
+    "device_time_total",
+    "self_cpu_time_total",
+    "self_device_time_total",
+    "cpu_memory_usage",
+    "device_memory_usage",
+    "self_cpu_memory_usage",
+    "self_device_memory_usage",
+    "count",
+)
+_OF_THE_FIRST = (
+    "key",
+    "node_id",
+    "is_async",
+    "is_remote",
+    "cpu_parent",
+    "cpu_children",
+    "overload_name",
+    "input_shapes",
+    "stack",
+    "scope",
+    "device_type",
+    "is_legacy",
+    "use_device",
+    "is_user_annotation",
+)
+
+
+class FunctionEventAvg(FormattedTimesMixin):
+    """The sums over events of one key; `cpu_time` and `device_time` are per call."""
+
+    def __init__(self) -> None:
+        self.key: str | None = None
+        self.count = 0
+        self.node_id = 0
+        self.is_async = False
+        self.is_remote = False
+        self.use_device: str | None = None
+        self.cpu_time_total = 0
+        self.device_time_total = 0
+        self.self_cpu_time_total = 0
+        self.self_device_time_total = 0
+        self.input_shapes: Any = None
+        self.overload_name: Any = None
+        self.stack: Any = None
+        self.scope: int | None = None
+        self.cpu_memory_usage = 0
+        self.device_memory_usage = 0
+        self.self_cpu_memory_usage = 0
+        self.self_device_memory_usage = 0
+        self.cpu_children: list[FunctionEvent] | None = None
+        self.cpu_parent: FunctionEvent | None = None
+        self.device_type = DeviceType.CPU
+        self.is_legacy = False
+        self.is_user_annotation = False
+        self.flops: Any = 0
+        self.self_cpu_percent: Any = -1
+        self.total_cpu_percent: Any = -1
+        self.total_device_percent: Any = -1
+
+    def add(self, other: FunctionEvent | FunctionEventAvg) -> FunctionEventAvg:
+        """Add an event, or the sums of several. AssertionError when its key is another one."""
+        assert isinstance(other, FunctionEvent | FunctionEventAvg), f"expected an event, got {type(other).__name__}"
+        if self.key is None:
+            for name in _OF_THE_FIRST:
+                setattr(self, name, getattr(other, name))
+        assert other.key == self.key, f"expected an event of {self.key}, got one of {other.key}"
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if other.flops is not None:
+            self.flops = other.flops if self.flops is None else self.flops + other.flops
+        return self
+
+    __iadd__ = add
+
+    def __repr__(self) -> str:
+        device = self.use_device or "cuda"
+        return (
+            f"<FunctionEventAvg key={self.key} self_cpu_time={self.self_cpu_time_total_str} "
+            f"cpu_time={self.cpu_time_str}  self_{device}_time={self.self_device_time_total_str} "
+            f"{device}_time={self.device_time_str} input_shapes={self.input_shapes} "
+            f"cpu_memory_usage={self.cpu_memory_usage} {device}_memory_usage={self.device_memory_usage}>"
+        )

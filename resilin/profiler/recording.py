@@ -1,0 +1,81 @@
+"""Switches recording on and off: a bounded buffer, whoever writes into it, and what is read from it."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+import threading
+import time
+
+from resilin._base import trace, trace_ring
+from resilin.core.kernels import loader
+from resilin.errors import UsageError
+from resilin.profiler import source_names
+from resilin.profiler.recorded import Recorded, RecordingOptions, collection_paused
+
+_lock = threading.Lock()  # of two profilers that start at once, one is refused
+
+
+def make_recorder(buffer: mmap.mmap, wanted: RecordingOptions) -> trace.Recorder:
+    """Return who writes spans into `buffer`: native code where it is there, else the same in Python, slower."""
+    ring = trace_ring.Ring(buffer)  # which lays the buffer out
+    if loader.native is None:
+        return ring
+    recorder: trace.Recorder = loader.native.Recorder(
+        buffer,
+        record_shapes=wanted.record_shapes or wanted.with_flops,
+        with_stack=wanted.with_stack,
+        profile_memory=wanted.profile_memory,
+        with_modules=wanted.with_modules,
+    )
+    return recorder
+
+
+class RecordingSession:
+    """One recording of this process, of all its threads. It is started once and stopped once."""
+
+    def __init__(self, wanted: RecordingOptions, buffer_bytes: int = trace_ring.DEFAULT_BYTES) -> None:
+        """Make the buffer. Raises UsageError below 64 KiB."""
+        trace_ring.sizes(buffer_bytes)
+        self._wanted = wanted
+        # pages are taken as they are written; private: what a forked child writes is not mixed in
+        self._buffer = mmap.mmap(-1, buffer_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._recorder = make_recorder(self._buffer, wanted)
+        self.start_ns = 0
+        self.stop_ns = 0
+
+    def start(self) -> None:
+        """Record from now on. UsageError while another one of this process records."""
+        with _lock:
+            if trace.recorder is not None:
+                raise UsageError(
+                    "profiler: expected one profile at a time, another one is recording in this process; "
+                    "stop it first (leave its `with`, or call its stop())"
+                )
+            self.start_ns = time.monotonic_ns()
+            trace.record_with(self._recorder)
+
+    def pause(self) -> None:
+        """Record nothing until `resume`."""
+        with _lock:
+            if trace.recorder is self._recorder:
+                trace.record_with(None)
+
+    def resume(self) -> None:
+        """Record again. UsageError while another profile records."""
+        with _lock:
+            if trace.recorder not in (None, self._recorder):
+                raise UsageError("profiler: another profile began to record while this one was paused; stop it first")
+            trace.record_with(self._recorder)
+
+    def stop(self) -> None:
+        """Record no more."""
+        self.pause()
+        self.stop_ns = time.monotonic_ns()
+
+    def read(self) -> Recorded:
+        """Return what was recorded. It costs some microseconds an event."""
+        with collection_paused():
+            recording = trace_ring.read(self._buffer)
+        source_names.shorten(recording.spans, sys.path)
+        return Recorded(recording, self.start_ns, self.stop_ns, self._wanted)
