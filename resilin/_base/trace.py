@@ -3,12 +3,12 @@
 What runs often asks `trace.recorder is not None` itself before it makes a name or arguments:
 
     recorder = trace.recorder
-    token = -1 if recorder is None else recorder.begin("gloo:all_reduce", Kind.COLLECTIVE, args={...})
+    token = -1 if recorder is None else recorder.begin("gloo:all_reduce", SpanKind.COLLECTIVE, args={...})
     ...
     if recorder is not None:
         recorder.end(token)
 
-Everything else says `with trace.span("checkpoint.save", Kind.CHECKPOINT):`.
+Everything else says `with trace.span("checkpoint.save", SpanKind.CHECKPOINT):`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 
-class Kind(IntEnum):
+class SpanKind(IntEnum):
     """What a span is a span of."""
 
     OP = 1  # an operation on tensors
@@ -36,7 +36,7 @@ class Kind(IntEnum):
     MODULE = 13  # a module's call, with `with_modules`
 
 
-class Recorder(Protocol):
+class SpanRecorder(Protocol):
     """Who keeps spans. Every method may be called from any thread, and none raises for what it is given."""
 
     def begin(self, name: str, kind: int, link: int = -1, args: Mapping[str, Any] | None = None) -> int:
@@ -60,11 +60,11 @@ class Recorder(Protocol):
         ...
 
 
-recorder: Recorder | None = None
+recorder: SpanRecorder | None = None
 """Who records now. Read it anew each time: it changes while threads run."""
 
 
-def record_with(new: Recorder | None) -> Recorder | None:
+def record_with(new: SpanRecorder | None) -> SpanRecorder | None:
     """Let `new` record from now on, None nobody; return who did before."""
     global recorder
     before, recorder = recorder, new
@@ -73,10 +73,10 @@ def record_with(new: Recorder | None) -> Recorder | None:
     return before
 
 
-_told: list[Callable[[Recorder | None], None]] = []
+_told: list[Callable[[SpanRecorder | None], None]] = []
 
 
-def on_change(tell: Callable[[Recorder | None], None]) -> None:
+def on_change(tell: Callable[[SpanRecorder | None], None]) -> None:
     """Call `tell` whenever somebody else records, with who does: for those that cannot read `recorder`."""
     _told.append(tell)
 
@@ -86,9 +86,9 @@ class span:
 
     __slots__ = ("_args", "_kind", "_link", "_name", "_recorder", "_token")
 
-    def __init__(self, name: str, kind: int = Kind.USER, link: int = -1, **args: Any) -> None:
+    def __init__(self, name: str, kind: int = SpanKind.USER, link: int = -1, **args: Any) -> None:
         self._name, self._kind, self._link, self._args = name, kind, link, args
-        self._recorder: Recorder | None = None
+        self._recorder: SpanRecorder | None = None
         self._token = -1
 
     def __enter__(self) -> None:

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin.errors import UsageError
 
 MAGIC = b"RSLSPAN1"
@@ -55,7 +55,7 @@ def sizes(total_bytes: int) -> tuple[int, int, int]:
 
 
 class Ring:
-    """Writes spans into `buffer`, from any thread: a `trace.Recorder` in Python.
+    """Writes spans into `buffer`, from any thread: a `trace.SpanRecorder` in Python.
 
     Raises UsageError when the buffer is too small. The buffer stays the caller's.
     """
@@ -181,7 +181,7 @@ class Span:
 
     number: int
     name: str
-    kind: Kind
+    kind: SpanKind
     start_ns: int
     end_ns: int | None
     thread: int
@@ -254,7 +254,7 @@ def read(buffer: Any) -> Recording:
     return Recording(spans, threads, dropped, lost, lost_names, mono, wall, process)
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_KINDS = {int(kind): kind for kind in SpanKind}
 
 
 def _threads(memory: memoryview, names_at: int, written: int) -> dict[int, str]:

@@ -70,7 +70,7 @@ def load(
     damaged bytes (names file, tensor and elements), the storage's errors, and what collectives raise when a rank is
     lost; then load another checkpoint before going on.
     """
-    with trace.span("checkpoint.load", trace.Kind.CHECKPOINT):
+    with trace.span("checkpoint.load", trace.SpanKind.CHECKPOINT):
         ranks = Ranks.of(group)
         storage, where, manifest = _find(ranks, path, state, strict, step, options)
         full = storage.full(where)

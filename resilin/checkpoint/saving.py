@@ -69,7 +69,7 @@ class SaveHandle:
         SYSTEM.sleep(0)  # gives the interpreter back to who saves, and waits for this thread to have begun
         save, files, snapshot = self._work
         try:
-            with trace.span("checkpoint.write", trace.Kind.CHECKPOINT):
+            with trace.span("checkpoint.write", trace.SpanKind.CHECKPOINT):
                 self._committed = write_share(save, self._ranks.rank, files, snapshot.source)
         except BaseException as error:  # noqa: BLE001 - a thread's top: raised by whoever waits, or saves next
             self._error = error
@@ -191,7 +191,7 @@ def save(
     they were. What a save that failed has written is deleted, unless a rank is lost or interrupted: then nobody knows
     what that one is about to do, and the checkpoint is torn.
     """
-    with trace.span("checkpoint.save", trace.Kind.CHECKPOINT):
+    with trace.span("checkpoint.save", trace.SpanKind.CHECKPOINT):
         begun = _begin(path, state, step, keep_last, compare, group, options)
         rank = begun.ranks.rank
         with _discarding(begun.save, alone=begun.ranks.size == 1):
@@ -220,7 +220,7 @@ def save_async(
     also by SystemExit, what is being written is finished first, and an error that nobody has heard of is logged; a
     process that is killed leaves the checkpoint torn and those before it valid.
     """
-    with trace.span("checkpoint.snapshot", trace.Kind.CHECKPOINT):
+    with trace.span("checkpoint.snapshot", trace.SpanKind.CHECKPOINT):
         begun = _begin(path, state, step, keep_last, compare, group, options)
         snapshot = _LANE.snapshot
         begun.ranks.together(

@@ -62,7 +62,7 @@ class LoaderIterator(Iterator[Any]):
         if trace.recorder is None:
             result = self._next_result()
         else:
-            with trace.span(f"enumerate(DataLoader)#{self._traced}.__next__", trace.Kind.DATA):
+            with trace.span(f"enumerate(DataLoader)#{self._traced}.__next__", trace.SpanKind.DATA):
                 result = self._next_result()
         if result.error is not None:
             try:

@@ -273,7 +273,7 @@ class DistributedDataParallel(Module, join.UnevenInputs):
     def _broadcast_buffers(self, lead: int) -> None:
         held = [buffer for _, buffer in self.module.named_buffers()]
         if held and self.process_group.size() > 1:
-            with trace.span("ddp.broadcast_buffers", trace.Kind.COLLECTIVE):
+            with trace.span("ddp.broadcast_buffers", trace.SpanKind.COLLECTIVE):
                 broadcast_tensors(held, self.process_group, lead)
 
     @contextlib.contextmanager

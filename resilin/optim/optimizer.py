@@ -72,7 +72,7 @@ def _hooked(step: Step) -> Step:
             if trace.recorder is None:
                 result = step(*args, **kwargs)
             else:
-                with trace.span(_traced(optimizer, "step"), trace.Kind.OPTIMIZER):
+                with trace.span(_traced(optimizer, "step"), trace.SpanKind.OPTIMIZER):
                     result = step(*args, **kwargs)
             for hook in [*optimizer._step_post_hooks.values(), *_all_post_hooks.values()]:
                 hook(optimizer, args, kwargs)
@@ -225,7 +225,7 @@ class Optimizer:
         if trace.recorder is None:
             self._zero_grad(set_to_none)
         else:
-            with trace.span(_traced(self, "zero_grad"), trace.Kind.OPTIMIZER):
+            with trace.span(_traced(self, "zero_grad"), trace.SpanKind.OPTIMIZER):
                 self._zero_grad(set_to_none)
 
     def _zero_grad(self, set_to_none: bool) -> None:

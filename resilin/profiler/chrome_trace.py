@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin.core.whole_file import write_whole
 from resilin.profiler.inputs import Inputs
 from resilin.profiler.nesting import Placed, function_around
@@ -165,15 +165,15 @@ class _Events:
         span = one.span
         args = dict(span.args or {})
         inputs = args.pop("inputs", None)
-        if span.kind is Kind.PYTHON or span.kind is Kind.MODULE:
+        if span.kind is SpanKind.PYTHON or span.kind is SpanKind.MODULE:
             around = function_around(one)
             args |= {"Python parent id": around.span.number + 1 if around else None, "Python id": span.number + 1}
-            if span.kind is Kind.MODULE:
+            if span.kind is SpanKind.MODULE:
                 args["Python module id"] = int(number_at_end(span.name))
         else:
             args = {"External id": span.number + 1, "Record function id": 0, **args}
-        if span.kind in (Kind.OP, Kind.BACKWARD) and span.link >= 0:
-            forward = self._recorded.forward_of.get(span.link) if span.kind is Kind.BACKWARD else None
+        if span.kind in (SpanKind.OP, SpanKind.BACKWARD) and span.link >= 0:
+            forward = self._recorded.forward_of.get(span.link) if span.kind is SpanKind.BACKWARD else None
             args |= {"Sequence number": span.link, "Fwd thread id": forward.span.thread if forward else 0}
         if inputs is not None:
             given = Inputs(inputs)
@@ -192,7 +192,7 @@ class _Events:
         """From operations to their nodes in backward."""
         number = 0
         for one in self._recorded.placed:
-            forward = self._recorded.forward_of.get(one.span.link) if one.span.kind is Kind.BACKWARD else None
+            forward = self._recorded.forward_of.get(one.span.link) if one.span.kind is SpanKind.BACKWARD else None
             if forward is None or forward.start_ns > one.start_ns:
                 continue
             number += 1

@@ -14,7 +14,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any
 
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Span
 from resilin.core.whole_file import write_whole
 from resilin.profiler import memory_page
@@ -140,7 +140,7 @@ def _judge_by_spans(blocks: list[MemoryBlock], recorded: Recorded) -> None:
     for one in recorded.placed:
         if one.lane == 0:
             threads.setdefault(one.span.thread, []).append(one)
-            if one.span.kind in (Kind.OP, Kind.OPTIMIZER) and _outermost(one, Kind.BACKWARD) is None:
+            if one.span.kind in (SpanKind.OP, SpanKind.OPTIMIZER) and _outermost(one, SpanKind.BACKWARD) is None:
                 forward.setdefault(one.span.thread, []).append(one.start_ns)
     starts = {thread: [one.start_ns for one in spans] for thread, spans in threads.items()}
     for block in blocks:
@@ -158,15 +158,15 @@ def _judge_by_spans(blocks: list[MemoryBlock], recorded: Recorded) -> None:
 
 def _category(block: MemoryBlock, around: Placed, forward: list[int]) -> Category | None:
     born, died = block.born_ns or 0, block.died_ns
-    for kind, kept in ((Kind.OPTIMIZER, Category.OPTIMIZER_STATE), (Kind.DATA, Category.INPUT)):
+    for kind, kept in ((SpanKind.OPTIMIZER, Category.OPTIMIZER_STATE), (SpanKind.DATA, Category.INPUT)):
         found = _outermost(around, kind)
         if found is not None:
             return kept if died > found.end_ns else Category.TEMPORARY
-    if _outermost(around, Kind.BACKWARD) is not None:
+    if _outermost(around, SpanKind.BACKWARD) is not None:
         following = bisect_right(forward, born)
         ended = forward[following] if following < len(forward) else _NEVER - 1
         return Category.GRADIENT if died > ended else Category.AUTOGRAD_DETAIL
-    operation = _outermost(around, Kind.OP)
+    operation = _outermost(around, SpanKind.OP)
     if operation is None:
         return None
     if died <= operation.end_ns:
@@ -176,7 +176,7 @@ def _category(block: MemoryBlock, around: Placed, forward: list[int]) -> Categor
     return Category.ACTIVATION if around.span.link >= 0 else None  # without a node, it is not part of the graph
 
 
-def _outermost(one: Placed | None, kind: Kind) -> Placed | None:
+def _outermost(one: Placed | None, kind: SpanKind) -> Placed | None:
     """The outermost span of this kind among a span and those around it."""
     found = None
     while one is not None:

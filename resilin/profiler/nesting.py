@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Span
 
-LOOSE = frozenset({Kind.COLLECTIVE, Kind.RPC, Kind.ELASTIC, Kind.CHECKPOINT})  # these make room for the others
+LOOSE = frozenset(
+    {SpanKind.COLLECTIVE, SpanKind.RPC, SpanKind.ELASTIC, SpanKind.CHECKPOINT}
+)  # these make room for the others
 
 
 @dataclass(slots=True)
@@ -34,7 +36,7 @@ class Placed:
 def function_around(one: Placed) -> Placed | None:
     """Return the innermost function of Python, or module, that a span lies in."""
     around = one.parent
-    while around is not None and around.span.kind not in (Kind.PYTHON, Kind.MODULE):
+    while around is not None and around.span.kind not in (SpanKind.PYTHON, SpanKind.MODULE):
         around = around.parent
     return around
 

@@ -26,7 +26,7 @@ class _Ranges:
     def begin(self, name: str, kind: int, link: int = -1, args: Mapping[str, Any] | None = None) -> int:
         """Push a range called as the span, with its sequence number and the sizes of its inputs."""
         if link >= 0:
-            name += f", {'stashed seq' if kind == trace.Kind.BACKWARD else 'seq'} = {link}"
+            name += f", {'stashed seq' if kind == trace.SpanKind.BACKWARD else 'seq'} = {link}"
         if self._record_shapes and args and args.get("inputs"):
             name += f", sizes = {Inputs(args['inputs']).structured_shapes}"
         self._library.nvtxRangePushA(name.encode())
@@ -46,7 +46,7 @@ class _Ranges:
         self, name: str, kind: int, link: int = -1, value: int = 0, args: Mapping[str, Any] | None = None
     ) -> None:
         """Mark the moment, of memory not."""
-        if kind != trace.Kind.MEMORY:
+        if kind != trace.SpanKind.MEMORY:
             self._library.nvtxMarkA(name.encode())
 
 

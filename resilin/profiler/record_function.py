@@ -23,7 +23,7 @@ class record_function:
         self.args = args
         self.run_callbacks_on_exit = True
         """Whether leaving the block ends the span; not after `_call_end_callbacks_on_future`."""
-        self._open: list[tuple[trace.Recorder, int] | None] = []
+        self._open: list[tuple[trace.SpanRecorder, int] | None] = []
 
     def __enter__(self) -> record_function:
         recorder = trace.recorder
@@ -31,7 +31,7 @@ class record_function:
             self._open.append(None)
         else:
             args = None if self.args is None else {"args": self.args}
-            kind = trace.Kind.STEP if self.name.startswith("ProfilerStep#") else trace.Kind.USER
+            kind = trace.SpanKind.STEP if self.name.startswith("ProfilerStep#") else trace.SpanKind.USER
             self._open.append((recorder, recorder.begin(self.name, kind, -1, args)))
         return self
 
@@ -66,7 +66,7 @@ class record_function:
         return fut.then(finish)
 
 
-def _end(opened: tuple[trace.Recorder, int] | None) -> None:
+def _end(opened: tuple[trace.SpanRecorder, int] | None) -> None:
     if opened is not None:
         recorder, token = opened
         recorder.end(token)

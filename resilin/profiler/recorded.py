@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from resilin._base import log
 from resilin._base.clock import Deadline
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Recording, Span
 from resilin.profiler import flops
 from resilin.profiler.function_events import FunctionEvent
@@ -25,15 +25,15 @@ MEMORY = "[memory]"
 STEP = "ProfilerStep#"
 BACKWARD_SCOPE, USER_SCOPE = 1, 7
 _CATEGORIES = {
-    Kind.OP: "cpu_op",
-    Kind.BACKWARD: "cpu_op",
-    Kind.PYTHON: "python_function",
-    Kind.MODULE: "python_function",
+    SpanKind.OP: "cpu_op",
+    SpanKind.BACKWARD: "cpu_op",
+    SpanKind.PYTHON: "python_function",
+    SpanKind.MODULE: "python_function",
 }
 _CHECK_EVERY = 1024  # events between two looks at the clock
 
 
-def category(kind: Kind) -> str:
+def category(kind: SpanKind) -> str:
     """Return what trace files call this kind of event."""
     return _CATEGORIES.get(kind, "user_annotation")
 
@@ -79,7 +79,7 @@ class Recorded:
     def memory(self) -> list[Span]:
         """The moments at which memory was taken or given back: as much given back as was taken, where that is known."""
         spans = self.recording.spans
-        moments = [span for span in spans if span.kind is Kind.MEMORY and span.start_ns <= self.stop_ns]
+        moments = [span for span in spans if span.kind is SpanKind.MEMORY and span.start_ns <= self.stop_ns]
         taken: dict[int, int] = {}
         for moment in moments:
             if moment.value > 0:
@@ -91,7 +91,7 @@ class Recorded:
     @cached_property
     def forward_of(self) -> Mapping[int, Placed]:
         """The operation that made the node of backward with this link: the last one that names it."""
-        return {one.span.link: one for one in self.placed if one.span.kind is Kind.OP and one.span.link >= 0}
+        return {one.span.link: one for one in self.placed if one.span.kind is SpanKind.OP and one.span.link >= 0}
 
     def wall_ns(self, monotonic_ns: int) -> int:
         """Return the wall clock's time, nanoseconds since 1970, at a time of the monotonic clock."""
@@ -128,7 +128,7 @@ class Recorded:
         is_user = category(kind) == "user_annotation"
         is_python = category(kind) == "python_function"
         caller = function_around(one) if is_python else None
-        forward = self.forward_of.get(span.link) if kind is Kind.BACKWARD else None
+        forward = self.forward_of.get(span.link) if kind is SpanKind.BACKWARD else None
         count = flops.estimate(span.name, recorded) if self.wanted.with_flops and recorded else 0
         return FunctionEvent(
             id=span.number,
@@ -145,12 +145,12 @@ class Recorded:
             input_dtypes=inputs.dtypes,
             concrete_inputs=inputs.values,
             stack=_stack(one, stacks),
-            scope=BACKWARD_SCOPE if kind is Kind.BACKWARD else USER_SCOPE if is_user else 0,
+            scope=BACKWARD_SCOPE if kind is SpanKind.BACKWARD else USER_SCOPE if is_user else 0,
             cpu_memory_usage=usage.between(span.thread, one.start_ns, one.end_ns) if not one.lane else 0,
             is_async=one.lane > 0,
             is_remote=bool(args.get("is_remote")),
             node_id=args.get("node_id", -1),
-            sequence_nr=span.link if kind in (Kind.OP, Kind.BACKWARD) else -1,
+            sequence_nr=span.link if kind in (SpanKind.OP, SpanKind.BACKWARD) else -1,
             flops=count,
             is_user_annotation=is_user,
             is_python_function=is_python,

@@ -16,12 +16,12 @@ from resilin.profiler.recorded import Recorded, RecordingOptions, collection_pau
 _lock = threading.Lock()  # of two profilers that start at once, one is refused
 
 
-def make_recorder(buffer: mmap.mmap, wanted: RecordingOptions) -> trace.Recorder:
+def make_recorder(buffer: mmap.mmap, wanted: RecordingOptions) -> trace.SpanRecorder:
     """Return who writes spans into `buffer`: native code where it is there, else the same in Python, slower."""
     ring = trace_ring.Ring(buffer)  # which lays the buffer out
     if loader.native is None:
         return ring
-    recorder: trace.Recorder = loader.native.Recorder(
+    recorder: trace.SpanRecorder = loader.native.Recorder(
         buffer,
         record_shapes=wanted.record_shapes or wanted.with_flops,
         with_stack=wanted.with_stack,

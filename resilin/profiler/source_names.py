@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Span
 
 
@@ -14,7 +14,7 @@ def shorten(spans: Iterable[Span], folders: Iterable[str]) -> None:
     beginnings = sorted({folder.rstrip(os.sep) + os.sep for folder in folders if folder}, key=len, reverse=True)
     known: dict[str, str] = {}
     for span in spans:
-        if span.kind is Kind.PYTHON:
+        if span.kind is SpanKind.PYTHON:
             short = known.get(span.name)
             if short is None:
                 beginning = next((one for one in beginnings if span.name.startswith(one)), "")

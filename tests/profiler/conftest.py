@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from resilin._base import trace
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Recording, Span
 from resilin.profiler.recorded import Recorded, RecordingOptions
 
@@ -35,7 +35,7 @@ class Made:
     def __init__(self):
         self.spans = []
 
-    def span(self, name, start, end, kind=Kind.OP, thread=1, link=-1, **args):
+    def span(self, name, start, end, kind=SpanKind.OP, thread=1, link=-1, **args):
         """Add a span; `end` None: it is open."""
         closed = None if end is None else int(end * 1000)
         number = len(self.spans)
@@ -47,7 +47,7 @@ class Made:
     def memory(self, at, nbytes, address=1, thread=1):
         """Add a moment at which memory was taken, or with less than 0 bytes given back."""
         fields = (int(at * 1000), int(at * 1000), thread, address, nbytes, None)
-        self.spans.append(Span(len(self.spans), "[memory]", Kind.MEMORY, *fields, instant=True))
+        self.spans.append(Span(len(self.spans), "[memory]", SpanKind.MEMORY, *fields, instant=True))
         return self
 
     def recorded(self, stop=1000, **wanted):

@@ -9,7 +9,7 @@ import pytest
 
 import resilin
 from resilin._base import trace
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import TensorInput
 from resilin.autograd import profiler
 from resilin.core.kernels import loader
@@ -93,12 +93,12 @@ def test_ranges_are_pushed_and_popped_with_sequence_numbers_and_sizes(monkeypatc
         with pytest.raises(RuntimeError, match="not reentrant"):
             emit.__enter__()
         x = TensorInput((2, 3), (3, 1), "f4")
-        token = trace.recorder.begin("aten::mm", Kind.OP, 4, {"inputs": [x, 1]})
+        token = trace.recorder.begin("aten::mm", SpanKind.OP, 4, {"inputs": [x, 1]})
         trace.recorder.end(token)
-        with trace.span("MmBackward0", Kind.BACKWARD, link=4):
-            trace.recorder.complete("gloo:all_reduce", Kind.COLLECTIVE, 1000, 3500)
-            trace.recorder.instant("[memory]", Kind.MEMORY, 1, 64)
-            trace.recorder.instant("moment", Kind.ELASTIC)
+        with trace.span("MmBackward0", SpanKind.BACKWARD, link=4):
+            trace.recorder.complete("gloo:all_reduce", SpanKind.COLLECTIVE, 1000, 3500)
+            trace.recorder.instant("[memory]", SpanKind.MEMORY, 1, 64)
+            trace.recorder.instant("moment", SpanKind.ELASTIC)
     assert trace.recorder is None
     assert library.said == [
         "aten::mm, seq = 4, sizes = [[2, 3], []]",

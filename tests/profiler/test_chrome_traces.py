@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Recording, Span, TensorInput
 from resilin.profiler import chrome_trace
 from resilin.profiler.chrome_trace import About
@@ -34,12 +34,12 @@ def named(trace, name, letter="X"):
 @pytest.fixture
 def step(made):
     """A step of training: a region, an operation in it, its node of backward on another thread, memory."""
-    made.span("ProfilerStep#3", 0, 900, Kind.STEP)
-    made.span("nn.Module: Linear_2", 5, 400, Kind.MODULE)
-    made.span("train.py(7): step", 8, 390, Kind.PYTHON)
+    made.span("ProfilerStep#3", 0, 900, SpanKind.STEP)
+    made.span("nn.Module: Linear_2", 5, 400, SpanKind.MODULE)
+    made.span("train.py(7): step", 8, 390, SpanKind.PYTHON)
     made.span("aten::addmm", 10, 300, link=5, inputs=[X, [X, X], 2, 0.5, True, None, [1, 2], "mean"])
-    made.span("AddmmBackward0", 400, 600, Kind.BACKWARD, thread=2, link=5)
-    made.span("gloo:all_reduce", 350, 500, Kind.COLLECTIVE, thread=2, **{"Group size": 2, "Seq": 9})
+    made.span("AddmmBackward0", 400, 600, SpanKind.BACKWARD, thread=2, link=5)
+    made.span("gloo:all_reduce", 350, 500, SpanKind.COLLECTIVE, thread=2, **{"Group size": 2, "Seq": 9})
     made.memory(20, 64, address=4096).memory(500, -64, address=4096, thread=2)
     return made
 
@@ -116,13 +116,13 @@ def test_threads_have_names(step, tmp_path):
 
 
 def test_what_overlaps_lies_beside_its_thread(made, tmp_path):
-    made.span("gloo:all_reduce", 0, 100, Kind.COLLECTIVE).span("aten::mm", 50, 150).span("aten::t", 60, 70)
+    made.span("gloo:all_reduce", 0, 100, SpanKind.COLLECTIVE).span("aten::mm", 50, 150).span("aten::t", 60, 70)
     trace = written(made.recorded(), tmp_path)
     assert [named(trace, name)["tid"] for name in ("gloo:all_reduce", "aten::mm", "aten::t")] == [1001, 1, 1]
 
 
 def test_what_has_not_ended_ends_with_the_recording_and_says_so(made, tmp_path):
-    made.span("open", 100, None, Kind.USER).span("late", 200, 1200, Kind.USER, thread=2).span(
+    made.span("open", 100, None, SpanKind.USER).span("late", 200, 1200, SpanKind.USER, thread=2).span(
         "over", 100, 200, thread=3
     )
     trace = written(made.recorded(stop=1000), tmp_path)
@@ -146,7 +146,7 @@ def test_a_compressed_trace_is_the_same(step, tmp_path):
 
 def test_names_of_any_letters_are_written(made, tmp_path):
     name = 'a "quoted"\n\\ name, ä 漢 \x00'
-    assert named(written(made.span(name, 0, 1, Kind.USER).recorded(), tmp_path), name)
+    assert named(written(made.span(name, 0, 1, SpanKind.USER).recorded(), tmp_path), name)
 
 
 def test_nothing_recorded_is_a_whole_trace(made, tmp_path):
@@ -179,7 +179,18 @@ TIMES = st.integers(0, 10**7)
 @given(st.integers(10**9, 10**15), st.lists(st.tuples(TIMES, TIMES, st.booleans()), max_size=30))
 def test_children_end_within_their_parents_as_readers_add_up(shift_ns, times):
     spans = [
-        Span(number, f"{number}", Kind.COLLECTIVE if loose else Kind.OP, min(a, b), max(a, b), 1, -1, 0, None, False)
+        Span(
+            number,
+            f"{number}",
+            SpanKind.COLLECTIVE if loose else SpanKind.OP,
+            min(a, b),
+            max(a, b),
+            1,
+            -1,
+            0,
+            None,
+            False,
+        )
         for number, (a, b, loose) in enumerate(times)
     ]
     recorded = Recorded(Recording(spans, {}, 0, 0, 0, 0, shift_ns, 1), 0, 10**7)

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Span, TensorInput
 from resilin.profiler.event_list import EventList
 from resilin.profiler.source_names import shorten
@@ -19,7 +19,7 @@ def events(recorded, **options):
 
 
 def test_a_step_is_averaged_with_others_and_keeps_its_number(made):
-    step = events(made.span("ProfilerStep#12", 0, 1, Kind.STEP).recorded())["ProfilerStep#12"]
+    step = events(made.span("ProfilerStep#12", 0, 1, SpanKind.STEP).recorded())["ProfilerStep#12"]
     assert (step.name, step.key, step.is_user_annotation, step.scope) == ("ProfilerStep*", "ProfilerStep*", True, 7)
 
 
@@ -30,9 +30,9 @@ def test_times_count_from_the_beginning_in_microseconds(made):
 
 
 def test_a_node_of_backward_knows_its_forward_thread_and_stack(made):
-    made.span("loop.py(3): train", 0, 50, Kind.PYTHON).span("net.py(9): forward", 5, 40, Kind.PYTHON)
+    made.span("loop.py(3): train", 0, 50, SpanKind.PYTHON).span("net.py(9): forward", 5, 40, SpanKind.PYTHON)
     made.span("aten::mm", 10, 20, link=4)
-    made.span("MmBackward0", 100, 200, Kind.BACKWARD, thread=2, link=4).span("aten::t", 110, 120, thread=2)
+    made.span("MmBackward0", 100, 200, SpanKind.BACKWARD, thread=2, link=4).span("aten::t", 110, 120, thread=2)
     found = events(made.recorded(with_stack=True))
     assert found["aten::mm"].stack == ["net.py(9): forward", "loop.py(3): train"]
     assert (found["MmBackward0"].fwd_thread, found["MmBackward0"].scope) == (1, 1)
@@ -42,7 +42,7 @@ def test_a_node_of_backward_knows_its_forward_thread_and_stack(made):
 
 
 def test_modules_stand_in_stacks(made):
-    made.span("nn.Module: Net_0", 0, 50, Kind.MODULE).span("aten::mm", 10, 20)
+    made.span("nn.Module: Net_0", 0, 50, SpanKind.MODULE).span("aten::mm", 10, 20)
     assert events(made.recorded())["aten::mm"].stack == ["nn.Module: Net_0"]
 
 
@@ -78,7 +78,7 @@ def test_as_much_is_given_back_as_was_taken(made):
 
 
 def test_what_overlaps_is_asynchronous_and_has_no_part_in_self_times(made):
-    made.span("gloo:all_reduce", 0, 100, Kind.COLLECTIVE, **{"Seq": 3, "Group size": 2}).span("aten::mm", 50, 150)
+    made.span("gloo:all_reduce", 0, 100, SpanKind.COLLECTIVE, **{"Seq": 3, "Group size": 2}).span("aten::mm", 50, 150)
     found = events(made.recorded())
     call, product = found["gloo:all_reduce"], found["aten::mm"]
     assert (call.is_async, call.self_cpu_time_total, call.cpu_time_total) == (True, 0, 100)
@@ -88,7 +88,7 @@ def test_what_overlaps_is_asynchronous_and_has_no_part_in_self_times(made):
 
 
 def test_a_call_at_another_worker_says_whose_it_is(made):
-    event = events(made.span("aten::add", 0, 1, Kind.RPC, node_id=2, is_remote=True).recorded())["aten::add"]
+    event = events(made.span("aten::add", 0, 1, SpanKind.RPC, node_id=2, is_remote=True).recorded())["aten::add"]
     assert (event.node_id, event.is_remote) == (2, True)
 
 
@@ -103,7 +103,7 @@ def test_after_the_time_allowed_the_rest_is_left_out_and_that_is_said(made, capl
 
 def test_files_are_named_as_an_import_finds_them():
     names = ["/a/b/net.py(1): f", "/a/x.py(2): g", "/c/y.py(3): h", "<string>(1): k"]
-    spans = [Span(0, name, Kind.PYTHON, 0, 1, 1, -1, 0, None, instant=False) for name in names]
+    spans = [Span(0, name, SpanKind.PYTHON, 0, 1, 1, -1, 0, None, instant=False) for name in names]
     shorten(spans, ["", "/a", "/a/b", "/a/b/"])
     assert [span.name for span in spans] == ["net.py(1): f", "x.py(2): g", "/c/y.py(3): h", "<string>(1): k"]
 

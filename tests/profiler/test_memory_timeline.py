@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 
 import resilin
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin.profiler import memory_owners, profile
 from resilin.profiler.memory_owners import Category, Owned
 from resilin.profiler.memory_page import page
@@ -23,17 +23,17 @@ def categories(made, owned=()):
 
 
 def test_forward_backward_and_optimizer_tell_what_memory_is_for(made):
-    made.span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 50, Kind.DATA)
+    made.span("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 0, 50, SpanKind.DATA)
     made.memory(10, 64, address=100)  # lives on: a batch
     made.memory(20, 64, address=200).memory(30, -64, address=200)
     made.span("aten::linear", 100, 200, link=1)
     made.memory(110, 64, address=300)
     made.memory(120, 64, address=400).memory(130, -64, address=400)
     made.span("aten::argmax", 210, 220).memory(215, 8, address=500)
-    made.span("AddmmBackward0", 300, 400, Kind.BACKWARD, link=1)
+    made.span("AddmmBackward0", 300, 400, SpanKind.BACKWARD, link=1)
     made.memory(310, 64, address=600)
     made.memory(320, 64, address=700).memory(450, -64, address=700)
-    made.span("Optimizer.step#SGD.step", 500, 600, Kind.OPTIMIZER)
+    made.span("Optimizer.step#SGD.step", 500, 600, SpanKind.OPTIMIZER)
     made.memory(510, 64, address=800)
     made.memory(520, 64, address=900).memory(530, -64, address=900)
     made.memory(700, 64, address=1000)
@@ -52,8 +52,8 @@ def test_forward_backward_and_optimizer_tell_what_memory_is_for(made):
 
 
 def test_a_gradient_that_is_freed_in_the_next_step_is_one(made):
-    made.span("MmBackward0", 0, 10, Kind.BACKWARD).memory(5, 64, address=1)
-    made.span("Optimizer.step#SGD.step", 20, 30, Kind.OPTIMIZER)
+    made.span("MmBackward0", 0, 10, SpanKind.BACKWARD).memory(5, 64, address=1)
+    made.span("Optimizer.step#SGD.step", 20, 30, SpanKind.OPTIMIZER)
     made.memory(40, -64, address=1)
     assert categories(made) == {1: Category.GRADIENT}
 

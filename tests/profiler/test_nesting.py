@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Span
 from resilin.profiler.nesting import place
 
@@ -32,19 +32,19 @@ def test_spans_of_equal_times_nest_in_the_order_in_which_they_began(made):
 
 
 def test_a_collective_makes_room_for_an_operation_that_overlaps_it(made):
-    made.span("call", 0, 100, Kind.COLLECTIVE).span("early", 10, 20).span("op", 50, 150).span("within", 60, 70)
+    made.span("call", 0, 100, SpanKind.COLLECTIVE).span("early", 10, 20).span("op", 50, 150).span("within", 60, 70)
     assert tree(made) == {"call": (1, None), "early": (0, None), "op": (0, None), "within": (0, "op")}
 
 
 def test_a_collective_that_comes_later_makes_room_too(made):
-    made.span("op", 0, 100).span("call", 50, 150, Kind.COLLECTIVE).span("next", 110, 120)
+    made.span("op", 0, 100).span("call", 50, 150, SpanKind.COLLECTIVE).span("next", 110, 120)
     assert tree(made) == {"op": (0, None), "call": (1, None), "next": (0, None)}
 
 
 def test_collectives_that_overlap_one_another_have_a_lane_each(made):
     made.span("op", 5, 100)
     for number in range(3):
-        made.span(f"call{number}", 10 + number, 200 + number, Kind.COLLECTIVE)
+        made.span(f"call{number}", 10 + number, 200 + number, SpanKind.COLLECTIVE)
     assert [lane for lane, _ in tree(made).values()] == [0, 1, 2, 3]
 
 
@@ -57,7 +57,7 @@ def test_what_is_open_ends_with_the_recording_and_what_began_before_begins_with_
 
 
 TIMES = st.integers(0, 40)
-KINDS = st.sampled_from([Kind.OP, Kind.COLLECTIVE, Kind.USER])
+KINDS = st.sampled_from([SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.USER])
 
 
 @given(st.lists(st.tuples(TIMES, TIMES, KINDS), max_size=20))

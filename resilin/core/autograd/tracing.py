@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin._base.trace import Kind, Recorder
+from resilin._base.trace import SpanKind, SpanRecorder
 from resilin.core.autograd import node_names
 
 
@@ -13,14 +13,14 @@ class NodeSpans:
 
     __slots__ = ("_recorder", "_token")
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: SpanRecorder) -> None:
         self._recorder = recorder
         self._token = -1
 
     def next(self, node: Any) -> None:
         """The turn of `node` begins, and that of the one before has ended."""
         self.end()
-        self._token = self._recorder.begin(_name(node), Kind.BACKWARD, node.seq)
+        self._token = self._recorder.begin(_name(node), SpanKind.BACKWARD, node.seq)
 
     def end(self) -> None:
         """The turn of the last node has ended."""

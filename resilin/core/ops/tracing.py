@@ -20,7 +20,7 @@ def traced(call: Callable[..., Any], name: str) -> Callable[..., Any]:
         recorder = trace.recorder
         if recorder is None:
             return call(*args, **kwargs)
-        token = recorder.begin(name, trace.Kind.OP)
+        token = recorder.begin(name, trace.SpanKind.OP)
         try:
             return call(*args, **kwargs)
         finally:

@@ -71,7 +71,12 @@ class _TracedEntry:
     __slots__ = ("_args", "_entry", "_group", "_recorder", "_start_ns", "_token", "_what")
 
     def __init__(
-        self, entry: FlightEntry | None, recorder: trace.Recorder, group: GroupFacts, what: str, args: dict[str, Any]
+        self,
+        entry: FlightEntry | None,
+        recorder: trace.SpanRecorder,
+        group: GroupFacts,
+        what: str,
+        args: dict[str, Any],
     ) -> None:
         self._entry, self._recorder, self._group, self._what = entry, recorder, group, what
         self._args: dict[str, Any] = {"Collective name": what, **group.args(), **args}
@@ -120,7 +125,7 @@ class _TracedEntry:
 
     def opened(self) -> None:
         """The span begins."""
-        self._token = self._recorder.begin(self._name(), trace.Kind.COLLECTIVE, args=self._args)
+        self._token = self._recorder.begin(self._name(), trace.SpanKind.COLLECTIVE, args=self._args)
 
     def end(self, failed: bool) -> None:
         """See FlightEntry."""
@@ -133,7 +138,7 @@ class _TracedEntry:
             self._token = -1
         elif self._start_ns >= 0:  # it ended before it had anything to carry
             now = int(SYSTEM.monotonic() * 1e9)
-            self._recorder.complete(self._name(), trace.Kind.COLLECTIVE, self._start_ns, now, args=self._args)
+            self._recorder.complete(self._name(), trace.SpanKind.COLLECTIVE, self._start_ns, now, args=self._args)
             self._start_ns = -1
 
     def _name(self) -> str:

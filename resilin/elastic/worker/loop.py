@@ -183,7 +183,7 @@ class _Loop:
         returned = self._returned is not None
         if ended is not None and not returned:
             self._roll_back(ended)
-        with trace.span("elastic.next_world", trace.Kind.ELASTIC, after=self._generation):
+        with trace.span("elastic.next_world", trace.SpanKind.ELASTIC, after=self._generation):
             offer = self._tie.next_world(after=self._generation, returned=returned)
         if ended is not None and returned and offer is not None:
             self._roll_back(ended)
@@ -201,7 +201,7 @@ class _Loop:
             return
         self._works, self._doing = False, f"the return to step {state.step}'s state"
         try:
-            with trace.span("elastic.roll_back", trace.Kind.ELASTIC, step=state.step):
+            with trace.span("elastic.roll_back", trace.SpanKind.ELASTIC, step=state.step):
                 state._roll_back()
         except Exception as error:
             self._fail(error, offer)
@@ -229,7 +229,7 @@ class _Loop:
     def _generation_of(self, offer: control.World, call: Callable[[], Any]) -> Any:
         start = SYSTEM.monotonic()
         facts: dict[str, Any] = {"generation": offer.number, "world_size": offer.world_size, "reason": offer.reason}
-        with trace.span("elastic.form_group", trace.Kind.ELASTIC, **facts):
+        with trace.span("elastic.form_group", trace.SpanKind.ELASTIC, **facts):
             group = self._group = self._formed(offer)
         dist.set_default_group(group)
         self._tie.joined(offer.number, group)
@@ -237,7 +237,7 @@ class _Loop:
         wired = SYSTEM.monotonic()
         if self._state is not None:
             self._doing = "the comparison of all ranks' states"
-            with trace.span("elastic.make_equal", trace.Kind.ELASTIC, generation=offer.number):
+            with trace.span("elastic.make_equal", trace.SpanKind.ELASTIC, generation=offer.number):
                 sync.make_equal(self._state, group, offer.rank, offer.world_size, self._does)
             self._doing = "the work that was due at the last commit"
             self._state._begins()

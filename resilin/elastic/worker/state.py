@@ -167,7 +167,7 @@ class State:
         over several plans, commit those together. Raises WorldChanged, with the step committed, when a new world waits
         for this boundary; `@elastic.run` handles it.
         """
-        with trace.span("elastic.commit", trace.Kind.ELASTIC, step=self.step + 1):
+        with trace.span("elastic.commit", trace.SpanKind.ELASTIC, step=self.step + 1):
             self._commit(plans)
 
     def _commit(self, plans: Sequence[StepPlan]) -> None:

@@ -13,7 +13,7 @@ from resilin.rpc.worker_info import WorkerInfo
 
 def called(how: str, function: Any, caller: WorkerInfo, callee: WorkerInfo) -> trace.span:
     """Return the span of a call for which its caller waits."""
-    return trace.span(_name(how, function, caller, callee), trace.Kind.RPC, **_args(caller, callee))
+    return trace.span(_name(how, function, caller, callee), trace.SpanKind.RPC, **_args(caller, callee))
 
 
 def begun(
@@ -24,7 +24,7 @@ def begun(
     if recorder is None:
         return make()
     args = {**_args(caller, callee), "Is asynchronized op": True}
-    token = recorder.begin(_name(how, function, caller, callee), trace.Kind.RPC, args=args)
+    token = recorder.begin(_name(how, function, caller, callee), trace.SpanKind.RPC, args=args)
     try:
         future = make()
     except BaseException:
@@ -39,7 +39,7 @@ def run(caller: int, number: int, function: Callable[..., Any]) -> Callable[...,
 
     def spanned(*args: Any, **kwargs: Any) -> Any:
         facts = {"Src Rank": caller, "Call": number}
-        with trace.span(f"rpc_call#{_shown(function)}", trace.Kind.RPC, **facts):
+        with trace.span(f"rpc_call#{_shown(function)}", trace.SpanKind.RPC, **facts):
             return function(*args, **kwargs)
 
     return spanned

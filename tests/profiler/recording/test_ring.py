@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from resilin._base import trace, trace_ring
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin.core.kernels.loader import native
 from resilin.errors import UsageError
 
@@ -40,17 +40,17 @@ WRITERS = [
 def test_spans_come_back_as_they_were_recorded(writer):
     buffer = bytearray(256 * KIB)
     recorder = writer(buffer)
-    outer = recorder.begin("outer", Kind.USER, args={"step": 3})
-    inner = recorder.begin("inner", Kind.OP, 7)
+    outer = recorder.begin("outer", SpanKind.USER, args={"step": 3})
+    inner = recorder.begin("inner", SpanKind.OP, 7)
     recorder.end(inner)
-    recorder.instant("[memory]", Kind.MEMORY, 4096, -64)
+    recorder.instant("[memory]", SpanKind.MEMORY, 4096, -64)
     recorder.end(outer)
-    recorder.complete("past", Kind.RPC, 10, 20, args={"peer": "w1"})
-    still = recorder.begin("still open", Kind.COLLECTIVE, args={"Seq": 4})
+    recorder.complete("past", SpanKind.RPC, 10, 20, args={"peer": "w1"})
+    still = recorder.begin("still open", SpanKind.COLLECTIVE, args={"Seq": 4})
     found = {span.name: span for span in trace_ring.read(buffer).spans}
     assert found["outer"].args == {"step": 3}
     assert found["outer"].start_ns <= found["inner"].start_ns <= found["inner"].end_ns <= found["outer"].end_ns
-    assert (found["inner"].link, found["inner"].kind) == (7, Kind.OP)
+    assert (found["inner"].link, found["inner"].kind) == (7, SpanKind.OP)
     assert (found["[memory]"].link, found["[memory]"].value, found["[memory]"].instant) == (4096, -64, True)
     assert (found["past"].start_ns, found["past"].end_ns, found["past"].args) == (10, 20, {"peer": "w1"})
     assert (found["still open"].end_ns, found["still open"].args) == (None, {"Seq": 4})
@@ -63,9 +63,9 @@ def test_the_newest_stay_and_how_many_went_is_known(writer):
     buffer = bytearray(64 * KIB)
     recorder = writer(buffer)
     records = trace_ring.sizes(len(buffer))[0]
-    outer = recorder.begin("outer", Kind.USER, args={"is": "kept"})
+    outer = recorder.begin("outer", SpanKind.USER, args={"is": "kept"})
     for i in range(3 * records):
-        recorder.end(recorder.begin(f"span {i % 5}", Kind.USER, args={"i": i}))
+        recorder.end(recorder.begin(f"span {i % 5}", SpanKind.USER, args={"i": i}))
     recorder.end(outer)
     recording = trace_ring.read(buffer)
     assert recording.dropped == 2 * records + 2
@@ -82,7 +82,7 @@ def test_threads_are_named_even_when_their_first_spans_have_gone(writer):
 
     def work():
         for _ in range(5000):
-            recorder.end(recorder.begin("work", Kind.USER))
+            recorder.end(recorder.begin("work", SpanKind.USER))
 
     threads = [threading.Thread(target=work, name=f"worker {i}") for i in range(3)]
     for thread in threads:
@@ -99,14 +99,14 @@ def test_names_that_find_no_room_are_counted_and_arguments_that_json_cannot_say_
     buffer = bytearray(64 * KIB)
     recorder = writer(buffer)
     for i in range(2000):
-        recorder.end(recorder.begin(f"name {i}", Kind.USER))
+        recorder.end(recorder.begin(f"name {i}", SpanKind.USER))
     recording = trace_ring.read(buffer)
     assert recording.lost_names > 0
     assert recording.spans[-1].name == "(unnamed)"
     circle = {}
     circle["itself"] = circle
-    recorder.end(recorder.begin("name 0", Kind.USER, args=circle))
-    recorder.end(recorder.begin("name 1", Kind.USER, args={"object": object}))
+    recorder.end(recorder.begin("name 0", SpanKind.USER, args=circle))
+    recorder.end(recorder.begin("name 1", SpanKind.USER, args={"object": object}))
     assert [span.args for span in trace_ring.read(buffer).spans[-2:]] == [None, {"object": "<class 'object'>"}]
 
 
@@ -127,7 +127,7 @@ def test_torn_and_scrambled_memory_gives_fewer_spans_but_no_error():
     buffer = bytearray(64 * KIB)
     recorder = trace_ring.Ring(buffer)
     for i in range(500):
-        recorder.end(recorder.begin(f"span {i % 9}", Kind.USER, args={"i": i}))
+        recorder.end(recorder.begin(f"span {i % 9}", SpanKind.USER, args={"i": i}))
     random_ = random.Random(1)
     for _ in range(200):
         torn = bytearray(buffer)
@@ -142,8 +142,8 @@ def _dies(path, ready):
     with open(path, "r+b") as file:
         memory = mmap.mmap(file.fileno(), 0)
     recorder = in_native(memory) if native is not None else in_python(memory)
-    recorder.end(recorder.begin("done", Kind.USER))
-    recorder.begin("in the middle of", Kind.COLLECTIVE, args={"Seq": 12, "Dst Rank": 3})
+    recorder.end(recorder.begin("done", SpanKind.USER))
+    recorder.begin("in the middle of", SpanKind.COLLECTIVE, args={"Seq": 12, "Dst Rank": 3})
     ready.set()
     threading.Event().wait(60)
 
@@ -170,7 +170,11 @@ def test_a_span_is_free_when_nobody_records_and_goes_to_who_records_at_its_start
     with trace.span("before"):
         trace.record_with(trace_ring.Ring(buffer))
     try:
-        with trace.span("inside", Kind.CHECKPOINT, folder="x"), pytest.raises(ZeroDivisionError), trace.span("raises"):
+        with (
+            trace.span("inside", SpanKind.CHECKPOINT, folder="x"),
+            pytest.raises(ZeroDivisionError),
+            trace.span("raises"),
+        ):
             1 / 0  # noqa: B018
     finally:
         assert trace.record_with(None) is not None
@@ -178,7 +182,7 @@ def test_a_span_is_free_when_nobody_records_and_goes_to_who_records_at_its_start
         pass
     recording = trace_ring.read(buffer)
     assert [(span.name, span.kind, span.args) for span in recording.spans] == [
-        ("inside", Kind.CHECKPOINT, {"folder": "x"}),
-        ("raises", Kind.USER, None),
+        ("inside", SpanKind.CHECKPOINT, {"folder": "x"}),
+        ("raises", SpanKind.USER, None),
     ]
     json.dumps([span.args for span in recording.spans])

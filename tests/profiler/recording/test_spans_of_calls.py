@@ -7,7 +7,7 @@ import pytest
 import resilin as torch
 import resilin.distributed.rpc as rpc
 from resilin._base import trace, trace_ring
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 
 
 def _value(x):
@@ -38,7 +38,7 @@ def test_calls_name_function_caller_and_callee(tmp_path):
             trace.record_with(None)
     finally:
         rpc.shutdown()
-    spans = [span for span in trace_ring.read(buffer).spans if span.kind == Kind.RPC]
+    spans = [span for span in trace_ring.read(buffer).spans if span.kind == SpanKind.RPC]
     assert all(span.end_ns is not None for span in spans)
     assert sorted(span.name for span in spans if not span.name.startswith("rpc_call#")) == [
         "rpc_async#_fails(alone -> alone)",

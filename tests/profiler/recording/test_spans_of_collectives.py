@@ -5,7 +5,7 @@ import pytest
 
 import resilin as torch
 import resilin.distributed as dist
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin.errors import CollectiveMismatch
 from resilin.testing.ranks import TRANSPORTS, run_ranks
 
@@ -21,7 +21,7 @@ def test_collectives_say_what_they_carry_and_in_which_group(recorded, transport)
 
     with recorded() as found:
         run_ranks(2, work, transport=transport).results()
-    spans = [span for span in found.spans if span.kind == Kind.COLLECTIVE]
+    spans = [span for span in found.spans if span.kind == SpanKind.COLLECTIVE]
     of_one = [span for span in spans if span.args["Rank"] == 1]
     assert [span.name.partition(":")[2] for span in of_one] == ["all_reduce", "broadcast", "barrier", "all_gather"]
     assert all(span.end_ns is not None and "Failed" not in span.args for span in spans)
@@ -52,7 +52,7 @@ def test_messages_name_both_ranks(recorded, transport):
 
     with recorded() as found:
         run_ranks(2, work, transport=transport).results()
-    spans = [span for span in found.spans if span.kind == Kind.COLLECTIVE]
+    spans = [span for span in found.spans if span.kind == SpanKind.COLLECTIVE]
     said = sorted((s.name.partition(":")[2], s.args["Src Rank"], s.args["Dst Rank"], s.args["Tag"]) for s in spans)
     assert said == [("recv", 0, 1, 0), ("recv", 0, 1, 5), ("send", 0, 1, 0), ("send", 0, 1, 5)]
     assert {span.args["Bytes"] for span in spans} == {np.arange(4).nbytes}
@@ -66,7 +66,7 @@ def test_a_call_that_fails_says_so(recorded):
 
     with recorded() as found:
         run_ranks(2, work).results()
-    assert [span.args["Failed"] for span in found.spans if span.kind == Kind.COLLECTIVE] == [True, True]
+    assert [span.args["Failed"] for span in found.spans if span.kind == SpanKind.COLLECTIVE] == [True, True]
 
 
 def test_what_began_before_anybody_recorded_does_no_harm(recorded):

@@ -7,7 +7,7 @@ import pytest
 
 import resilin as torch
 from resilin._base import trace
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import TensorInput
 from resilin.core.autograd import node_names
 from resilin.core.kernels.loader import native
@@ -23,8 +23,8 @@ def test_an_operation_and_its_backward_share_a_number(recorded):
     with recorded() as found:
         loss = torch.relu(x @ w).sum()
         loss.backward()
-    forward = {span.name: span.link for span in found.spans if span.kind == Kind.OP}
-    backward = {span.name: span.link for span in found.spans if span.kind == Kind.BACKWARD}
+    forward = {span.name: span.link for span in found.spans if span.kind == SpanKind.OP}
+    backward = {span.name: span.link for span in found.spans if span.kind == SpanKind.BACKWARD}
     assert list(forward) == ["aten::matmul", "aten::relu", "aten::sum"]
     assert list(backward) == ["SumBackward0", "ReluBackward0", "MmBackward0"]
     if native is not None:
@@ -90,7 +90,7 @@ def test_optimizers_and_loaders_are_named_as_in_pytorch(recorded):
     assert len(found.named("Optimizer.step#SGD.step")) == len(found.named("Optimizer.zero_grad#SGD.zero_grad")) == 2
     loads = found.named("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__")
     assert len(loads) == 3
-    assert {span.kind for span in loads} == {Kind.DATA}
+    assert {span.kind for span in loads} == {SpanKind.DATA}
 
 
 @needs_native
@@ -111,7 +111,7 @@ def test_functions_of_python_surround_the_operations_that_they_call(recorded):
     with recorded(with_stack=True) as found:
         model(torch.ones(2))
     (function,) = [span for span in found.spans if span.name.endswith("): " + model.__qualname__)]
-    assert function.kind == Kind.PYTHON
+    assert function.kind == SpanKind.PYTHON
     assert f"{__file__}({model.__code__.co_firstlineno})" in function.name
     (exp,) = found.named("aten::exp")
     assert function.start_ns <= exp.start_ns <= exp.end_ns <= function.end_ns

@@ -156,7 +156,7 @@ uint32_t Ring::thread() {
 
 namespace {
 
-// `trace.Recorder`, whose spans go into the ring; holds the buffer.
+// `trace.SpanRecorder`, whose spans go into the ring; holds the buffer.
 class Recorder {
   public:
     Recorder(nb::object buffer, bool record_shapes, bool with_stack, bool profile_memory, bool with_modules)
@@ -247,7 +247,7 @@ namespace resilin {
 
 void bind_tracing(nb::module_ &m) {
     using tracing::Recorder;
-    nb::class_<Recorder>(m, "Recorder", "Spans into a ring of `_base.trace_ring`: a `trace.Recorder`.")
+    nb::class_<Recorder>(m, "Recorder", "Spans into a ring of `_base.trace_ring`: a `trace.SpanRecorder`.")
         .def(nb::init<nb::object, bool, bool, bool, bool>(), nb::arg("buffer"), nb::arg("record_shapes") = false,
              nb::arg("with_stack") = false, nb::arg("profile_memory") = false, nb::arg("with_modules") = false)
         .def("begin", &Recorder::begin, nb::arg("name"), nb::arg("kind"), nb::arg("link") = -1,
