@@ -161,7 +161,7 @@ def step(
     table = _on_device(xp, chosen.name, np.array(rows, np.int64))
     for first in range(0, len(rows), ROWS):
         grid = (blocks, min(ROWS, len(rows) - first))
-        xp.launch(chosen.name, chosen.name, grid, (THREADS,), (table, np.int64(first), *rounded))
+        xp.launch(chosen.name, chosen.name, grid, (THREADS,), (xp.faults.word, table, np.int64(first), *rounded))
 
 
 def _on_device(xp: Any, name: str, table: Any) -> Any:
