@@ -86,7 +86,7 @@ def _joined(shape: Sequence[int], steps: list[list[int]]) -> tuple[list[int], li
     return lengths, kept
 
 
-class Program:
+class TracedFormula:
     """A traced formula; its kernels differ in how the inputs are read. NotTraced where it cannot be."""
 
     def __init__(self, name: str, formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float]) -> None:
@@ -95,7 +95,8 @@ class Program:
         if not floats:
             raise NotTraced("nothing is a float")
         self.dtype = np.dtype(np.float64 if "float64" in floats else np.float32)
-        given, places = [], iter(range(len(numbers)))
+        given: list[Any] = []
+        places = iter(range(len(numbers)))
         for position, kind in enumerate(kinds):
             if kind is None:
                 given.append(None)
@@ -193,7 +194,7 @@ def all_kernels() -> Iterator[tuple[str, tuple[str, ...]]]:
             made = []
             for kind in CHECKED:
                 try:
-                    program = Program(name, formula, (kind,) * count, ())
+                    program = TracedFormula(name, formula, (kind,) * count, ())
                 except (*NOT_TRACED, RuntimeError):  # the last: the gradient of one of the inputs is refused
                     continue
                 if program.dtypes:
@@ -204,13 +205,15 @@ def all_kernels() -> Iterator[tuple[str, tuple[str, ...]]]:
                 yield name, tuple(made)
 
 
-_programs: dict[Hashable, list[Program]] = {}
+_programs: dict[Hashable, list[TracedFormula]] = {}
 _variants: dict[str, int] = {}
 _untraced: set[Hashable] = set()
 _layouts: dict[Hashable, Layout] = {}
 
 
-def _program(name: str, parameters: Hashable, formula: Formula, kinds: Any, numbers: Sequence[float]) -> Program | None:
+def _program(
+    name: str, parameters: Hashable, formula: Formula, kinds: Any, numbers: Sequence[float]
+) -> TracedFormula | None:
     key = (name, parameters, kinds)
     if key in _untraced:
         return None
@@ -221,7 +224,7 @@ def _program(name: str, parameters: Hashable, formula: Formula, kinds: Any, numb
     if _variants.get(name, 0) >= VARIANTS:
         return None
     try:
-        found = Program(name, formula, kinds, numbers)
+        found = TracedFormula(name, formula, kinds, numbers)
     except NOT_TRACED:
         _untraced.add(key)
         return None
@@ -247,7 +250,9 @@ def apply(
     `name` and `parameters` say which formula it is. None where it has fewer than `least` steps, or no kernel is made of
     it: for integers and complex numbers, for arrays of no elements, and for what is not done element by element.
     """
-    kinds, arrays, numbers = [], [], []
+    kinds: list[str | None] = []
+    arrays: list[Any] = []
+    numbers: list[float] = []
     for value in values:
         if value is None:
             kinds.append(None)
