@@ -30,7 +30,7 @@ NOT_TRACED = (NotTraced, TypeError, AttributeError)  # these two: of a None, of 
 _HALVES = ("float16", "bfloat16")
 
 
-class Layout:
+class ElementLayout:
     """How the elements of arrays of these shapes and strides (in elements) meet."""
 
     __slots__ = ("ints", "keeps", "letters", "rank", "shape", "size")
@@ -208,7 +208,7 @@ def all_kernels() -> Iterator[tuple[str, tuple[str, ...]]]:
 _programs: dict[Hashable, list[TracedFormula]] = {}
 _variants: dict[str, int] = {}
 _untraced: set[Hashable] = set()
-_layouts: dict[Hashable, Layout] = {}
+_layouts: dict[Hashable, ElementLayout] = {}
 
 
 def _program(
@@ -292,11 +292,11 @@ def apply(
     )
 
 
-def _layout(arrays: Sequence[Any]) -> Layout:
+def _layout(arrays: Sequence[Any]) -> ElementLayout:
     key = tuple([(array.shape, array.strides, array.itemsize) for array in arrays])
     found = _layouts.get(key)
     if found is None:
         if len(_layouts) >= LAYOUTS:
             _layouts.clear()
-        found = _layouts[key] = Layout(arrays)
+        found = _layouts[key] = ElementLayout(arrays)
     return found
