@@ -25,13 +25,13 @@ SMALL = {
 }
 
 BUDGETS = {
-    "tiny": {"launches": 55, "waits": 3, "copies": 2},
-    "mlp": {"launches": 62, "waits": 3, "copies": 3},
-    "cnn": {"launches": 166, "waits": 7, "copies": 3},
-    "residual_cnn": {"launches": 1125, "waits": 3, "copies": 3},
-    "lstm": {"launches": 6662, "waits": 3, "copies": 5},
-    "gpt": {"launches": 478, "waits": 17, "copies": 16},
-    "gpt_12_layers": {"launches": 1246, "waits": 17, "copies": 16},
+    "tiny": {"launches": 21, "waits": 2, "copies": 3},
+    "mlp": {"launches": 28, "waits": 2, "copies": 3},
+    "cnn": {"launches": 87, "waits": 5, "copies": 3},
+    "residual_cnn": {"launches": 252, "waits": 2, "copies": 3},
+    "lstm": {"launches": 288, "waits": 2, "copies": 5},
+    "gpt": {"launches": 219, "waits": 2, "copies": 4},
+    "gpt_12_layers": {"launches": 595, "waits": 2, "copies": 4},
 }
 """Of a step after the first two: zero_grad, forward, cross entropy, backward, AdamW, loss.item()."""
 

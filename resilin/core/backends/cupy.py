@@ -85,8 +85,9 @@ class CupyBackend(ArrayBackend):
         return self.cupy.array(array)
 
     def to_host(self, array: Any) -> HostArray:
-        """A copy as a numpy array; waits for what computes it."""
+        """A copy as a numpy array; waits for what computes it. IndexError where a kernel met an index out of range."""
         copied: HostArray = array.get()
+        self.xp.faults.check()
         return copied
 
     def pin(self, array: HostArray) -> HostArray:
@@ -104,8 +105,9 @@ class CupyBackend(ArrayBackend):
         return isinstance(getattr(owner, "obj", owner), self.cupy.cuda.PinnedMemoryPointer)
 
     def synchronize(self, index: int) -> None:
-        """Return when everything queued on device `index` is done."""
+        """Return when everything queued on device `index` is done. IndexError as `to_host`."""
         self.cupy.cuda.Device(index).synchronize()
+        self.xp.faults.check()
 
     def _allocate(self, size: int) -> Any:
         """CuPy's pool, with an eye on the most that was taken."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from resilin.core.backends.numpy import is_basic, shortened
 from resilin.core.kernels.cuda import row_sums, sources
+from resilin.core.kernels.cuda.faults import Faults
 
 # Functions of cupyx.scipy.special that take one array, where our ops of the same name have no other form on a device
 SPECIAL = ("erf", "erfc", "erfcx", "erfinv", "gammaln", "digamma", "ndtr", "log_ndtr", "ndtri", "i0e", "i1", "i1e")
@@ -34,6 +35,7 @@ def make_xp(cupy: Any, cupyx: Any, host: Any) -> SimpleNamespace:
     made.special = {name: getattr(cupyx.scipy.special, name) for name in SPECIAL}
     made.compiled = {}  # source file -> its module
     made.kernels = {}  # (source file, instance) -> its function on the one device; asking a module makes an object anew
+    made.faults = Faults(made)
     made.tables = {}  # of `multi_tensor`: kernel -> the last table of where tensors lie, on the host and on the device
     return made
 

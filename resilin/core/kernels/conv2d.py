@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels.common import Array, array_namespace, compute_dtype
+from resilin.core.kernels.cuda import windows
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
@@ -128,6 +129,7 @@ def _weight_gradient(g: Array, x: Array, geometry: Geometry, groups: int, weight
 # Samples are taken in chunks whose columns fill about this much: larger ones leave the caches, smaller ones make the
 # matrix products small. The chunks fix the order in which dw is summed.
 _CHUNK_BYTES = 8 << 20
+_DEVICE_CHUNK_BYTES = 256 << 20  # where a launch costs more than what leaves a cache
 
 
 def reference_forward(x: Array, w: Array, bias: Array | None, geometry: Geometry, groups: int) -> Array:
@@ -137,7 +139,7 @@ def reference_forward(x: Array, w: Array, bias: Array | None, geometry: Geometry
     P, Q = geometry.out_size(x.shape[2], x.shape[3])
     w_GOK = w.reshape(groups, O // groups, -1)
     y_NOL: Array = xp.empty((N, O, P * Q), x.dtype)
-    for chunk in _chunks(x.shape, x.itemsize, geometry):
+    for chunk in _chunks(x.shape, x.itemsize, geometry, xp):
         cols_GKM = im2col(x[chunk], geometry).reshape(groups, w_GOK.shape[2], -1)
         y_NOL[chunk] = xp.matmul(w_GOK, cols_GKM).reshape(O, -1, P * Q).swapaxes(0, 1)
     if bias is not None:
@@ -149,8 +151,11 @@ def reference_input_gradient(g: Array, w: Array, shape: tuple[int, ...], geometr
     """numpy form of the gradient of x, which has `shape`; also for a device's arrays."""
     xp = array_namespace(g)
     w_GKO = w.reshape(groups, w.shape[0] // groups, -1).swapaxes(-1, -2)
+    chunks = list(_chunks(shape, g.itemsize, geometry, xp))
+    if len(chunks) == 1:
+        return col2im(xp.matmul(w_GKO, _channels_first(g, groups)), shape, geometry)
     dx: Array = xp.empty(shape, g.dtype)
-    for chunk in _chunks(shape, g.itemsize, geometry):
+    for chunk in chunks:
         g_GOM = _channels_first(g[chunk], groups)
         dx[chunk] = col2im(xp.matmul(w_GKO, g_GOM), dx[chunk].shape, geometry)
     return dx
@@ -163,16 +168,22 @@ def reference_weight_gradient(
     xp = array_namespace(g)
     O, K = shape[0], math.prod(shape[1:])
     acc = compute_dtype(g.dtype)
-    dw_GOK = xp.zeros((groups, O // groups, K), acc)
-    db = xp.zeros(O, acc)
-    for chunk in _chunks(x.shape, x.itemsize, geometry):
+    dw: Any = None
+    db: Any = None
+    for chunk in _chunks(x.shape, x.itemsize, geometry, xp):
         g_GOM = _channels_first(g[chunk], groups)
-        db += g_GOM.reshape(O, -1).sum(axis=1, dtype=acc)
+        if need[1]:
+            part = g_GOM.reshape(O, -1).sum(axis=1, dtype=acc)
+            db = part if db is None else db + part
         if need[0]:
             cols_GKM = im2col(x[chunk], geometry).reshape(groups, K, -1)
-            dw_GOK += xp.matmul(g_GOM, cols_GKM.swapaxes(-1, -2))
-    dw, db = (array.astype(g.dtype, copy=False) for array in (dw_GOK.reshape(shape), db))
-    return (dw if need[0] else None), (db if need[1] else None)
+            part = xp.matmul(g_GOM, cols_GKM.swapaxes(-1, -2)).astype(acc, copy=False)
+            dw = part if dw is None else dw + part
+    if need[0]:
+        dw = (xp.zeros(shape, acc) if dw is None else dw.reshape(shape)).astype(g.dtype, copy=False)
+    if need[1]:
+        db = (xp.zeros(O, acc) if db is None else db).astype(g.dtype, copy=False)
+    return dw, db
 
 
 def _channels_first(g: Array, groups: int) -> Array:
@@ -181,10 +192,11 @@ def _channels_first(g: Array, groups: int) -> Array:
     return channels.reshape(groups, g.shape[1] // groups, -1)
 
 
-def _chunks(shape: tuple[int, ...], itemsize: int, geometry: Geometry) -> Iterator[slice]:
+def _chunks(shape: tuple[int, ...], itemsize: int, geometry: Geometry, xp: Any) -> Iterator[slice]:
     N, C, H, W = shape
     sample_bytes = C * math.prod(geometry.kernel) * math.prod(geometry.out_size(H, W)) * itemsize
-    size = max(1, _CHUNK_BYTES // max(sample_bytes, 1))
+    most = _DEVICE_CHUNK_BYTES if hasattr(xp, "launch") else _CHUNK_BYTES
+    size = max(1, most // max(sample_bytes, 1))
     return (slice(start, start + size) for start in range(0, N, size))
 
 
@@ -194,11 +206,15 @@ def im2col(x: Array, geometry: Geometry) -> Array:
     (KH, KW), (sh, sw), (ph, pw), (dh, dw) = geometry.kernel, geometry.stride, geometry.padding, geometry.dilation
     P, Q = geometry.out_size(H, W)
     xp = array_namespace(x)
+    if hasattr(xp, "launch"):
+        made: Array | None = windows.im2col(xp, x, geometry.kernel, (P, Q), geometry.lengths)
+        if made is not None:
+            return made
     padded = xp.zeros((N, C, H + 2 * ph, W + 2 * pw), x.dtype)
     padded[:, :, ph : ph + H, pw : pw + W] = x
     a, b, c, d = padded.strides
-    windows = xp.as_strided(padded, (C, KH, KW, N, P, Q), (b, c * dh, d * dw, a, c * sh, d * sw))
-    return windows.reshape(C * KH * KW, N * P * Q)  # type: ignore[no-any-return]
+    found = xp.as_strided(padded, (C, KH, KW, N, P, Q), (b, c * dh, d * dw, a, c * sh, d * sw))
+    return found.reshape(C * KH * KW, N * P * Q)  # type: ignore[no-any-return]
 
 
 def col2im(cols: Array, shape: tuple[int, ...], geometry: Geometry) -> Array:
@@ -206,8 +222,12 @@ def col2im(cols: Array, shape: tuple[int, ...], geometry: Geometry) -> Array:
     N, C, H, W = shape
     (KH, KW), (sh, sw), (ph, pw), (dh, dw) = geometry.kernel, geometry.stride, geometry.padding, geometry.dilation
     P, Q = geometry.out_size(H, W)
-    cols = cols.reshape(C, KH, KW, N, P, Q)
     xp = array_namespace(cols)
+    if hasattr(xp, "launch"):
+        made: Array | None = windows.col2im(xp, cols, shape, geometry.kernel, (P, Q), geometry.lengths)
+        if made is not None:
+            return made
+    cols = cols.reshape(C, KH, KW, N, P, Q)
     padded = xp.zeros((N, C, H + 2 * ph, W + 2 * pw), cols.dtype)
     for i in range(KH):
         for j in range(KW):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
-from resilin.core.kernels.optimizer_rules import dispatch
+from resilin.core.kernels.optimizer_rules import Constants, dispatch
 
 Arrays = Sequence[Array]
 
@@ -31,9 +31,8 @@ def sgd(
     """Stochastic gradient descent. `bufs` hold the momentum; `first` sets them to the gradient."""
     bufs = bufs if momentum and bufs is not None else None
     rates = (lr, momentum, dampening, weight_decay, nesterov, maximize, first)
-    sign = -1.0 if maximize else 1.0
-    constants = (sign, weight_decay, momentum, 1 - dampening, lr, float(nesterov), float(first))
-    dispatch("sgd", (params, grads, bufs), constants, lambda lists: bool(_native_sgd(*lists, *rates)))
+    lists = (params, grads, bufs)
+    dispatch("sgd", lists, sgd_constants(*rates), lambda lists: bool(_native_sgd(*lists, *rates)))
 
 
 def adam(
@@ -54,7 +53,30 @@ def adam(
 ) -> None:
     """Adam; AdamW when `decoupled`; AMSGrad when `max_exp_avg_sq` is given. `step` counts from 1."""
     rates = (step, lr, beta1, beta2, eps, weight_decay, decoupled, maximize)
-    constants = (
+    lists = (params, grads, exp_avg, exp_avg_sq, max_exp_avg_sq)
+    dispatch("adam", lists, adam_constants(*rates), lambda lists: bool(_native_adam(*lists, *rates)))
+
+
+def sgd_constants(
+    lr: float, momentum: float, dampening: float, weight_decay: float, nesterov: bool, maximize: bool, first: bool
+) -> Constants:
+    """What `optimizer_rules.sgd` takes after the arrays, in float64."""
+    sign = -1.0 if maximize else 1.0
+    return (sign, weight_decay, momentum, 1 - dampening, lr, float(nesterov), float(first))
+
+
+def adam_constants(
+    step: int,
+    lr: float,
+    beta1: float,
+    beta2: float,
+    eps: float,
+    weight_decay: float,
+    decoupled: bool,
+    maximize: bool,
+) -> Constants:
+    """What `optimizer_rules.adam` takes after the arrays, in float64."""
+    return (
         -1.0 if maximize else 1.0,
         0.0 if decoupled else weight_decay,
         1 - lr * weight_decay if decoupled else 1.0,
@@ -65,5 +87,3 @@ def adam(
         eps,
         lr / (1 - beta1**step),
     )
-    lists = (params, grads, exp_avg, exp_avg_sq, max_exp_avg_sq)
-    dispatch("adam", lists, constants, lambda lists: bool(_native_adam(*lists, *rates)))

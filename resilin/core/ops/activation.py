@@ -12,6 +12,7 @@ from resilin.core.kernels import relu as relu_kernel
 from resilin.core.kernels import sigmoid as sigmoid_kernel
 from resilin.core.kernels import silu as silu_kernel
 from resilin.core.kernels import softmax as softmax_kernel
+from resilin.core.kernels.cuda import rows as rows_cuda
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import accelerate, is_complex, op, override
 
@@ -192,5 +193,19 @@ def _last_backward(kernel: Any) -> Any:
     return backward
 
 
+def _rows_on_device(of_log: bool) -> tuple[Any, Any]:
+    """Forward and rule of softmax along any axis by the kernels of a device."""
+
+    def forward(xp, x, axis):
+        return rows_cuda.softmax(xp, x.swapaxes(axis, -1), of_log).swapaxes(axis, -1)
+
+    def backward(xp, needs, g, y, _x, axis):
+        return (rows_cuda.softmax_backward(xp, g.swapaxes(axis, -1), y.swapaxes(axis, -1), of_log).swapaxes(axis, -1),)
+
+    return forward, backward
+
+
+override("softmax", "cuda", *_rows_on_device(False))
+override("log_softmax", "cuda", *_rows_on_device(True))
 override("softmax", "cpu", _last(softmax_kernel.forward), _last_backward(softmax_kernel.backward))
 override("log_softmax", "cpu", _last(softmax_kernel.log_forward), _last_backward(softmax_kernel.log_backward))

@@ -8,7 +8,9 @@ import numpy as np
 
 from resilin.core.kernels import attention as kernel
 from resilin.core.kernels.common import array_namespace
-from resilin.core.ops.registry import op, override
+from resilin.core.kernels.cuda import rows as rows_cuda
+from resilin.core.ops.errstate import widened
+from resilin.core.ops.registry import OPS, op, override
 
 _MASK = np.array([[True, False, True], [True, True, False]])
 
@@ -63,4 +65,29 @@ def _backward(xp, needs, g, _y, saved, q, k, v, mask, causal, scale, dropout_mas
     return kernel.backward(g, saved)
 
 
+def _on_device(xp, q, k, v, mask, causal, scale, dropout_mask):
+    """The result, and the probabilities, float32 for 16 bits; with a mask by the declared steps, which keep none."""
+    if mask is not None:
+        return OPS["attention"].generic.forward(xp, q, k, v, mask, causal, scale, dropout_mask), None
+    wide_q, wide_k, wide_v = widened(q), widened(k), widened(v)
+    p = rows_cuda.attention_weights(xp, xp.matmul(wide_q, wide_k.swapaxes(-1, -2)), scale, causal)
+    kept = p if dropout_mask is None else p * xp.constant(dropout_mask, p)
+    return xp.matmul(kept, wide_v).astype(q.dtype, copy=False), p
+
+
+def _backward_on_device(xp, needs, g, y, p, q, k, v, mask, causal, scale, dropout_mask):
+    dtype = g.dtype
+    g, q, k, v = widened(g), widened(q), widened(k), widened(v)
+    if p is None:
+        return OPS["attention"].generic.vjp(xp, needs, g, y, q, k, v, mask, causal, scale, dropout_mask)
+    dp, kept = xp.matmul(g, v.swapaxes(-1, -2)), p
+    if dropout_mask is not None:
+        drop = xp.constant(dropout_mask, p)
+        dp, kept = dp * drop, p * drop
+    ds = rows_cuda.attention_weights_backward(xp, xp.ascontiguousarray(dp), p, scale, causal)
+    grads = xp.matmul(ds, k), xp.matmul(ds.swapaxes(-1, -2), q), xp.matmul(kept.swapaxes(-1, -2), g)
+    return tuple([grad.astype(dtype, copy=False) for grad in grads])
+
+
+override("attention", "cuda", _on_device, _backward_on_device, residual=True)
 override("attention", "cpu", lambda xp, *args: kernel.forward(*args), _backward, residual=True)

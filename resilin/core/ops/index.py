@@ -108,7 +108,7 @@ def getitem(xp, x, index=None):
 
 @getitem.vjp
 def _(xp, g, _y, _x, index=None):
-    if isinstance(g, np.ndarray) and goes_as_it_is(index):
+    if goes_as_it_is(index) and (isinstance(g, np.ndarray) or hasattr(xp, "launch")):
         return Region(g, index, _x.shape)
     return xp.index_add_zeros(widened(g), _x.shape, index)  # elements that meet at one place are added in float32
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilin.core.kernels import gemm, pack
-from resilin.core.kernels.common import Array
+from resilin.core.kernels.common import Array, array_namespace
 
 
 class Region:
@@ -25,10 +25,11 @@ class Region:
 
     def whole(self, axes: Sequence[int] | None = None) -> Array:
         """The array. `axes`: of a contiguous one, its axes moved so, as by `transpose`."""
+        xp = array_namespace(self.g)
         if axes is None:
-            out = np.zeros(self.shape, self.dtype)
+            out = xp.zeros(self.shape, self.dtype)
         else:
-            out = np.zeros([self.shape[i] for i in np.argsort(axes)], self.dtype).transpose(axes)
+            out = xp.zeros([self.shape[i] for i in np.argsort(axes)], self.dtype).transpose(axes)
         out[self.index] = self.g
         return out
 
@@ -36,8 +37,11 @@ class Region:
         """Add to the elements of `out` that this is about."""
         if pack.is_half(out):
             out[self.index] = pack.add(out[self.index], self.g)
-        else:
+        elif isinstance(out, np.ndarray):
             out[self.index] += self.g
+        else:  # of a device, whose library would write the sum twice
+            part = out[self.index]
+            part += self.g
 
 
 class Product:

@@ -9,6 +9,7 @@ import numpy as np
 from resilin.core.kernels import cross_entropy as kernel
 from resilin.core.kernels import embedding as embedding_kernel
 from resilin.core.kernels.common import array_namespace
+from resilin.core.kernels.cuda import rows as rows_cuda
 from resilin.core.kernels.loader import kernel as native
 from resilin.core.ops.registry import accelerate, op, override
 
@@ -46,6 +47,13 @@ def _backward(xp, needs, g, _y, lse, logits, target, weight, ignore_index, label
 
 
 override("cross_entropy", "cpu", _forward, _backward, residual=True)
+
+
+def _backward_cuda(xp, needs, g, _y, lse, logits, target, weight, ignore_index, label_smoothing):
+    return (rows_cuda.cross_entropy_backward(xp, g, logits, target, lse, weight, ignore_index, label_smoothing),)
+
+
+override("cross_entropy", "cuda", rows_cuda.cross_entropy, _backward_cuda, residual=True)
 
 
 @op(samples=lambda r: [(r(5, 3), np.array([[4, 0], [4, 2]]))])

@@ -7,6 +7,7 @@ from __future__ import annotations
 from resilin.core.kernels import batch_norm as batch_kernel
 from resilin.core.kernels import channels as channels_kernel
 from resilin.core.kernels import layer_norm as layer_kernel
+from resilin.core.kernels.cuda import batch_norm as batch_cuda
 from resilin.core.kernels.cuda import layer_norm as layer_cuda
 from resilin.core.ops.registry import op, override
 
@@ -137,3 +138,17 @@ def _batch_backward(xp, needs, g, _y, residual, x, weight, _bias, eps, _stats):
 
 
 override("batch_norm", "cpu", _batch_forward, _batch_backward, residual=True)
+
+
+def _batch_forward_cuda(xp, x, weight, bias, eps, stats):
+    y, mean, var = batch_cuda.forward(xp, x, weight, bias, eps)
+    if stats is not None:
+        stats[:] = mean, var
+    return y, (mean, var)
+
+
+def _batch_backward_cuda(xp, needs, g, _y, residual, x, weight, _bias, eps, _stats):
+    return batch_cuda.backward(xp, g, x, weight, *residual, eps)
+
+
+override("batch_norm", "cuda", _batch_forward_cuda, _batch_backward_cuda, residual=True)

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from resilin.core.autograd.rule_inputs import wide
 from resilin.core.kernels import recurrent as kernel
+from resilin.core.kernels.cuda import recurrent as on_device
 from resilin.core.kernels.recurrent import GATES, spans
-from resilin.core.ops.registry import is_complex, op, override
+from resilin.core.ops.errstate import widened
+from resilin.core.ops.registry import OPS, is_complex, op, override
 
 
 def _sample(r: Any, kind: str, sizes: tuple[int, ...], reverse: bool, bias: bool = True, proj: int = 0) -> Any:
@@ -92,11 +95,7 @@ def _step(xp, kind, gx, gh, h, c):
     H = gx.shape[1] // GATES[kind]
     if kind == "lstm":
         z = gx + gh
-        i, f, o = xp.sigmoid(z[:, :H]), xp.sigmoid(z[:, H : 2 * H]), xp.sigmoid(z[:, 3 * H :])
-        g = xp.tanh(z[:, 2 * H : 3 * H])
-        after = f * c + i * g
-        t = xp.tanh(after)
-        return o * t, after, (i, f, g, o, c, t)
+        return _lstm(xp, [z[:, k * H : (k + 1) * H] for k in range(4)], c)
     if kind == "gru":
         r = xp.sigmoid(gx[:, :H] + gh[:, :H])
         u = xp.sigmoid(gx[:, H : 2 * H] + gh[:, H : 2 * H])
@@ -107,14 +106,27 @@ def _step(xp, kind, gx, gh, h, c):
     return y, None, (y,)
 
 
+def _lstm(xp, z, c):
+    """State, cells and what the rule needs, of the four gates before their functions."""
+    i, f, g, o = xp.sigmoid(z[0]), xp.sigmoid(z[1]), xp.tanh(z[2]), xp.sigmoid(z[3])
+    after = f * c + i * g
+    t = xp.tanh(after)
+    return o * t, after, (i, f, g, o, c, t)
+
+
+def _lstm_back(xp, dh, dc, kept):
+    """The gradients of the four gates, and of the cells before."""
+    i, f, g, o, c, t = kept
+    dc = dc + dh * o * (1 - t * t)
+    return [dc * g * i * (1 - i), dc * c * f * (1 - f), dc * i * (1 - g * g), dh * t * o * (1 - o)], dc * f
+
+
 def _step_back(xp, kind, dh, dc, kept):
     """Gradients of the gates' two parts, of the state besides its product (or None), and of the cells before."""
     if kind == "lstm":
-        i, f, g, o, c, t = kept
-        dc = dc + dh * o * (1 - t * t)
-        parts = [dc * g * i * (1 - i), dc * c * f * (1 - f), dc * i * (1 - g * g), dh * t * o * (1 - o)]
+        parts, dc = _lstm_back(xp, dh, dc, kept)
         dz = xp.concat(parts, 1)
-        return dz, dz, None, dc * f
+        return dz, dz, None, dc
     if kind == "gru":
         r, u, n, share, h = kept
         dn = dh * (1 - u) * (1 - n * n)
@@ -178,3 +190,64 @@ def _backward(xp, needs, g, _y, saved, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, 
 
 
 override("recurrent", "cpu", _forward, _backward, residual=True)
+
+
+def _is_plain_lstm(x, c0, w_hr, kind, sizes):
+    """Whether the kernels of a device are for these steps: of 32 or 64 bits, all with all sequences."""
+    return (
+        kind == "lstm"
+        and w_hr is None
+        and x.dtype.name in ("float32", "float64")
+        and len(set(sizes)) == 1
+        and bool(x.size and c0.size)
+    )
+
+
+def _forward_on_device(xp, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse):
+    """As declared; with what the rule needs where a kernel takes the steps: the states before, and what each keeps.
+
+    The states lie one after another, those before a step beside those after it.
+    """
+    if not _is_plain_lstm(x, c0, w_hr, kind, sizes):
+        args = (x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse)
+        return OPS["recurrent"].generic.forward(xp, *args), None
+    gates, N, n = _projected(xp, x, w_ih, b_ih), x.shape[0], sizes[0]
+    states = xp.empty((N + n, h0.shape[1]), x.dtype)
+    states[N if reverse else 0 :][:n] = h0
+    after, before = (states[:N], states[n:]) if reverse else (states[n:], states[:N])
+    c, kept = c0, []
+    for begin, _ in spans(sizes, reverse):
+        rows = slice(begin, begin + n)
+        product = xp.matmul(before[rows], w_hh.T)
+        c, of_step = on_device.forward(xp, _lstm, gates[rows], product, b_hh, c, after[rows])
+        kept.append(of_step)
+    return (xp.array(after, copy=True), xp.array(after[rows], copy=True), c), (before, kept)
+
+
+def _backward_on_device(xp, needs, g, y, saved, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse):
+    if saved is None:
+        arrays = tuple(map(wide, (x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)))
+        return OPS["recurrent"].generic.vjp(xp, needs, list(map(widened, g)), y, *arrays, kind, sizes, reverse)
+    gy, dh, dc = g
+    dh = xp.zeros_like(h0) if dh is None else dh
+    dc = xp.zeros_like(c0) if dc is None else dc
+    (before, kept), n, dz = saved, sizes[0], xp.empty((x.shape[0], w_hh.shape[0]), x.dtype)
+    for (begin, _), of_step in reversed(list(zip(spans(sizes, reverse), kept, strict=True))):
+        rows = slice(begin, begin + n)
+        dc = on_device.backward(xp, _lstm_back, dh, None if gy is None else gy[rows], dc, of_step, dz[rows])
+        dh = xp.matmul(dz[rows], w_hh)
+    db = xp.sum(dz, axis=0) if needs[5] or needs[6] else None
+    return (
+        xp.matmul(dz, w_ih) if needs[0] else None,
+        dh if needs[1] else None,
+        dc if needs[2] else None,
+        xp.matmul(dz.T, x) if needs[3] else None,
+        xp.matmul(dz.T, before) if needs[4] else None,
+        db if needs[5] else None,
+        db if needs[6] else None,
+        None,
+    )
+
+
+override("recurrent", "cuda", _forward_on_device, _backward_on_device, residual=True)
+on_device.declare(_lstm, _lstm_back)

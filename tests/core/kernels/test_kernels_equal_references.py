@@ -17,6 +17,7 @@ from resilin.core.kernels import (
     gelu,
     layer_norm,
     loader,
+    optimizer_rules,
     optimizers,
     pool,
     reduce_rows,
@@ -477,7 +478,8 @@ def test_sgd(rand: Any, dtype: type, momentum: float, nesterov: bool, maximize: 
         optimizers.sgd(fast, grads, bufs if momentum else None, **rates, **flags, first=step == 0)
         for p, g, b in zip(slow, grads, slow_bufs, strict=True):
             buf = b if momentum else None
-            optimizers.reference_sgd(p, g, buf, *rates.values(), *flags.values(), step == 0)
+            constants = optimizers.sgd_constants(*rates.values(), *flags.values(), step == 0)
+            optimizer_rules.sgd(p, g, buf, *map(p.dtype.type, constants))
     for a, b in zip(fast, slow, strict=True):
         same(a, b, 1e-6)
 
@@ -497,7 +499,8 @@ def test_adam(rand: Any, dtype: type, decoupled: bool, amsgrad: bool) -> None:
         optimizers.adam(p, grads, m, v, top if amsgrad else None, step=step, **rates, **flags)
         for i, g in enumerate(grads):
             p_, m_, v_, top_ = (group[i] for group in slow)
-            optimizers.reference_adam(p_, g, m_, v_, top_ if amsgrad else None, step, *rates.values(), *flags.values())
+            constants = optimizers.adam_constants(step, *rates.values(), *flags.values())
+            optimizer_rules.adam(p_, g, m_, v_, top_ if amsgrad else None, *map(p_.dtype.type, constants))
     for a, b in zip(fast, slow, strict=True):
         for x, y in zip(a, b, strict=True):
             same(x, y, 1e-5)

@@ -11,7 +11,7 @@ from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.api.nn.loss_reduction import check_reduction, old_reduction, reduced, same_shape
 from resilin.core.api.nn.neural import linear, log_softmax, need_tensors, softplus
 from resilin.core.batching.active import BATCHED
-from resilin.core.kernels.common import has_elements, is_readable
+from resilin.core.kernels.common import has_elements, is_array, is_readable
 from resilin.core.ops import loss
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
@@ -106,6 +106,9 @@ def _weighted(
     if not has_elements(classes):
         return total
     valid = classes != ignore
+    if weights is None and hasattr(losses._dev.xp, "launch") and is_array(valid):
+        # the device divides, and nothing waits; of nothing 0 / 0, and the losses' rule gives them no gradient
+        return total / wrap(losses._dev.xp.astype(valid.sum(), total._array.dtype), losses._dev)
     if weights is None:
         count: Any = valid.sum()  # inside vmap one for each sample
         count = count if type(count) in BATCHED else int(count)

@@ -14,6 +14,7 @@ from resilin.core.api.mathematics import reducing
 from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.api.nn.neural import need_numbers, need_tensors, widened
 from resilin.core.batching.active import batched_in
+from resilin.core.kernels.cuda import elementwise
 from resilin.core.ops import norm
 from resilin.core.ops.errstate import SILENT, is_half, put_rounded, restore, silence
 from resilin.core.ops.errstate import widened as widened_array
@@ -137,8 +138,35 @@ def batch_norm(
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(input.shape)}")
     stats: list[Any] = []
     out: Tensor = norm.batch_norm.call(input, weight, bias, eps, stats)
-    _move((running_mean, stats[0]), (running_var, stats[1] * (count / (count - 1))), momentum=momentum)
+    unbiased = count / (count - 1)
+    if not _moved_on_device(running_mean, running_var, stats, momentum, unbiased):
+        _move((running_mean, stats[0]), (running_var, stats[1] * unbiased), momentum=momentum)
     return out
+
+
+def _moved_on_device(mean: Tensor | None, var: Tensor | None, stats: list[Any], momentum: float, factor: float) -> bool:
+    """Whether one launch moved both running statistics; `factor` makes the variance unbiased."""
+    if mean is None or var is None or not hasattr(mean._dev.xp, "launch") or batched_in((mean, var, *stats)):
+        return False
+    arrays = [mean._array, stats[0], var._array, stats[1]]
+    if len({(array.dtype, array.flags.c_contiguous) for array in arrays}) > 1 or is_half(arrays[0]):
+        return False
+    before_write(mean)
+    before_write(var)
+    values = [*arrays, 1 - momentum, momentum, factor]
+    done = elementwise.apply(mean._dev.xp, "running_statistics", (), _running, values, out=[mean._array, var._array])
+    if done is None:
+        return False
+    mean._bump()
+    var._bump()
+    return True
+
+
+def _running(mean: Any, new_mean: Any, var: Any, new_var: Any, keep: Any, take: Any, factor: Any) -> tuple[Any, Any]:
+    return mean * keep + take * new_mean, var * keep + take * (new_var * factor)
+
+
+elementwise.ALL.append(lambda: [("running_statistics", _running, 7)])
 
 
 def _move(*pairs: tuple[Tensor | None, Any], momentum: float) -> None:

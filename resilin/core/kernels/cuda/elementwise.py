@@ -30,7 +30,7 @@ NOT_TRACED = (NotTraced, TypeError, AttributeError)  # these two: of a None, of 
 _HALVES = ("float16", "bfloat16")
 
 
-class Layout:
+class ElementLayout:
     """How the elements of arrays of these shapes and strides (in elements) meet."""
 
     __slots__ = ("ints", "keeps", "letters", "rank", "shape", "size")
@@ -86,7 +86,7 @@ def _joined(shape: Sequence[int], steps: list[list[int]]) -> tuple[list[int], li
     return lengths, kept
 
 
-class Program:
+class TracedFormula:
     """A traced formula; its kernels differ in how the inputs are read. NotTraced where it cannot be."""
 
     def __init__(self, name: str, formula: Formula, kinds: tuple[str | None, ...], numbers: Sequence[float]) -> None:
@@ -95,7 +95,8 @@ class Program:
         if not floats:
             raise NotTraced("nothing is a float")
         self.dtype = np.dtype(np.float64 if "float64" in floats else np.float32)
-        given, places = [], iter(range(len(numbers)))
+        given: list[Any] = []
+        places = iter(range(len(numbers)))
         for position, kind in enumerate(kinds):
             if kind is None:
                 given.append(None)
@@ -128,7 +129,7 @@ class Program:
         return len(self.trace.statements) + 2 * halves
 
     def kernel(self, letters: str, rank: int) -> str:
-        """The name of the kernel that reads its inputs so."""
+        """The name of the kernel that reads its inputs so, and writes its results so, or where none follow, anew."""
         found = self._names.get((letters, rank))
         if found is None:
             found = self._names[letters, rank] = sources.add_generated(self.name, self._text(letters, rank))
@@ -137,19 +138,23 @@ class Program:
     def _text(self, letters: str, rank: int) -> str:
         parameters, loads, stores, strides = [], [], [], []
         letter = iter(letters)
+        arrays = sum(kind is not None and kind != "number" for kind in self.kinds)
+        apart = " __restrict__" if len(letters) == arrays else ""  # a result may be written into an input
         for position, kind in enumerate(self.kinds):
             if kind is None or kind == "number":
                 continue
             how = next(letter)
-            parameters.append(f"const {_ELEMENTS[kind]}* __restrict__ p{position}")
+            parameters.append(f"const {_ELEMENTS[kind]}*{apart} p{position}")
             place = {"e": "i", "s": "0", "b": " + ".join(f"k{a} * s{position}_{a}" for a in range(rank)) or "0"}[how]
             loads.append(f"const {type_of(_computed(kind))} x{position} = loaded(p{position}[{place}]);")
             strides += [f"long long s{position}_{axis}" for axis in range(rank) if how == "b"]
         computed = [result for result in self.results if isinstance(result, Symbol)]
         for number, (result, dtype) in enumerate(zip(computed, self.dtypes, strict=True)):
-            element = _ELEMENTS[dtype.name]
-            parameters.append(f"{element}* __restrict__ y{number}")
-            stores.append(f"y{number}[i] = Stored<{element}>::of({result.text});")
+            element, how = _ELEMENTS[dtype.name], next(letter, "e")
+            parameters.append(f"{element}*{apart} y{number}")
+            place = "i" if how == "e" else " + ".join(f"k{a} * t{number}_{a}" for a in range(rank))
+            stores.append(f"y{number}[{place}] = Stored<{element}>::of({result.text});")
+            strides += [f"long long t{number}_{axis}" for axis in range(rank) if how == "b"]
         if "b" in letters:
             parameters += [f"long long n{axis}" for axis in range(rank)] + strides
         numbers = sum(kind == "number" for kind in self.kinds)
@@ -183,28 +188,32 @@ CHECKED = ("float32", "float64", "bfloat16")
 
 
 def all_kernels() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(name of a formula, its kernels): in the dtypes of CHECKED, for arrays that lie alike, and for others."""
+    """(name of a formula, its kernels): in the dtypes of CHECKED for arrays that lie alike, in the first for others."""
     for formulas in ALL:
         for name, formula, count in formulas():
             made = []
             for kind in CHECKED:
                 try:
-                    program = Program(name, formula, (kind,) * count, ())
+                    program = TracedFormula(name, formula, (kind,) * count, ())
                 except (*NOT_TRACED, RuntimeError):  # the last: the gradient of one of the inputs is refused
                     continue
                 if program.dtypes:
-                    made += [program.kernel("e" * count, 0), program.kernel("b" * count, 3)]
+                    made.append(program.kernel("e" * count, 0))
+                if program.dtypes and kind == CHECKED[0]:
+                    made.append(program.kernel("b" * count, 3))
             if made:
                 yield name, tuple(made)
 
 
-_programs: dict[Hashable, list[Program]] = {}
+_programs: dict[Hashable, list[TracedFormula]] = {}
 _variants: dict[str, int] = {}
 _untraced: set[Hashable] = set()
-_layouts: dict[Hashable, Layout] = {}
+_layouts: dict[Hashable, ElementLayout] = {}
 
 
-def _program(name: str, parameters: Hashable, formula: Formula, kinds: Any, numbers: Sequence[float]) -> Program | None:
+def _program(
+    name: str, parameters: Hashable, formula: Formula, kinds: Any, numbers: Sequence[float]
+) -> TracedFormula | None:
     key = (name, parameters, kinds)
     if key in _untraced:
         return None
@@ -215,7 +224,7 @@ def _program(name: str, parameters: Hashable, formula: Formula, kinds: Any, numb
     if _variants.get(name, 0) >= VARIANTS:
         return None
     try:
-        found = Program(name, formula, kinds, numbers)
+        found = TracedFormula(name, formula, kinds, numbers)
     except NOT_TRACED:
         _untraced.add(key)
         return None
@@ -225,14 +234,25 @@ def _program(name: str, parameters: Hashable, formula: Formula, kinds: Any, numb
 
 
 def apply(
-    xp: Any, name: str, parameters: Hashable, formula: Formula, values: Sequence[Any], least: int = 1
+    xp: Any,
+    name: str,
+    parameters: Hashable,
+    formula: Formula,
+    values: Sequence[Any],
+    least: int = 1,
+    out: Sequence[Any] | None = None,
 ) -> tuple[Any, ...] | None:
     """The results of `formula` for arrays of a device, numbers, which are passed on, and None.
+
+    out: for each result the array that it is written into, of the full shape and the right dtype, or None for a new
+    one. It may be one of the values.
 
     `name` and `parameters` say which formula it is. None where it has fewer than `least` steps, or no kernel is made of
     it: for integers and complex numbers, for arrays of no elements, and for what is not done element by element.
     """
-    kinds, arrays, numbers = [], [], []
+    kinds: list[str | None] = []
+    arrays: list[Any] = []
+    numbers: list[float] = []
     for value in values:
         if value is None:
             kinds.append(None)
@@ -248,15 +268,20 @@ def apply(
     program = _program(name, parameters, formula, tuple(kinds), numbers)
     if program is None or program.steps < least:
         return None
-    layout = _layout(arrays)
+    into = [None] * len(program.dtypes) if out is None else out
+    given_out = [array for array in into if array is not None]
+    layout = _layout([*arrays, *given_out])
     if not layout.size or (layout.rank and (layout.rank > RANK or layout.size >= 1 << 31)):
         return None
-    like = next((array for array, letter in zip(arrays, layout.letters, strict=True) if letter == "e"), None)
+    like = next((array for array, letter in zip(arrays, layout.letters, strict=False) if letter == "e"), None)
     outputs = [
-        xp.empty_like(like, dtype=dtype) if layout.keeps else xp.empty(layout.shape, dtype) for dtype in program.dtypes
+        one if one is not None else xp.empty_like(like, dtype=dtype) if layout.keeps else xp.empty(layout.shape, dtype)
+        for one, dtype in zip(into, program.dtypes, strict=True)
     ]
     if outputs:
-        kernel = program.kernel(layout.letters, layout.rank)
+        letters = iter(layout.letters[len(arrays) :])
+        written = "".join(["e" if one is None else next(letters) for one in into]) if given_out else ""
+        kernel = program.kernel(layout.letters[: len(arrays)] + written, layout.rank)
         rounded = [program.dtype.type(number) for number in numbers]
         blocks = min(-(-layout.size // THREADS), BLOCKS)
         given = (np.int64(layout.size), *arrays, *outputs, *layout.ints, *rounded)
@@ -267,11 +292,11 @@ def apply(
     )
 
 
-def _layout(arrays: Sequence[Any]) -> Layout:
+def _layout(arrays: Sequence[Any]) -> ElementLayout:
     key = tuple([(array.shape, array.strides, array.itemsize) for array in arrays])
     found = _layouts.get(key)
     if found is None:
         if len(_layouts) >= LAYOUTS:
             _layouts.clear()
-        found = _layouts[key] = Layout(arrays)
+        found = _layouts[key] = ElementLayout(arrays)
     return found

@@ -6,47 +6,13 @@
 // (x, y) adds rows y, y + ROW_LANES, ... of its block of ROW_BLOCK rows, the ROW_LANES sums are added ascending, and so are
 // the blocks' sums. Nothing is atomic: the same input gives the same bits.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "fold.cuh"
 
-constexpr int THREADS = 256;   // of a block that works on a row; the twin launches as many
-constexpr int WARPS = THREADS / 32;
 constexpr int ROW_LANES = 8;   // rows that a block of the sums over rows reads at once, 32 columns each
 constexpr int ROW_BLOCK = 512; // rows of one partial sum
 
-__device__ __forceinline__ float widened(float v) { return v; }
-__device__ __forceinline__ double widened(double v) { return v; }
-__device__ __forceinline__ float widened(__half v) { return __half2float(v); }
-__device__ __forceinline__ float widened(__nv_bfloat16 v) { return __bfloat162float(v); }
-
-template <typename T> struct Narrow {
-    template <typename A> __device__ __forceinline__ static T of(A v) { return static_cast<T>(v); }
-};
-template <> struct Narrow<__half> {
-    __device__ __forceinline__ static __half of(float v) { return __float2half_rn(v); }
-};
-template <> struct Narrow<__nv_bfloat16> {
-    __device__ __forceinline__ static __nv_bfloat16 of(float v) { return __float2bfloat16_rn(v); }
-};
-
 __device__ __forceinline__ float inverse_root(float v) { return 1.0f / sqrtf(v); }
 __device__ __forceinline__ double inverse_root(double v) { return 1.0 / sqrt(v); }
-
-template <typename A> __device__ __forceinline__ A warp_sum(A v) {
-    for (int distance = 16; distance > 0; distance >>= 1) v += __shfl_xor_sync(0xffffffffu, v, distance);
-    return v;
-}
-
-// The sum of v over all threads of the block, in every thread.
-template <typename A> __device__ __forceinline__ A block_sum(A v) {
-    __shared__ A of_warp[WARPS];
-    v = warp_sum(v);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    __syncthreads();  // an earlier sum has been read
-    if (lane == 0) of_warp[warp] = v;
-    __syncthreads();
-    return warp_sum(lane < WARPS ? of_warp[lane] : A(0));
-}
 
 // y = (x - mean) * rstd * weight + bias; mean and rstd of each row. One block a row.
 template <typename T, typename A>
@@ -129,12 +95,15 @@ __global__ void layer_norm_partials(const T* __restrict__ g, const T* __restrict
     db[blockIdx.y * D + column] = b;
 }
 
-// out[column] = the sum of `rows` rows of partial (rows, D), ascending. One thread a column.
+// The sums of `rows` rows of two arrays (rows, D), one after the other in memory, ascending: of the first (blockIdx.y 0)
+// into dw, of the second into db. One thread a column.
 template <typename A>
-__global__ void layer_norm_total(const A* __restrict__ partial, A* __restrict__ out, long long rows, long long D) {
+__global__ void layer_norm_total(const A* __restrict__ partial, A* __restrict__ dw, A* __restrict__ db, long long rows,
+                                 long long D) {
     const long long column = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;
     if (column >= D) return;
+    const A* of_rows = partial + blockIdx.y * rows * D;
     A sum = 0;
-    for (long long row = 0; row < rows; ++row) sum += partial[row * D + column];
-    out[column] = sum;
+    for (long long row = 0; row < rows; ++row) sum += of_rows[row * D + column];
+    (blockIdx.y == 0 ? dw : db)[column] = sum;
 }

@@ -44,7 +44,8 @@ def backward(xp: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any) -> tupl
     D = weight.size if weight is not None else x.size // max(N, 1)
     g, x = xp.ascontiguousarray(g), xp.ascontiguousarray(x)
     dx = xp.empty(x.shape, x.dtype)
-    dw, db = xp.zeros(D, acc), xp.zeros(D, acc)
+    made = xp.empty if x.size else xp.zeros
+    dw, db = made(D, acc), made(D, acc)
     if x.size:
         args = (g, x, _as(xp, weight, acc), mean, rstd, dx, np.int64(D))
         xp.launch("layer_norm", f"layer_norm_backward<{_types(x)}>", (N,), (THREADS,), args)
@@ -63,9 +64,8 @@ def sum_rows(xp: Any, g: Any, x: Any, mean: Any, rstd: Any, dw: Any, db: Any) ->
     grid, block = (math.ceil(D / 32), P), (32, ROW_LANES)
     args = (g, x, mean, rstd, parts[0], parts[1], np.int64(N), np.int64(D))
     xp.launch("layer_norm", f"layer_norm_partials<{_types(x)}>", grid, block, args)
-    for part, total in ((parts[0], dw), (parts[1], db)):
-        name = f"layer_norm_total<{FLOATS[acc.name][1]}>"
-        xp.launch("layer_norm", name, (math.ceil(D / THREADS),), (THREADS,), (part, total, np.int64(P), np.int64(D)))
+    name, grid = f"layer_norm_total<{FLOATS[acc.name][1]}>", (math.ceil(D / THREADS), 2)
+    xp.launch("layer_norm", name, grid, (THREADS,), (parts, dw, db, np.int64(P), np.int64(D)))
 
 
 def _types(x: Any) -> str:

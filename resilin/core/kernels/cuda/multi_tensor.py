@@ -36,7 +36,7 @@ SIGNATURES = (
 ROWS = 65_535  # tensors of one launch: what CUDA allows in the second dimension of a grid
 
 
-class Program:
+class TracedRule:
     """The kernel of one rule, for lists of one signature and constants that take the same branches."""
 
     __slots__ = ("dtype", "name", "trace")
@@ -73,20 +73,20 @@ class Program:
         )
 
 
-_programs: dict[tuple[str, Signature], list[Program]] = {}
+_programs: dict[tuple[str, Signature], list[TracedRule]] = {}
 
 
-def program(name: str, rule: Rule, signature: Signature, constants: Sequence[float]) -> Program:
+def program(name: str, rule: Rule, signature: Signature, constants: Sequence[float]) -> TracedRule:
     """The kernel for these lists and constants; the rule is traced where no earlier one took the same branches."""
     made = _programs.setdefault((name, signature), [])
     for one in made:
         if one.trace.holds(constants):
             return one
-    made.append(Program(name, rule, signature, constants, Trace()))
+    made.append(TracedRule(name, rule, signature, constants, Trace()))
     return made[-1]
 
 
-def all_programs(name: str, rule: Rule) -> Iterator[Program]:
+def all_programs(name: str, rule: Rule) -> Iterator[TracedRule]:
     """Every kernel of a rule, in the dtypes of SIGNATURES: with each state that may be absent, and without it."""
     kinds = [kind for argument, kind in rule.__annotations__.items() if argument != "return"]
     constants = kinds.count("Any")
@@ -98,11 +98,11 @@ def all_programs(name: str, rule: Rule) -> Iterator[Program]:
             yield from _of_all_branches(name, rule, signature, constants)
 
 
-def _of_all_branches(name: str, rule: Rule, signature: Signature, constants: int) -> Iterator[Program]:
+def _of_all_branches(name: str, rule: Rule, signature: Signature, constants: int) -> Iterator[TracedRule]:
     pending: list[tuple[bool, ...]] = [()]
     while pending:
         forced = pending.pop()
-        made = Program(name, rule, signature, [1.0] * constants, Trace(forced))
+        made = TracedRule(name, rule, signature, [1.0] * constants, Trace(forced))
         outcomes = [decision[3] for decision in made.trace.decisions]
         pending += [(*outcomes[:place], not outcomes[place]) for place in range(len(forced), len(outcomes))]
         yield made
@@ -161,7 +161,7 @@ def step(
     table = _on_device(xp, chosen.name, np.array(rows, np.int64))
     for first in range(0, len(rows), ROWS):
         grid = (blocks, min(ROWS, len(rows) - first))
-        xp.launch(chosen.name, chosen.name, grid, (THREADS,), (table, np.int64(first), *rounded))
+        xp.launch(chosen.name, chosen.name, grid, (THREADS,), (xp.faults.word, table, np.int64(first), *rounded))
 
 
 def _on_device(xp: Any, name: str, table: Any) -> Any:

@@ -34,9 +34,10 @@ def add_rows(xp: Any, shape: tuple[int, int], rows: Any, g: Any) -> Any:
     out = xp.zeros(shape, g.dtype)
     N, D = g.shape
     order = xp.argsort(rows)  # stable, as CuPy's is
-    ordered = rows[order]
-    starts = xp.concatenate((xp.zeros(1, np.int64), xp.flatnonzero(ordered[1:] != ordered[:-1]) + 1))
-    args = (xp.ascontiguousarray(g), order, starts, rows, out, np.int64(N), np.int64(starts.size), np.int64(D))
-    blocks = math.ceil(starts.size * D / THREADS)
-    xp.launch("row_sums", f"row_sums<{', '.join(types)}>", (blocks,), (THREADS,), args)
+    text = f"index {{value}} is outside [0, {shape[0]}), the rows that are added to"
+    code = xp.faults.code(IndexError, text)
+    numbers = (code, np.int64(N), np.int64(shape[0]), np.int64(D))
+    args = (xp.ascontiguousarray(g), order, rows[order], out, xp.faults.word, *numbers)
+    xp.launch("row_sums", f"row_sums<{', '.join(types)}>", (math.ceil(N * D / THREADS),), (THREADS,), args)
+    xp.faults.launched()
     return out

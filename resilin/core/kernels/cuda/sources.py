@@ -28,6 +28,10 @@ FLOATS = {
 INTEGERS = {"int32": ("int", "int"), "int64": ("long long", "long long")}
 
 
+# bytes of an element -> a type of that size, for what only moves elements
+BITS = {1: "unsigned char", 2: "unsigned short", 4: "unsigned", 8: "unsigned long long"}
+
+
 def _instances(names: tuple[str, ...], types: dict[str, tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"{name}<{element}, {wide}>" for name in names for element, wide in types.values())
 
@@ -39,6 +43,14 @@ KERNELS: dict[str, tuple[str, ...]] = {
         "layer_norm_total<double>",
     ),
     "row_sums": _instances(("row_sums",), FLOATS | INTEGERS),
+    "rows": (
+        *_instances(("softmax_forward", "softmax_backward"), FLOATS),
+        *_instances(("attention_weights", "attention_weights_backward"), FLOATS),
+        *_instances(("cross_entropy_forward", "cross_entropy_backward"), FLOATS),
+        *(f"take_rows<{element}>" for element in BITS.values()),
+    ),
+    "batch_norm": _instances(("batch_norm_forward", "batch_norm_backward"), FLOATS),
+    "windows": (*(f"im2col<{element}>" for element in BITS.values()), *_instances(("col2im",), FLOATS)),
 }
 """Source file (without `.cu`) -> every instance of its kernels that a twin launches."""
 
@@ -52,8 +64,12 @@ EXACT = ("--fmad=false",)
 
 @functools.cache
 def _read(file: str) -> str:
-    """A file of this folder, with a line that makes a compiler's errors name it."""
-    return f'#line 1 "{file}"\n{(_FOLDER / file).read_text()}'
+    """A file of this folder and those that it includes, with lines that make a compiler's errors name them."""
+    lines = [f'#line 1 "{file}"']
+    for number, line in enumerate((_FOLDER / file).read_text().splitlines(), 1):
+        included = line.removeprefix('#include "').removesuffix('"')
+        lines += [line] if included == line else [_read(included), f'#line {number + 1} "{file}"']
+    return "\n".join([*lines, ""])
 
 
 def text(name: str) -> str:

@@ -126,6 +126,12 @@ class Symbol:
     def __abs__(self) -> Symbol:
         return _function("fabs", self)
 
+    def __pow__(self, exponent: Any) -> Any:
+        return _power(self, exponent)
+
+    def __rpow__(self, base: Any) -> Any:
+        return _power(base, self)
+
     def __invert__(self) -> Symbol:
         if self.dtype != _BOOL:
             raise NotTraced("bits of an integer")
@@ -247,22 +253,18 @@ def _give_operators() -> None:
 _give_operators()
 
 
-def _power(a: Any, b: Any) -> Symbol:
+def _power(a: Any, b: Any) -> Any:
     """a ** b; the exponents that numpy takes by products and roots are taken so."""
-    if isinstance(b, int | float) and isinstance(a, Symbol) and a.dtype.kind == "f":
-        if b == 2:
-            return a * a
-        if b == 1:
-            return a.astype(a.dtype)
-        if b == 0.5:
-            return _function("sqrt", a)
-        if b == -1:
-            return 1 / a
-    return _function("pow", a, b)
+    by_steps = _POWERS.get(b) if isinstance(b, int | float) and a.dtype.kind == "f" else None
+    return _function("pow", a, b) if by_steps is None else by_steps(a)
 
 
-Symbol.__pow__ = lambda a, b: _power(a, b)  # type: ignore[attr-defined]
-Symbol.__rpow__ = lambda a, b: _power(b, a)  # type: ignore[attr-defined]
+_POWERS: dict[float, Callable[[Any], Any]] = {
+    2: lambda x: x * x,
+    1: lambda x: x.astype(x.dtype),
+    0.5: lambda x: _function("sqrt", x),
+    -1: lambda x: 1 / x,
+}
 
 FORMULAS: dict[str, Callable[..., Any]] = {}
 """Formulas that others may name as functions of their namespace: `f(xp, *symbols)`. The op registry adds its own."""
@@ -295,7 +297,7 @@ class Namespace:
         finally:
             self._entered.pop()
 
-    def where(self, condition: Any, a: Any, b: Any) -> Symbol:
+    def where(self, condition: Any, a: Any, b: Any) -> Any:
         """Of two values one."""
         if not isinstance(condition, Symbol) or condition.dtype != _BOOL:
             raise NotTraced("where without a condition")
@@ -304,11 +306,11 @@ class Namespace:
         dtype, (left, right) = _together(a, b)
         return condition.trace.add(dtype, f"{condition.text} ? {left} : {right}")
 
-    def clip(self, x: Symbol, low: Any, high: Any) -> Symbol:
+    def clip(self, x: Any, low: Any, high: Any) -> Any:
         """Between two values."""
         return _helper("minimum", _helper("maximum", x, low), high)
 
-    def astype(self, x: Symbol, dtype: Any) -> Symbol:
+    def astype(self, x: Any, dtype: Any) -> Any:
         """In another dtype."""
         return x.astype(dtype)
 
@@ -316,55 +318,55 @@ class Namespace:
         """Itself: nothing complex is traced."""
         return x
 
-    def full_like(self, x: Symbol, value: float) -> Symbol:
+    def full_like(self, x: Any, value: float) -> Any:
         """A number, in the dtype of an element."""
         return Symbol(x.trace, x.dtype, literal(value, x.dtype))
 
-    def zeros_like(self, x: Symbol) -> Symbol:
+    def zeros_like(self, x: Any) -> Any:
         """0."""
         return self.full_like(x, 0)
 
-    def ones_like(self, x: Symbol) -> Symbol:
+    def ones_like(self, x: Any) -> Any:
         """1."""
         return self.full_like(x, 1)
 
-    def negative(self, x: Symbol) -> Symbol:
+    def negative(self, x: Any) -> Any:
         """-x."""
         return -x
 
-    def square(self, x: Symbol) -> Symbol:
+    def square(self, x: Any) -> Any:
         """x * x."""
         return x * x
 
-    def reciprocal(self, x: Symbol) -> Symbol:
+    def reciprocal(self, x: Any) -> Any:
         """1 / x."""
         return 1 / x
 
-    def power(self, a: Any, b: Any) -> Symbol:
+    def power(self, a: Any, b: Any) -> Any:
         """a ** b."""
         return _power(a, b)
 
-    def isnan(self, x: Symbol) -> Symbol:
+    def isnan(self, x: Any) -> Any:
         """Whether it is no number."""
         return x != x
 
-    def isfinite(self, x: Symbol) -> Symbol:
+    def isfinite(self, x: Any) -> Any:
         """Whether it is a number and not infinite."""
         return (x - x) == 0
 
-    def isinf(self, x: Symbol) -> Symbol:
+    def isinf(self, x: Any) -> Any:
         """Whether it is infinite."""
         return (x == np.inf) | (x == -np.inf)
 
-    def logical_and(self, a: Any, b: Any) -> Symbol:
+    def logical_and(self, a: Any, b: Any) -> Any:
         """Both."""
         return a & b
 
-    def logical_or(self, a: Any, b: Any) -> Symbol:
+    def logical_or(self, a: Any, b: Any) -> Any:
         """One or both."""
         return a | b
 
-    def logical_not(self, a: Symbol) -> Symbol:
+    def logical_not(self, a: Any) -> Any:
         """Not."""
         return ~a
 
