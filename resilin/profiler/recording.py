@@ -11,6 +11,7 @@ from resilin._base import trace, trace_ring
 from resilin.core.kernels import loader
 from resilin.errors import UsageError
 from resilin.profiler import source_names
+from resilin.profiler.module_spans import ModuleSpans
 from resilin.profiler.recorded import Recorded, RecordingOptions, collection_paused
 
 _lock = threading.Lock()  # of two profilers that start at once, one is refused
@@ -41,6 +42,7 @@ class RecordingSession:
         # pages are taken as they are written; private: what a forked child writes is not mixed in
         self._buffer = mmap.mmap(-1, buffer_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._recorder = make_recorder(self._buffer, wanted)
+        self._modules: ModuleSpans | None = None
         self.start_ns = 0
         self.stop_ns = 0
 
@@ -53,20 +55,29 @@ class RecordingSession:
                     "stop it first (leave its `with`, or call its stop())"
                 )
             self.start_ns = time.monotonic_ns()
-            trace.record_with(self._recorder)
+            self._record()
+
+    def _record(self) -> None:
+        if self._wanted.with_modules or self._wanted.with_stack:
+            self._modules = ModuleSpans(self._recorder)
+        trace.record_with(self._recorder)
 
     def pause(self) -> None:
         """Record nothing until `resume`."""
         with _lock:
             if trace.recorder is self._recorder:
                 trace.record_with(None)
+                if self._modules is not None:
+                    self._modules.close()
+                    self._modules = None
 
     def resume(self) -> None:
         """Record again. UsageError while another profile records."""
         with _lock:
             if trace.recorder not in (None, self._recorder):
                 raise UsageError("profiler: another profile began to record while this one was paused; stop it first")
-            trace.record_with(self._recorder)
+            if trace.recorder is None:
+                self._record()
 
     def stop(self) -> None:
         """Record no more."""
