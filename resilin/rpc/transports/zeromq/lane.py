@@ -38,7 +38,7 @@ class Lane:
         return bool(self._pending)
 
     def open(self, push: zmq.Socket[bytes], monitor: zmq.Socket[bytes], theirs: int) -> None:
-        """Send through `push`, in frames that name `theirs`, from now on. PeerLost: the connection has ended already."""
+        """Send through `push`, in frames that name `theirs`, from now on. PeerLost: the connection has ended."""
         with self.lock:
             self.push, self.monitor, self._theirs = push, monitor, theirs
             try:
