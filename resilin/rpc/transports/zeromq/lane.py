@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from resilin._base.clock import Deadline
+from resilin.errors import PeerLost
 from resilin.rpc.transports import network, wire
 from resilin.rpc.transports.base import Buffer
 from resilin.rpc.transports.wire import FrameKind
@@ -37,10 +38,13 @@ class Lane:
         return bool(self._pending)
 
     def open(self, push: zmq.Socket[bytes], monitor: zmq.Socket[bytes], theirs: int) -> None:
-        """Send through `push`, in frames that name `theirs`, from now on."""
+        """Send through `push`, in frames that name `theirs`, from now on. PeerLost: the connection has ended."""
         with self.lock:
             self.push, self.monitor, self._theirs = push, monitor, theirs
-            push.send(wire.head(FrameKind.HELLO, theirs, 0))
+            try:
+                push.send(wire.head(FrameKind.HELLO, theirs, 0), zmq.NOBLOCK)  # without a connection it would wait
+            except zmq.Again:
+                raise PeerLost(f"{self._link.who} refused a connection for messages", (self._link.peer,)) from None
             self._sent = 1
 
     def shut(self) -> zmq.Socket[bytes] | None:
