@@ -44,6 +44,7 @@ class PeerLink(abc.ABC):
         self.who = f"worker {peer}"
         self.mark = ""
         self.up = False  # guarded by the transport's lock
+        self.gave_way = False  # guarded by the transport's lock: both dialed at once, and the other one's dial is made
         self.met = False  # guarded by the transport's lock: the other end relies on it, too
         self.error: PeerLost | None = None  # set once, under the transport's lock
         self._news = threading.Condition()
@@ -177,7 +178,9 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                 done = self._introduce(link, card, deadline)
             except BaseException as error:
                 self._give_up(link, str(error))
-                raise
+                if not link.gave_way or not isinstance(error, Exception):
+                    raise
+                done = False
             if done:
                 self._await_met(link, deadline)
                 return
@@ -298,6 +301,9 @@ class NetworkTransport(Transport, Generic[AnyLink]):
                     self._end(found, "gave up connecting", tell=False)
                 elif not found.dialed or own.id <= hello.source:
                     return Answer(introduction.CROSSING)  # both dial: that of the lower one is made
+                else:
+                    found.gave_way = True  # never both: that of who has given up meanwhile would take its place
+                    self._end(found, "gave way to the dial from there", tell=False)
             link = self._new_link(hello.source, card, dialed=False)
             link.name(card, self._card, hello.name, hello.pid)
         return link, card, Answer(introduction.WELCOME, "", own.name, os.getpid(), link.ticket, link.number)
