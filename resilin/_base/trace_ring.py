@@ -128,7 +128,7 @@ class Ring:
     def _put(
         self, number: int, name: str, kind: int, start: int, end: int, link: int, value: int, args: Any, flags: int
     ) -> None:
-        at, length = self._append(json.dumps(args, default=str).encode()) if args else (0, 0)
+        at, length = self._append(_text(args)) if args else (0, 0)
         place = HEAD_BYTES + number % self._records * RECORD_BYTES
         thread = threading.get_native_id()
         self._memory[place : place + 8] = bytes(8)  # readers leave it out until it is whole
@@ -165,6 +165,14 @@ class Ring:
         found = self._names[name] = self._name_bytes + 1
         self._name_bytes += _NAME.size + len(text)
         return found
+
+
+def _text(args: Mapping[str, Any]) -> bytes:
+    """Arguments as JSON; nothing where JSON cannot say them."""
+    try:
+        return json.dumps(args, default=str).encode()
+    except (ValueError, TypeError, RecursionError):
+        return b""
 
 
 @dataclass(slots=True)
@@ -257,7 +265,8 @@ def _threads(memory: memoryview, names_at: int, written: int) -> dict[int, str]:
         text = _name_at(memory, names_at + at, names_at + written)
         if text.startswith(THREAD):
             number, _, name = text[len(THREAD) :].partition(" ")
-            found[int(number)] = name
+            if number.isdecimal():  # else it is torn
+                found[int(number)] = name
         at += _NAME.size + _NAME.unpack_from(memory, names_at + at)[0]
     return found
 

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, Final
 
 import numpy as np
 
+from resilin._base.pickles.unpickling import Unpickler
 from resilin._base.text import shown
-from resilin._base.unpickling import Unpickler
 from resilin.checkpoint.open_storage import open_file
 from resilin.checkpoint.safetensors import CHUNK_BYTES, Source, check_booleans
 from resilin.checkpoint.storage import steady

@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Final, NoReturn
 
 import numpy as np
 
-from resilin._base.pickle_costs import Costs
-from resilin._base.plain_names import CONTAINERS, VALUE_KEYS, VALUES, listed
+from resilin._base.pickles.costs import Costs
+from resilin._base.pickles.plain_names import CONTAINERS, VALUE_KEYS, VALUES, listed
+from resilin._base.pickles.unpickling import Allowed, Lacking
 from resilin._base.text import shown
-from resilin._base.unpickling import Allowed, Lacking
 from resilin.core import dtype as dtypes
 from resilin.core.dtype import dtype as DType
 from resilin.core.ops.creation import empty

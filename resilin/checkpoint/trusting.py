@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NoReturn
 
-from resilin._base.unpickling import Lacking, Unpickler, check_plain
+from resilin._base.pickles.unpickling import Lacking, Unpickler, check_plain
 from resilin.checkpoint.torch_names import KEYS, NAMES, STATES
 from resilin.errors import CheckpointError, UnsafePickle
 

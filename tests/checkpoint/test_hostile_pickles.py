@@ -11,8 +11,8 @@ import zipfile
 
 import pytest
 
-from resilin._base import unpickling
-from resilin._base.unpickling import Unpickler
+from resilin._base.pickles import unpickling
+from resilin._base.pickles.unpickling import Unpickler
 from resilin.checkpoint.torch_files import import_torch
 from resilin.checkpoint.torch_names import NAMES
 from resilin.errors import CorruptFile, UnsafePickle

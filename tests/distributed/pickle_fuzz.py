@@ -27,7 +27,7 @@ import ml_dtypes
 import numpy as np
 
 import resilin
-from resilin._base.unpickling import Unpickler
+from resilin._base.pickles.unpickling import Unpickler
 from resilin.checkpoint.torch_names import NAMES, Memory, StorageType
 from resilin.core import dtype as dtypes
 from resilin.core.device import device

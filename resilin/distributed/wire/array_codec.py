@@ -15,9 +15,9 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
-from resilin._base.pickle_costs import Costs
+from resilin._base.pickles.costs import Costs
+from resilin._base.pickles.unpickling import Allowed, Unbuilt
 from resilin._base.text import shown
-from resilin._base.unpickling import Allowed, Unbuilt
 from resilin.core.state.copying import are_booleans
 
 _CODE = re.compile(

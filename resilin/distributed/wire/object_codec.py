@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from resilin._base.pickle_costs import Costs
-from resilin._base.plain_names import CONTAINERS, VALUE_KEYS, VALUES, listed
+from resilin._base.pickles.costs import Costs
+from resilin._base.pickles.plain_names import CONTAINERS, VALUE_KEYS, VALUES, listed
+from resilin._base.pickles.unpickling import Allowed, Unpickler
 from resilin._base.text import shown
-from resilin._base.unpickling import Allowed, Unpickler
 from resilin.core import dtype as dtypes
 from resilin.core.device import device
 from resilin.core.public import methods

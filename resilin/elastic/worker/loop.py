@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import resilin.distributed as dist
-from resilin._base import env, excepthook, log
+from resilin._base import env, excepthook, log, trace
 from resilin._base import secret as job_secret
 from resilin._base.clock import SYSTEM
 from resilin.distributed.connections.listener import check_addresses
@@ -169,7 +169,8 @@ class _Loop:
         returned = self._returned is not None
         if ended is not None and not returned:
             self._roll_back(ended)
-        offer = self._tie.next_world(after=self._generation, returned=returned)
+        with trace.span("elastic.next_world", trace.Kind.ELASTIC, after=self._generation):
+            offer = self._tie.next_world(after=self._generation, returned=returned)
         if ended is not None and returned and offer is not None:
             self._roll_back(ended)
         return offer
@@ -186,7 +187,8 @@ class _Loop:
             return
         self._works, self._doing = False, f"the return to step {state.step}'s state"
         try:
-            state._roll_back()
+            with trace.span("elastic.roll_back", trace.Kind.ELASTIC, step=state.step):
+                state._roll_back()
         except Exception as error:
             self._fail(error, offer)
             raise
@@ -212,14 +214,17 @@ class _Loop:
 
     def _generation_of(self, offer: control.World, call: Callable[[], Any]) -> Any:
         start = SYSTEM.monotonic()
-        group = self._group = self._formed(offer)
+        facts: dict[str, Any] = {"generation": offer.number, "world_size": offer.world_size, "reason": offer.reason}
+        with trace.span("elastic.form_group", trace.Kind.ELASTIC, **facts):
+            group = self._group = self._formed(offer)
         dist.set_default_group(group)
         self._tie.joined(offer.number, group)
         session.announce(offer)
         wired = SYSTEM.monotonic()
         if self._state is not None:
             self._doing = "the comparison of all ranks' states"
-            sync.make_equal(self._state, group, offer.rank, offer.world_size, self._does)
+            with trace.span("elastic.make_equal", trace.Kind.ELASTIC, generation=offer.number):
+                sync.make_equal(self._state, group, offer.rank, offer.world_size, self._does)
             self._doing = "the work that was due at the last commit"
             self._state._begins()
         equal = SYSTEM.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import resilin.distributed as dist
-from resilin._base import fault_points
+from resilin._base import fault_points, trace
 from resilin._base.text import shown
 from resilin.core import rng
 from resilin.core.tensor import Tensor
@@ -168,6 +168,10 @@ class State:
         over several plans, commit those together. Raises WorldChanged, with the step committed, when a new world waits
         for this boundary; `@elastic.run` handles it.
         """
+        with trace.span("elastic.commit", trace.Kind.ELASTIC, step=self.step + 1):
+            self._commit(plans)
+
+    def _commit(self, plans: Sequence[StepPlan]) -> None:
         self._due_work.refuse_nested("State.commit")
         fault_points.reached("commit")
         if plans:

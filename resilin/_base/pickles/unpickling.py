@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Final, NoReturn
 
 from resilin._base import gradual
-from resilin._base.pickle_costs import Costs
+from resilin._base.pickles.costs import Costs
 from resilin.errors import CheckpointError, CorruptFile, UnsafePickle
 
 MAX_STEPS: Final = 20_000_000  # opcodes; a state dict needs about 60 for each of its tensors

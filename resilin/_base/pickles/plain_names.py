@@ -10,8 +10,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 
-from resilin._base.pickle_costs import Costs
-from resilin._base.unpickling import Allowed
+from resilin._base.pickles.costs import Costs
+from resilin._base.pickles.unpickling import Allowed
 
 _FRACTION = re.compile(r"[-+]?\d+(/\d+)?", re.ASCII)
 _MOST_DIGITS = 1 << 16  # of a decimal number: making one costs more than its digits

@@ -1,0 +1,184 @@
+"""The ring of spans: both writers, what is lost when it is full, and what a reader makes of torn memory."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import threading
+
+import pytest
+
+from resilin._base import trace, trace_ring
+from resilin._base.trace import Kind
+from resilin.core.kernels.loader import native
+from resilin.errors import UsageError
+
+KIB = 1024
+
+
+def in_python(buffer):
+    return trace_ring.Ring(buffer)
+
+
+def in_native(buffer):
+    trace_ring.Ring(buffer)  # writes the head
+    return native.Recorder(buffer)
+
+
+WRITERS = [
+    pytest.param(in_python, id="python"),
+    pytest.param(
+        in_native,
+        id="native",
+        marks=pytest.mark.skipif(native is None, reason="there are no native kernels here"),
+    ),
+]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_spans_come_back_as_they_were_recorded(writer):
+    buffer = bytearray(256 * KIB)
+    recorder = writer(buffer)
+    outer = recorder.begin("outer", Kind.USER, args={"step": 3})
+    inner = recorder.begin("inner", Kind.OP, 7)
+    recorder.end(inner)
+    recorder.instant("[memory]", Kind.MEMORY, 4096, -64)
+    recorder.end(outer)
+    recorder.complete("past", Kind.RPC, 10, 20, args={"peer": "w1"})
+    still = recorder.begin("still open", Kind.COLLECTIVE, args={"Seq": 4})
+    found = {span.name: span for span in trace_ring.read(buffer).spans}
+    assert found["outer"].args == {"step": 3}
+    assert found["outer"].start_ns <= found["inner"].start_ns <= found["inner"].end_ns <= found["outer"].end_ns
+    assert (found["inner"].link, found["inner"].kind) == (7, Kind.OP)
+    assert (found["[memory]"].link, found["[memory]"].value, found["[memory]"].instant) == (4096, -64, True)
+    assert (found["past"].start_ns, found["past"].end_ns, found["past"].args) == (10, 20, {"peer": "w1"})
+    assert (found["still open"].end_ns, found["still open"].args) == (None, {"Seq": 4})
+    recorder.end(still, {"Seq": 4, "Failed": True})
+    assert trace_ring.read(buffer).spans[-1].args == {"Seq": 4, "Failed": True}
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_the_newest_stay_and_how_many_went_is_known(writer):
+    buffer = bytearray(64 * KIB)
+    recorder = writer(buffer)
+    records = trace_ring.sizes(len(buffer))[0]
+    outer = recorder.begin("outer", Kind.USER, args={"is": "kept"})
+    for i in range(3 * records):
+        recorder.end(recorder.begin(f"span {i % 5}", Kind.USER, args={"i": i}))
+    recorder.end(outer)
+    recording = trace_ring.read(buffer)
+    assert recording.dropped == 2 * records + 2
+    assert len(recording.spans) == records
+    assert recording.spans[0].name == "outer"  # the others took its place while it was open: it is there again
+    assert recording.spans[0].args == {"is": "kept"} or recording.spans[0].args is None
+    assert [span.args["i"] for span in recording.spans[-50:]] == list(range(3 * records - 50, 3 * records))
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_threads_are_named_even_when_their_first_spans_have_gone(writer):
+    buffer = bytearray(64 * KIB)
+    recorder = writer(buffer)
+
+    def work():
+        for _ in range(5000):
+            recorder.end(recorder.begin("work", Kind.USER))
+
+    threads = [threading.Thread(target=work, name=f"worker {i}") for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recording = trace_ring.read(buffer)
+    assert set(recording.threads.values()) == {"worker 0", "worker 1", "worker 2"}
+    assert {span.thread for span in recording.spans} <= set(recording.threads)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_names_that_find_no_room_are_counted_and_arguments_that_json_cannot_say_are_left_out(writer):
+    buffer = bytearray(64 * KIB)
+    recorder = writer(buffer)
+    for i in range(2000):
+        recorder.end(recorder.begin(f"name {i}", Kind.USER))
+    recording = trace_ring.read(buffer)
+    assert recording.lost_names > 0
+    assert recording.spans[-1].name == "(unnamed)"
+    circle = {}
+    circle["itself"] = circle
+    recorder.end(recorder.begin("name 0", Kind.USER, args=circle))
+    recorder.end(recorder.begin("name 1", Kind.USER, args={"object": object}))
+    assert [span.args for span in trace_ring.read(buffer).spans[-2:]] == [None, {"object": "<class 'object'>"}]
+
+
+def test_what_is_no_buffer_is_refused():
+    with pytest.raises(UsageError, match="begins with RSLSPAN1"):
+        trace_ring.read(b"")
+    with pytest.raises(UsageError, match="begins with RSLSPAN1"):
+        trace_ring.read(bytes(8192))
+    with pytest.raises(UsageError, match="at least 65536 bytes, got 100"):
+        trace_ring.Ring(bytearray(100))
+    buffer = bytearray(64 * KIB)
+    trace_ring.Ring(buffer)
+    with pytest.raises(UsageError, match="more than the 10000 bytes"):
+        trace_ring.read(bytes(buffer[:10000]))
+
+
+def test_torn_and_scrambled_memory_gives_fewer_spans_but_no_error():
+    buffer = bytearray(64 * KIB)
+    recorder = trace_ring.Ring(buffer)
+    for i in range(500):
+        recorder.end(recorder.begin(f"span {i % 9}", Kind.USER, args={"i": i}))
+    random_ = random.Random(1)
+    for _ in range(200):
+        torn = bytearray(buffer)
+        for _ in range(40):
+            torn[random_.randrange(trace_ring.HEAD_BYTES, len(torn))] = random_.randrange(256)
+        assert len(trace_ring.read(torn).spans) <= 500
+
+
+def _dies(path, ready):
+    import mmap
+
+    with open(path, "r+b") as file:
+        memory = mmap.mmap(file.fileno(), 0)
+    recorder = in_native(memory) if native is not None else in_python(memory)
+    recorder.end(recorder.begin("done", Kind.USER))
+    recorder.begin("in the middle of", Kind.COLLECTIVE, args={"Seq": 12, "Dst Rank": 3})
+    ready.set()
+    threading.Event().wait(60)
+
+
+def test_the_last_spans_of_a_process_that_is_killed_are_in_its_file(tmp_path):
+    path = tmp_path / "spans"
+    path.write_bytes(bytes(64 * KIB))
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_dies, args=(path, ready))
+    process.start()
+    assert ready.wait(60)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    done, last = trace_ring.read(path.read_bytes()).spans
+    assert done.name == "done"
+    assert done.end_ns is not None
+    assert (last.name, last.end_ns, last.args) == ("in the middle of", None, {"Seq": 12, "Dst Rank": 3})
+
+
+def test_a_span_is_free_when_nobody_records_and_goes_to_who_records_at_its_start():
+    assert trace.recorder is None
+    buffer = bytearray(64 * KIB)
+    with trace.span("before"):
+        trace.record_with(trace_ring.Ring(buffer))
+    try:
+        with trace.span("inside", Kind.CHECKPOINT, folder="x"), pytest.raises(ZeroDivisionError), trace.span("raises"):
+            1 / 0  # noqa: B018
+    finally:
+        assert trace.record_with(None) is not None
+    with trace.span("after"):
+        pass
+    recording = trace_ring.read(buffer)
+    assert [(span.name, span.kind, span.args) for span in recording.spans] == [
+        ("inside", Kind.CHECKPOINT, {"folder": "x"}),
+        ("raises", Kind.USER, None),
+    ]
+    json.dumps([span.args for span in recording.spans])
