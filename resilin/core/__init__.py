@@ -1,7 +1,9 @@
 """The engine: tensors, automatic differentiation, operations, random numbers. Start with README.md."""
 
 from resilin.core.machine import memory as memory
+from resilin.core.machine import record_from_start as _record_from_start
 from resilin.core.ops import backend_support as backend_support
 from resilin.core.public import methods as methods
 
 memory.install()  # for this thread: the one that imports resilin; others that make tensors install for themselves
+_record_from_start.start()

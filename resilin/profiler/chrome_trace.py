@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from resilin._base import span_file
 from resilin._base.trace import Kind
 from resilin.core.whole_file import write_whole
 from resilin.profiler.inputs import Inputs
@@ -74,6 +75,8 @@ def _texts(recorded: Recorded, path: str, about: About) -> Iterator[str]:
         "dropped": recording.dropped,
         "lost_arguments": recording.lost_arguments,
         "lost_names": recording.lost_names,
+        "boot": span_file.boot(),  # with the next line: what aligns the clocks of ranks on one machine, exactly
+        "wall_minus_monotonic_ns": recording.wall_ns - recording.monotonic_ns,
         "paths": [folder for folder in sys.path if folder],  # which names of functions leave out
     }
     yield '{\n"schemaVersion": 1,\n"deviceProperties": [],\n'
@@ -87,6 +90,11 @@ def _texts(recorded: Recorded, path: str, about: About) -> Iterator[str]:
         yield before + event
         before = ",\n"
     yield f'\n],\n"traceName": {json.dumps(path)}\n}}\n'
+
+
+def lines(recorded: Recorded, base_ns: int) -> Iterator[str]:
+    """Write each event as JSON; their times count from `base_ns` of the wall clock."""
+    yield from _Events(recorded, base_ns).all()
 
 
 def microseconds(nanoseconds: int) -> str:

@@ -1,0 +1,66 @@
+"""Records spans from the start of a process where RESILIN_RECORD_DIR names a folder: the newest of them, into a file.
+
+RESILIN_RECORD_BYTES is how much memory and disk that takes, 64 MiB unless it is set. A folder that cannot be written is
+a warning, and nothing is recorded. A profile that is made meanwhile records in its place until it stops.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from pathlib import Path
+
+from resilin._base import env, log, span_file, trace, trace_ring
+from resilin._base.span_file import About, Writer
+from resilin.core.kernels import loader
+from resilin.errors import UsageError
+
+FOLDER, BYTES = "RESILIN_RECORD_DIR", "RESILIN_RECORD_BYTES"
+
+_LOG = logging.getLogger(__name__)
+_writer: Writer | None = None
+
+
+def start() -> None:
+    """Record from now on, if the environment says so. UsageError when RESILIN_RECORD_BYTES makes no sense."""
+    global _writer
+    folder = env.get(FOLDER)
+    if folder is None or _writer is not None:
+        return
+    nbytes = env.get_int(BYTES, trace_ring.DEFAULT_BYTES) or 0
+    if not 64 << 10 <= nbytes <= span_file.MOST_BYTES:
+        raise UsageError(f"environment variable {BYTES}: expected 65536 to {span_file.MOST_BYTES}, got {nbytes}")
+    about = About(
+        host=socket.gethostname(), boot=span_file.boot(), job=env.get("RESILIN_JOB") or "",
+        rank=env.get_int("RANK", -1) or 0, world_size=env.get_int("WORLD_SIZE", -1) or 0,
+    )  # fmt: skip
+    try:
+        _writer = Writer(Path(folder), nbytes, about)
+    except OSError as error:  # a job does not end because what watches it finds no room
+        log.event(_LOG, logging.WARNING, "spans are not recorded", folder=folder, reason=str(error))
+        return
+    recorder: trace.Recorder = trace_ring.Ring(_writer.buffer)  # which lays the file out
+    if loader.native is not None:
+        recorder = loader.native.Recorder(
+            _writer.buffer, record_shapes=False, with_stack=False, profile_memory=False, with_modules=False
+        )
+    trace.from_start = recorder
+    trace.record_with(recorder)
+
+
+def _again_in_child() -> None:
+    """A forked child is another process: it has a file of its own, and leaves its parent's alone."""
+    global _writer
+    if _writer is None:
+        return
+    if trace.recorder is trace.from_start:
+        trace.record_with(None)
+    trace.from_start = None
+    _writer.close()
+    _writer = None
+    start()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_again_in_child)
