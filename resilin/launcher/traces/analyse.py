@@ -6,8 +6,6 @@ import argparse
 
 from resilin.launcher import output
 from resilin.launcher.traces import files
-from resilin.profiler.traces import breakdown, critical_path
-from resilin.profiler.traces.meetings import meetings
 
 _TOP = 10
 
@@ -21,22 +19,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables; UsageError (exit code 2) without traces."""
-    found = files.read(args)
-    together = meetings(found.ranks)
-    path = critical_path.critical_path(found.ranks, together)
-    tables = {
-        "temporal_breakdown": breakdown.temporal_breakdown(found.ranks, together),
-        "comm_comp_overlap": breakdown.comm_comp_overlap(found.ranks),
-        "gpu_kernel_breakdown": breakdown.kernel_breakdown(found.ranks, args.top),
-        "potential_stragglers": breakdown.potential_stragglers(found.ranks, together),
-        "critical_path": critical_path.summary(path, args.top),
-    }
-    if args.steps or args.json:
-        tables["steps"] = breakdown.steps(found.ranks, together)
+    found = files.reports().analyse(args.traces, args.top)
     if args.json:
-        output.show_json({**tables, "notes": found.notes}, indent=2)
+        output.show_json(found, indent=2)
         return 0
-    for name, rows in tables.items():
-        output.show(f"{name.replace('gpu_', '')}:", *(f"  {line}" for line in files.table(rows, left=("name",))), "")
-    output.show(*found.notes)
+    notes = found.pop("notes")
+    for name, rows in found.items():
+        if name != "steps" or args.steps:
+            output.show(f"{name.removeprefix('gpu_')}:", *(f"  {line}" for line in files.table(rows, left=("name",))), "")
+    if notes:
+        output.show(*notes)
     return 0

@@ -1,14 +1,12 @@
-"""What `merge`, `analyse` and `why` have in common: the traces they are given, and tables."""
+"""What `merge`, `analyse` and `why` have in common: the traces they are given, who reads them, and tables."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
-
-from resilin.profiler.traces import clocks, folder
-from resilin.profiler.traces.folder import Traces
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def read(args: argparse.Namespace) -> Traces:
-    """The traces with one time for all. UsageError (exit code 2) when none can be read."""
-    found = folder.read(args.traces)
-    found.notes += clocks.align(found.ranks)
-    return found
+def reports() -> ModuleType:
+    """Who reads traces: `resilin.profiler.traces.reports`."""
+    from resilin.profiler.traces import reports  # loads numpy, as all of the profiler does
+
+    return reports
 
 
 def table(rows: Sequence[Mapping[str, Any]], *, left: Sequence[str] = ()) -> list[str]:

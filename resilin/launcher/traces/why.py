@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from resilin.launcher import output
 from resilin.launcher.traces import files
-from resilin.profiler.traces import blame, hang_causes
-from resilin.profiler.traces.blame import OUTSIDE, Blame, Cause
-from resilin.profiler.traces.hang_causes import Hang, HangCause
 
 _LEAST_MS = 1.0
 _AFTER_S = 5.0
@@ -41,55 +39,54 @@ def _number(text: str) -> float:
 
 def run(args: argparse.Namespace) -> int:
     """Print who made others wait, what hangs first; UsageError (exit code 2) without traces."""
-    found = files.read(args)
-    hang = hang_causes.find(found.ranks, int(args.after * 1e9))
-    causes = Blame(found.ranks).causes(int(args.least * 1e6))
-    totals = blame.totals(causes)
+    found = files.reports().why(args.traces, int(args.least * 1e6), int(args.after * 1e9))
+    hang, causes = found["hang"], found["causes"]
     if args.json:
-        parts = {"hang": asdict(hang), "causes": [asdict(each) for each in causes], "totals": totals}
-        output.show_json({**parts, "notes": found.notes}, indent=2)
+        output.show_json(found, indent=2)
+        return 1 if hang["waits"] else 0
+    lines = _of_hang(hang)
+    if causes:
+        longest = sorted(causes, key=lambda each: -each["waited_ns"])[:_SHOWN]
+        shown = causes if args.all else sorted(longest, key=lambda each: each["start_ns"])
+        totals = files.table(found["totals"][:_SHOWN], left=("name",))
+        lines += ["who made others wait:", *(f"  {line}" for line in totals), ""]
+        lines += ["the waits:" if args.all else "the longest waits:", *(f"  {_line(each)}" for each in shown)]
     else:
-        output.show(*_of_hang(hang))
-        if causes:
-            longest = sorted(causes, key=lambda each: -each.waited_ns)
-            shown = causes if args.all else sorted(longest[:_SHOWN], key=lambda each: each.start_ns)
-            output.show("who made others wait:", *(f"  {line}" for line in files.table(totals[:_SHOWN], left=("name",))), "")
-            output.show("the waits:" if args.all else "the longest waits:", *(f"  {_line(each)}" for each in shown))
-        else:
-            output.show(f"no rank waited for another one for {args.least:g} ms")
-        output.show(*found.notes)
-    return 1 if hang.waits else 0
+        lines.append(f"no rank waited for another one for {args.least:g} ms")
+    output.show(*lines, *found["notes"])
+    return 1 if hang["waits"] else 0
 
 
-def _of_hang(hang: Hang) -> list[str]:
-    lines = [f"HANGS: {_hanging(cause)}" for cause in hang.causes]
-    if hang.cycle:
-        lines.append(f"HANGS: ranks {', '.join(map(str, hang.cycle))} wait for one another")
+def _of_hang(hang: Mapping[str, Any]) -> list[str]:
+    lines = [f"HANGS: {_hanging(cause)}" for cause in hang["causes"]]
+    if hang["cycle"]:
+        lines.append(f"HANGS: ranks {_numbers(hang['cycle'])} wait for one another")
     return lines + [
-        f"  rank {wait.rank} waits for rank {', '.join(map(str, wait.waits_for)) or 'any'} in {wait.at}"
-        for wait in hang.waits
+        f"  rank {wait['rank']} waits for rank {_numbers(wait['waits_for']) or 'any'} in {wait['at']}"
+        for wait in hang["waits"]
     ]
 
 
-def _hanging(cause: HangCause) -> str:
-    state = {"running": "runs and", "killed": "was killed and", "ended": "has ended and", "unknown": ""}[cause.state]
-    what = f"is in {cause.name}" if cause.name else f"is in no span; its last was {cause.last}" if cause.last else (
-        "left no trace" if cause.state == "unknown" else "recorded nothing"
-    )  # fmt: skip
-    if cause.state in ("killed", "ended"):
-        what = what.replace("is in", "was in", 1)
-    waiting = ", ".join(map(str, cause.waiting))
-    return f"rank {cause.rank} {state} {what}; for it wait ranks {waiting}".replace("  ", " ")
+def _hanging(cause: Mapping[str, Any]) -> str:
+    state, name, last = cause["state"], cause["name"], cause["last"]
+    over = state in ("killed", "ended")
+    be = "was" if over else "is"
+    what = f"{be} in {name}" if name else f"{be} in no span; its last was {last}" if last else "recorded nothing"
+    said = {"running": "runs and ", "killed": "was killed and ", "ended": "has ended and "}.get(state, "")
+    if state == "unknown" and not name and not last:
+        what = "left no trace"
+    return f"rank {cause['rank']} {said}{what}; rank {_numbers(cause['waiting'])} waits for it"
 
 
-def _line(cause: Cause) -> str:
-    what = f"no span (after {cause.after})" if cause.after else cause.name
-    if cause.name == OUTSIDE and not cause.after:
-        what = "no span"
-    step = f"step {cause.step}: " if cause.step is not None else ""
-    via = f", by way of rank {', '.join(map(str, cause.via))}" if cause.via else ""
-    waiting = ", ".join(map(str, cause.waiting))
+def _line(cause: Mapping[str, Any]) -> str:
+    what = f"no span (after {cause['after']})" if cause["after"] else cause["name"]
+    step = f"step {cause['step']}: " if cause["step"] is not None else ""
+    via = f", by way of rank {_numbers(cause['via'])}" if cause["via"] else ""
     return (
-        f"{step}rank {cause.rank} was {cause.excess_ns / 1e6:.1f} ms longer in {what}{via}: rank {waiting} waited "
-        f"{cause.waited_ns / 1e6:.1f} ms in {cause.at}"
+        f"{step}rank {cause['rank']} was {cause['excess_ns'] / 1e6:.1f} ms longer in {what}{via}: rank "
+        f"{_numbers(cause['waiting'])} waited {cause['waited_ns'] / 1e6:.1f} ms in {cause['at']}"
     )
+
+
+def _numbers(ranks: Iterable[int]) -> str:
+    return ", ".join(map(str, ranks))

@@ -8,7 +8,7 @@ that is itself a wait for another rank, the cause is looked for there.
 from __future__ import annotations
 
 import statistics
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -54,15 +54,15 @@ class Blame:
         self.messages: list[Message] = messages(traces)
         self._lines = {id(trace): Timeline(trace.by_thread.get(trace.main_thread, [])) for trace in traces}
         self._met: dict[int, Meeting] = {}  # by event
-        self._left: dict[int, list[int]] = {id(trace): [] for trace in traces}  # when each left collectives
+        self._left: dict[int, list[Event]] = {id(trace): [] for trace in traces}  # what each left, by end
         self._got: dict[int, Message] = {id(message.receive): message for message in self.messages}
         for meeting in self.meetings:
             for trace, event in meeting.entries.values():
                 self._met[id(event)] = meeting
                 if meeting.waits_for_all:
-                    self._left[id(trace)].append(event.end_ns)
-        for times in self._left.values():
-            times.sort()
+                    self._left[id(trace)].append(event)
+        for left in self._left.values():
+            left.sort(key=_end)
 
     def causes(self, least_ns: int) -> list[Cause]:
         """Return the causes of waits of at least `least_ns`, all waiting ranks together; by time."""
@@ -119,14 +119,17 @@ class Blame:
         own, longest = self._times(trace, until_ns, start_ns)
         theirs = [self._times(other, event.start_ns, start_ns)[0] for other, event in others]
         excess = {name: ns - _median(each.get(name, 0) for each in theirs) for name, ns in own.items()}
+        left = self._last_left(trace, until_ns)
+        if left is not None and theirs:  # it may have left the collective before later than they did
+            ends = [end.end_ns for other, event in others if (end := self._last_left(other, event.start_ns))]
+            excess[left.name] = max(excess.get(left.name, 0), left.end_ns - _median(ends or [left.end_ns]))
         name = max(excess, key=lambda each: excess[each], default=OUTSIDE)
         return name, max(0, excess.get(name, 0)), longest.get(name)
 
     def _times(self, trace: RankTrace, until_ns: int, start_ns: int) -> tuple[dict[str, int], dict[str, Event]]:
         """By name: the main thread's own time since it left the collective before, and the longest span."""
-        left = self._left[id(trace)]
-        place = bisect_left(left, until_ns)
-        begin_ns = left[place - 1] if place else min(trace.start_ns, start_ns)
+        left = self._last_left(trace, until_ns)
+        begin_ns = left.end_ns if left is not None else min(trace.start_ns, start_ns)
         times: dict[str, int] = {}
         longest: dict[str, Event] = {}
         for start, end, event in self._lines[id(trace)].between(begin_ns, until_ns):
@@ -135,6 +138,12 @@ class Blame:
             if event is not None and (name not in longest or event.duration_ns > longest[name].duration_ns):
                 longest[name] = event
         return times, longest
+
+    def _last_left(self, trace: RankTrace, until_ns: int) -> Event | None:
+        """The collective that the rank left last before a time."""
+        left = self._left[id(trace)]
+        place = bisect_right(left, until_ns, key=_end)
+        return left[place - 1] if place else None
 
     def _waited_for(self, event: Event | None) -> tuple[RankTrace, Event, list[tuple[RankTrace, Event]]] | None:
         """Whom a span waited for: the trace, its span there, and the spans of the others; None: for nobody."""
@@ -152,6 +161,10 @@ class Blame:
             return None
         others = [entry for other, entry in meeting.entries.items() if other != last[0]]
         return meeting.entries[last[0]][0], last[1], others
+
+
+def _end(event: Event) -> int:
+    return event.end_ns
 
 
 def _median(values: Iterable[int]) -> int:

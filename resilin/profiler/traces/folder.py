@@ -35,12 +35,14 @@ def read(given: Sequence[Path]) -> Traces:
     found, notes = [], []
     for path in paths:
         try:
-            reader = memory_file if path.name.endswith(span_file.SUFFIX) else chrome_file
-            found.append(reader.read(path))
+            if not path.name.endswith(span_file.SUFFIX):
+                found.append(chrome_file.read(path))
+            elif (trace := memory_file.read(path)) is not None:  # of a process that did nothing: no rank
+                found.append(trace)
         except (UsageError, OSError) as error:
             notes.append(f"not read: {error}")
     if not found:
-        raise UsageError("\n".join(notes))
+        raise UsageError("\n".join(notes) or f"{paths[0].parent}: no process has recorded a span yet")
     return of(found, notes)
 
 

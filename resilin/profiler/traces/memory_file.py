@@ -9,18 +9,17 @@ from decimal import Decimal
 from pathlib import Path
 
 from resilin._base import span_file, trace_ring
-from resilin.errors import UsageError
 from resilin.profiler import chrome_trace, source_names
 from resilin.profiler.recorded import Recorded
 from resilin.profiler.traces.rank_trace import Event, RankTrace, ranks_of
 
 
-def read(path: Path) -> RankTrace:
-    """Read one file. UsageError says what is wrong with it, or that it holds no span; OSError: it cannot be read."""
+def read(path: Path) -> RankTrace | None:
+    """Read one file; None: it holds no span. UsageError says what is wrong with it, OSError: it cannot be read."""
     found = span_file.read(path)
     recording, about = found.recording, found.about
     if not recording.spans:
-        raise UsageError(f"{path}: no span is recorded: its process ({recording.process}) did nothing that is traced")
+        return None
     source_names.shorten(recording.spans, sys.path)
     stop_ns = time.monotonic_ns() if found.alive else _last_ns(recording)
     recorded = Recorded(recording, min(recording.monotonic_ns, recording.spans[0].start_ns), stop_ns)

@@ -44,7 +44,7 @@ def backward(context_id: int, roots: Sequence[Tensor], retain_graph: bool = Fals
     backward of a context at a time.
     The gradients are added to those of the context, each on the worker that has the tensor (`get_gradients`);
     `.grad` is left alone. Hooks of tensors run on the worker that has them; those of
-    `register_post_accumulate_grad_hook` find the gradient of this backward in `.grad` while they run.
+    `register_post_accumulate_grad_hook` find the gradient of the context in `.grad` while they run.
     Order:  where several calls contribute to a gradient, that of the last call of the program comes first, whatever
             thread ran it and whenever it arrives, so runs of one program have equal bits. (Calls of one context that
             several threads of a function make have no order but that in which they are made.)

@@ -147,7 +147,9 @@ class Backwards:
 
     def _start(self, task: Task, roots: Sequence[Tensor]) -> None:
         """Look through the graph; tell others of what it does not lead to."""
-        task.run = run = LocalBackward(task.keep, roots, task.sends, task.receives, partial(self._send, task))
+        task.run = run = LocalBackward(
+            task.keep, roots, task.sends, task.receives, partial(self._send, task), task.context.gradients
+        )
         sources = {node.source for node in task.receives.values()}
         for peer in sorted({node.to for node in task.sends.values()} - sources - {task.id[0]}):
             self._begin(task, peer)

@@ -52,7 +52,7 @@ class _Sum:
 class LocalBackward(Run):
     """One worker's part of a backward. Not for several threads at once."""
 
-    __slots__ = ("_aside", "_deps", "_heap", "_sink", "_stopped", "_sums_of", "left", "unreached")
+    __slots__ = ("_aside", "_before", "_deps", "_heap", "_sink", "_stopped", "_sums_of", "left", "unreached")
 
     def __init__(
         self,
@@ -61,9 +61,11 @@ class LocalBackward(Run):
         sends: Mapping[bytes, SendRpcBackward],
         receives: Mapping[bytes, RecvRpcBackward],
         sink: Sink,
+        before: Mapping[Tensor, Tensor],
     ) -> None:
+        """before: what the context's backwards have added up until now."""
         super().__init__(False, keep, None, True)
-        self._sink, self._stopped = sink, False
+        self._sink, self._stopped, self._before = sink, False, before
         self._heap: list[tuple[int, Node]] = []
         self._deps: dict[Node, int] = {}
         self._aside: dict[Tensor, Tensor | None] = {}  # `grad` of leaves that have this backward's there meanwhile
@@ -140,12 +142,16 @@ class LocalBackward(Run):
             leaf._grad = before
 
     def finish(self, leaf: Tensor) -> None:
-        """As of every backward; but hooks that read `grad` find the gradient of this backward there, until its end."""
+        """As of every backward; but hooks that read `grad` find the gradient of the context there, until its end.
+
+        Those of DDP average it, also what earlier backwards of the context have left to this one (`no_sync`).
+        """
         hooks = leaf._hooks
         if hooks is None or all(isinstance(hook, PostHook) for hook in hooks.post.values()):
             super().finish(leaf)
             return
-        self._aside[leaf], leaf._grad = leaf._grad, None
+        before = self._before.get(leaf)
+        self._aside[leaf], leaf._grad = leaf._grad, None if before is None else before.clone()
         self.capture = False
         try:
             super().finish(leaf)
@@ -203,7 +209,7 @@ class LocalBackward(Run):
             held = [array]
             owned = leaf in self.owned
             del array
-            before = gradients.get(leaf)
+            before = None if leaf in told else gradients.get(leaf)  # else it is in it
             if before is not None:
                 gradients[leaf] = wrap(pack.add(before._array, held[0]), leaf._dev)
             else:
