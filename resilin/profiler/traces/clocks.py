@@ -8,7 +8,7 @@ stays farthest from all of them is taken: it assumes that the fastest ways there
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from resilin.profiler.traces.meetings import Meeting, meetings, messages
@@ -16,6 +16,7 @@ from resilin.profiler.traces.rank_trace import RankTrace
 
 MOST_DRIFT = 500e-6  # of clocks that run: quartz is off by 100 ppm at most, NTP slews by 500
 _TOLERANCE_NS = 50_000  # by which spans of one clock may contradict each other: threads are told apart no better
+_ROUNDS = 4
 _WORTH_A_DRIFT = 1.05  # how much more room a drift has to give than none does
 
 Point = tuple[int, int]  # time of the clock that is corrected, offset that must be less, or more
@@ -34,6 +35,11 @@ class Line:
     def __call__(self, time_ns: int) -> int:
         """Return the corrected time."""
         return time_ns + round(self.offset_ns + self.drift * (time_ns - self.at_ns))
+
+    def then(self, other: Line) -> Line:
+        """Return both, one after the other."""
+        drift = self.drift + other.drift + self.drift * other.drift
+        return Line(self.at_ns, other(self(self.at_ns)) - self.at_ns, drift, other.room_ns)
 
 
 @dataclass
@@ -102,23 +108,40 @@ def align(traces: Sequence[RankTrace]) -> list[str]:
         return notes
     known = _all_bounds(traces, together)
     names = list(clocks)
-    placed = {names[0]}
+    placed = {names[0]: Line()}
     while len(placed) < len(names):
-        ways = [(way, bounds.line()) for way, bounds in known.items() if way[0] in placed and way[1] not in placed]
-        usable = [(line.room_ns, way[1], line) for way, line in ways if line is not None]
+        ways = [(name, _pooled(known, name, placed).line()) for name in names if name not in placed]
+        usable = [(line.room_ns < 0, abs(line.room_ns), name, line) for name, line in ways if line is not None]
         if not usable:
             notes += _by_wall(clocks, placed)
             break
-        room_ns, name, line = min(usable, key=lambda each: (each[0] < 0, abs(each[0])))
-        _move(clocks[name], line)
-        _moved(known, name, line)
-        placed.add(name)
-        ranks = ", ".join(str(trace.rank) for trace in clocks[name])
-        how = f"within {room_ns / 1000:.0f} us" if room_ns >= 0 else f"bounds contradict by {-room_ns / 1000:.0f} us"
-        notes.append(
-            f"clocks: ranks {ranks} moved by {line.offset_ns / 1e9:+.6f} s, drift {line.drift * 1e6:+.1f} us a second ({how})"
-        )
-    return notes
+        *_, name, placed[name] = min(usable, key=lambda each: each[:2])
+        _move(clocks[name], known, name, placed[name])
+    for _ in range(_ROUNDS if len(placed) > 2 else 0):  # the first ones were placed before there was more to go by
+        for name in list(placed)[1:]:
+            line = _pooled(known, name, placed.keys() - {name}).line()
+            if line is not None:
+                _move(clocks[name], known, name, line)
+                placed[name] = placed[name].then(line)
+    return notes + [_said(clocks[name], line) for name, line in list(placed.items())[1:]]
+
+
+def _said(traces: Sequence[RankTrace], line: Line) -> str:
+    ranks = ", ".join(str(trace.rank) for trace in traces)
+    room_us = line.room_ns / 1000
+    how = f"within {room_us:.0f} us" if room_us >= 0 else f"bounds contradict each other by {-room_us:.0f} us"
+    moved = f"moved by {line.offset_ns / 1e9:+.6f} s, {line.drift * 1e6:+.1f} us a second"
+    return f"clocks: ranks {ranks} {moved} ({how})"
+
+
+def _pooled(known: Mapping[tuple[str, str], Bounds], name: str, others: Collection[str]) -> Bounds:
+    """What all of `others`, whose times are one, say of the clock `name`."""
+    found = Bounds([], [])
+    for (stays, corrected), bounds in known.items():
+        if corrected == name and stays in others:
+            found.lower += bounds.lower
+            found.upper += bounds.upper
+    return found
 
 
 def _contradiction(together: Iterable[Meeting]) -> int:
@@ -164,7 +187,9 @@ def _all_bounds(traces: Sequence[RankTrace], together: Iterable[Meeting]) -> dic
     return found
 
 
-def _move(traces: Iterable[RankTrace], line: Line) -> None:
+def _move(traces: Iterable[RankTrace], known: dict[tuple[str, str], Bounds], name: str, line: Line) -> None:
+    """Correct the clock `name`: of its traces, and of what is known about it."""
+    _moved(known, name, line)
     for trace in traces:
         trace.start_ns, trace.stop_ns = line(trace.start_ns), line(trace.stop_ns)
         for event in trace.events:
@@ -184,13 +209,13 @@ def _moved(known: dict[tuple[str, str], Bounds], name: str, line: Line) -> None:
                 side[:] = [(line(t), t + v - line(t)) for t, v in side]
 
 
-def _by_wall(clocks: dict[str, list[RankTrace]], placed: set[str]) -> list[str]:
+def _by_wall(clocks: dict[str, list[RankTrace]], placed: Collection[str]) -> list[str]:
     """Nothing ties the rest to those that are placed: their wall clocks have to do."""
     first = next(iter(clocks.values()))[0]
     notes = []
     for name, traces in clocks.items():
         if name not in placed:
-            _move(traces, Line(0, traces[0].to_wall_ns - first.to_wall_ns))
+            _move(traces, {}, name, Line(0, traces[0].to_wall_ns - first.to_wall_ns))
             ranks = ", ".join(str(trace.rank) for trace in traces)
             notes.append(
                 f"clocks: no collective or message ties ranks {ranks} to the others; their wall clocks do, which may "

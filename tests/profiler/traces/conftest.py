@@ -1,124 +1,18 @@
-"""Traces of real ranks: a job whose delays are known, and traces made by hand."""
+"""A job of real ranks, and traces made by hand: see trace_jobs.py."""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
-
-from resilin.profiler.traces import folder
-from resilin.profiler.traces.folder import Traces
-from resilin.profiler.traces.rank_trace import Event, RankTrace
-from resilin.testing.patience import PATIENCE_S
-from resilin.testing.ranks import start_ranks
-
-RANKS = 3
-DELAYS = 20
-DELAY_S = 0.06  # some times what another process's turn on a busy machine takes
-NAMES = ("load", "forward", "log")
-
-JOB = """
-import json, os, sys, time
-import resilin
-from resilin import dist
-from resilin.profiler import record_function
-from resilin.testing.ranks import join_from_environment
-group = join_from_environment(timeout_s=60)
-rank, size = dist.get_rank(), dist.get_world_size()
-plan = {step: (who, name) for step, who, name in json.loads(os.environ["PLAN"])}
-delay = float(os.environ["DELAY"])
-x, total, token = resilin.ones(64, 64), resilin.ones(16), resilin.zeros(1)
-for step in range(max(plan) + 3):
-    for name in ("load", "forward", "log"):
-        with record_function(name):
-            if plan.get(step) == (rank, name):
-                time.sleep(delay)
-            y = x @ x
-    if rank == step % size:
-        dist.send(total, (rank + 1) % size)
-    elif rank == (step + 1) % size:
-        dist.recv(total, step % size)
-    dist.all_reduce(total)
-    dist.barrier()
-"""
-
-
-@dataclass
-class Job:
-    """A job that has ended: where its files are, and which delays were planted."""
-
-    folder: Path
-    plan: list[tuple[int, int, str]]
-    """Step, rank and name of the span that was long."""
-
-    def traces(self) -> Traces:
-        """Read anew, to be changed as one likes."""
-        return folder.read([self.folder])
+from trace_jobs import DELAYS, Made, run_job
 
 
 @pytest.fixture(scope="session")
 def job(tmp_path_factory):
-    """Three processes that recorded from their start, with delays; each step has all_reduce number 2 * step."""
-    place = tmp_path_factory.mktemp("job")
-    draw = random.Random(7)
-    plan = [(2 + 2 * number, draw.randrange(RANKS), draw.choice(NAMES)) for number in range(DELAYS)]
-    variables = {"PLAN": repr([list(each) for each in plan]).replace("'", '"'), "DELAY": str(DELAY_S)}
-    ranks = start_ranks(RANKS, JOB, str(place), RESILIN_RECORD_DIR=str(place / "spans"), **variables)
-    ended = [rank.finish() for rank in ranks]
-    assert [code for code, _, _ in ended] == [0] * RANKS, ended
-    return Job(place / "spans", plan)
-
-
-class Made:
-    """A rank's trace made by hand, times in microseconds."""
-
-    def __init__(self, rank: int, clock: str = "one") -> None:
-        self.trace = RankTrace(f"rank{rank}.json", rank, "host", 100 + rank, clock, [], [], 0, 0)
-
-    def span(self, name, start, end, category="user_annotation", thread=1, **args):
-        """Add a span; `end` None: it is open until the recording ends, which `ready` says."""
-        stop = start if end is None else end
-        fields = (name, category, thread, int(start * 1000), int(stop * 1000), args, end is None)
-        self.trace.events.append(Event(*fields))
-        return self
-
-    def collective(self, start, end, number, ranks, name="all_reduce", **args):
-        """Add this rank's part of a collective of `ranks`."""
-        about = {"Collective name": name, "Process Group Name": "g", "Process Group Ranks": list(ranks)}
-        about |= {"Rank": list(ranks).index(self.trace.rank), "Generation": 0, "Seq": number, **args}
-        return self.span(f"cpu:{name}", start, end, **about)
-
-    def message(self, start, end, source, target, **args):
-        """Add this rank's end of a message."""
-        name = "send" if self.trace.rank == source else "recv"
-        about = {"Collective name": name, "Process Group Name": "g", "Src Rank": source, "Dst Rank": target, "Tag": 0}
-        return self.span(f"cpu:{name}", start, end, **about, **args)
-
-    def ready(self, stop=None, *, alive=None, unfinished=False):
-        """The trace; it ended at `stop`, by default with its last span."""
-        trace = self.trace
-        last = max((event.end_ns for event in trace.events), default=0)
-        trace.stop_ns = last if stop is None else int(stop * 1000)
-        trace.start_ns = min((event.start_ns for event in trace.events), default=0)
-        for event in trace.events:
-            if event.open:
-                event.end_ns = trace.stop_ns
-        trace.alive, trace.unfinished = alive, unfinished
-        trace.sort()
-        return trace
+    """A job of real ranks, run once for all tests of it."""
+    return run_job(tmp_path_factory.mktemp("job"), DELAYS)
 
 
 @pytest.fixture
 def made():
     """Makes traces by hand: made(rank).span(...).collective(...).ready()."""
     return Made
-
-
-def wait_for_line(rank, line):
-    """Wait until a rank prints `line`; what it said instead is the error."""
-    assert rank.read_line() == line, rank.finish()
-
-
-__all__ = ["PATIENCE_S"]
