@@ -107,17 +107,17 @@ def read(path: Path) -> SpanFile:
         found = os.fstat(file)
         if not stat.S_ISREG(found.st_mode) or not HEAD_BYTES <= found.st_size <= MOST_BYTES:
             raise UsageError(f"{path}: expected a file of spans, got {found.st_size} bytes: it was cut, or is none")
-        with mmap.mmap(file, found.st_size, access=mmap.ACCESS_READ) as memory, memoryview(memory) as view:
-            if bytes(view[: len(MAGIC)]) != MAGIC:
-                raise UsageError(
-                    f"{path}: expected a file of spans that begins with {MAGIC!r}, got {bytes(view[: len(MAGIC)])!r}: "
-                    "its process ended before it recorded anything, or another version of resilin wrote it"
-                )
-            about = _about(bytes(view[_ABOUT_AT:HEAD_BYTES]))
-            try:
-                recording = trace_ring.read(view)
-            except UsageError as error:
-                raise UsageError(f"{path}: {error}: it was cut or damaged") from None
+        memory = memoryview(mmap.mmap(file, found.st_size, access=mmap.ACCESS_READ))
+        if bytes(memory[: len(MAGIC)]) != MAGIC:
+            raise UsageError(
+                f"{path}: expected a file of spans that begins with {MAGIC!r}, got {bytes(memory[: len(MAGIC)])!r}: "
+                "its process ended before it recorded anything, or another version of resilin wrote it"
+            )
+        about = _about(bytes(memory[_ABOUT_AT:HEAD_BYTES]))
+        try:
+            recording = trace_ring.read(memory)
+        except (UsageError, ValueError, struct.error) as error:
+            raise UsageError(f"{path}: {error}: it was cut or damaged") from None
     finally:
         os.close(file)
     here = about.host == socket.gethostname() and about.boot == boot()
