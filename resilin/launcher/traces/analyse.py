@@ -13,7 +13,9 @@ _TOP = 10
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `resilin trace analyse`."""
     files.add_arguments(parser)
-    parser.add_argument("--top", type=int, default=_TOP, metavar="N", help=f"operators shown of each rank (default {_TOP})")
+    parser.add_argument(
+        "--top", type=int, default=_TOP, metavar="N", help=f"operators shown of each rank (default {_TOP})"
+    )
     parser.add_argument("--steps", action="store_true", help="a row for each step of the profile, too")
 
 
@@ -26,7 +28,9 @@ def run(args: argparse.Namespace) -> int:
     notes = found.pop("notes")
     for name, rows in found.items():
         if name != "steps" or args.steps:
-            output.show(f"{name.removeprefix('gpu_')}:", *(f"  {line}" for line in files.table(rows, left=("name",))), "")
+            output.show(
+                f"{name.removeprefix('gpu_')}:", *(f"  {line}" for line in files.table(rows, left=("name",))), ""
+            )
     if notes:
         output.show(*notes)
     return 0

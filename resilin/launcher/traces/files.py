@@ -13,8 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare which traces are meant."""
     parser.add_argument(
         "traces", type=Path, nargs="+", metavar="FOLDER|FILE",
-        help="what `resilin trace record` recorded into, or traces that profilers wrote (*.json, *.json.gz); of several "
-        "hosts together",
+        help="what `resilin trace record` recorded into, or traces that profilers wrote (*.json, *.json.gz); of "
+        "several hosts together",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

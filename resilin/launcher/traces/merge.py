@@ -27,6 +27,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         count = len(found["ranks"])
         many = f"{count} ranks" if count != 1 else "1 rank"
-        output.show(f"{found['file']}: {many}, {found['arrows']} arrows, for https://ui.perfetto.dev and chrome://tracing")
+        output.show(
+            f"{found['file']}: {many}, {found['arrows']} arrows, for https://ui.perfetto.dev and chrome://tracing"
+        )
         output.show(*found["notes"])
     return 1 if any(not note.startswith("clocks: ranks") for note in found["notes"]) else 0

@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="as in: elastic-run -n 4 train.py")
     parser.epilog = (
-        "It sets RESILIN_RECORD_DIR and RESILIN_RECORD_BYTES, which may also be set where the job is started; each host "
-        "has a folder of its own, or all share one. Read the files with resilin trace merge, analyse and why, while the "
-        "processes run and afterwards. Returns what the program does."
+        "It sets RESILIN_RECORD_DIR and RESILIN_RECORD_BYTES, which may be set without it, too; each host "
+        "has a folder of its own, or all share one. Read the files with resilin trace merge, analyse and why, while "
+        "the processes run and afterwards. Returns what the program does."
     )
 
 
@@ -33,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
     """Become the program. UsageError (exit code 2) when there is none, or the folder cannot be made."""
     words = args.program[1:] if args.program[:1] == ["--"] else args.program
     if not words:
-        raise UsageError("trace record: expected a program to run, as in: resilin trace record --out traces elastic-run ...")
+        raise UsageError(
+            "trace record: expected a program to run, as in: resilin trace record --out traces elastic-run ..."
+        )
     if not 1 <= args.megabytes <= span_file.MOST_BYTES >> 20:
         raise UsageError(f"--megabytes: expected 1 to {span_file.MOST_BYTES >> 20}, got {args.megabytes}")
     program = shutil.which(words[0])

@@ -129,7 +129,9 @@ def steps(traces: Sequence[RankTrace], together: Sequence[Meeting]) -> list[Row]
         for event in trace.events:
             if event.name.startswith(STEP):
                 number = event.name.removeprefix(STEP)
-                found.append({"step": int(number) if number.isdigit() else number, **whole.row(event.start_ns, event.end_ns)})
+                found.append(
+                    {"step": int(number) if number.isdigit() else number, **whole.row(event.start_ns, event.end_ns)}
+                )
     return found
 
 
@@ -153,14 +155,21 @@ def kernel_breakdown(traces: Sequence[RankTrace], count: int) -> list[Row]:
             kind = category(event)
             if kind and (not on_device or event.category in _DEVICE):
                 times.setdefault((event.name, kind.upper()), []).append(own_ns)
-        rows += sorted((_kernel(trace.rank, *key, own) for key, own in times.items()), key=lambda r: -r["sum (us)"])[:count]
+        rows += sorted((_kernel(trace.rank, *key, own) for key, own in times.items()), key=lambda r: -r["sum (us)"])[
+            :count
+        ]
     return rows
 
 
 def _kernel(rank: int, name: str, kind: str, times: Sequence[int]) -> Row:
     us = [time / 1000 for time in times]
     deviation = statistics.stdev(us) if len(us) > 1 else 0.0
-    spread = {"max (us)": max(us), "min (us)": min(us), "stddev": round(deviation, 3), "mean (us)": statistics.fmean(us)}
+    spread = {
+        "max (us)": max(us),
+        "min (us)": min(us),
+        "stddev": round(deviation, 3),
+        "mean (us)": statistics.fmean(us),
+    }
     return {"name": name, "sum (us)": sum(us), **spread, "calls": len(us), "kernel type": kind, "rank": rank}
 
 
@@ -176,7 +185,8 @@ def _own_times(trace: RankTrace) -> Mapping[int, tuple[Event, int]]:
 def potential_stragglers(traces: Sequence[RankTrace], together: Sequence[Meeting]) -> list[Row]:
     """Return for each rank how often it entered last and how long the others waited then; the worst first."""
     rows: dict[int, Row] = {
-        trace.rank: {"rank": trace.rank, "times_last": 0, "others_waited(us)": 0.0, "waited(us)": 0.0} for trace in traces
+        trace.rank: {"rank": trace.rank, "times_last": 0, "others_waited(us)": 0.0, "waited(us)": 0.0}
+        for trace in traces
     }
     for meeting in together:
         for rank in meeting.entries:

@@ -15,17 +15,24 @@ from resilin.profiler.traces.rank_trace import Event, RankTrace
 _MOST_BYTES = 8 << 30  # of the text
 
 
-def read(path: Path) -> RankTrace:
-    """Read one trace. UsageError says what is wrong with the file; OSError when it cannot be read."""
+def read(path: Path) -> RankTrace | None:
+    """Read one trace; None: it is one of several ranks, which `merge` wrote.
+
+    UsageError says what is wrong with the file; OSError when it cannot be read.
+    """
     body = _body(path)
     events = body.get("traceEvents") if isinstance(body, dict) else body
     about = body if isinstance(body, dict) else {}
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise UsageError(f"{path}: expected a trace with a list of objects at traceEvents")
+    if isinstance(about.get("resilin"), dict) and "ranks" in about["resilin"]:
+        return None
     try:
         return _trace(path, about, events)
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise UsageError(f"{path}: expected a trace, an event of it makes no sense ({type(error).__name__}: {error})") from error
+        raise UsageError(
+            f"{path}: expected a trace, an event of it makes no sense ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _body(path: Path) -> Any:
@@ -64,7 +71,13 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
         elif one.get("ph") == "X":
             args = one.get("args") or {}
             start = _ns(one["ts"]) + shift_ns
-            fields = (str(one["name"]), str(one.get("cat", "")), one.get("tid", 0), start, start + _ns(one.get("dur", 0)))
+            fields = (
+                str(one["name"]),
+                str(one.get("cat", "")),
+                one.get("tid", 0),
+                start,
+                start + _ns(one.get("dur", 0)),
+            )
             events.append(Event(*fields, args, args.get("finished") is False, one))
         else:
             if "ts" in one:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from resilin.profiler.traces.meetings import Meeting, meetings, messages
 from resilin.profiler.traces.rank_trace import RankTrace
@@ -30,7 +31,7 @@ class Line:
     offset_ns: float = 0.0
     drift: float = 0.0
     room_ns: float = 0.0
-    """How far the line stays from all bounds: the error is not larger. Less than 0: the bounds contradict each other."""
+    """How far the line stays from all bounds: the error is not larger. Less than 0: bounds contradict each other."""
 
     def __call__(self, time_ns: int) -> int:
         """Return the corrected time."""
@@ -57,7 +58,7 @@ class Bounds:
         base = self.lower[0][1]  # small numbers are exact
         lower = _hull([(t - at_ns, v - base) for t, v in self.lower], above=True)
         upper = _hull([(t - at_ns, v - base) for t, v in self.upper], above=False)
-        slopes = {_slope(a, b) for hull in (lower, upper) for a, b in zip(hull, hull[1:], strict=False)}
+        slopes = {_slope(a, b) for hull in (lower, upper) for a, b in pairwise(hull)}
         rooms = {slope: _room(lower, upper, slope) for slope in slopes if abs(slope) <= MOST_DRIFT}
         rooms[0.0] = level = _room(lower, upper, 0.0)
         drift = max(rooms, key=lambda slope: rooms[slope])

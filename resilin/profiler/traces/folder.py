@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from resilin._base import span_file
@@ -35,9 +36,13 @@ def read(given: Sequence[Path]) -> Traces:
     found, notes = [], []
     for path in paths:
         try:
-            if not path.name.endswith(span_file.SUFFIX):
-                found.append(chrome_file.read(path))
-            elif (trace := memory_file.read(path)) is not None:  # of a process that did nothing: no rank
+            if path.name.endswith(span_file.SUFFIX):
+                trace = memory_file.read(path)  # None: a process that did nothing, and is no rank
+            else:
+                trace = chrome_file.read(path)
+                if trace is None and path in given:
+                    notes.append(f"not read: {path} is what merge wrote of several ranks")
+            if trace is not None:
                 found.append(trace)
         except (UsageError, OSError) as error:
             notes.append(f"not read: {error}")
@@ -64,7 +69,7 @@ def of(found: Sequence[RankTrace], notes: Sequence[str] = ()) -> Traces:
         notes += [f"{trace.source}: {note}" for note in trace.notes]
         if trace.dropped:
             notes.append(f"rank {trace.rank}: {trace.dropped} spans are gone, newer ones took their place")
-    for before, after in zip(known, known[1:], strict=False):
+    for before, after in pairwise(known):
         if before.rank == after.rank:
             how = "the second began when the first had ended" if after.start_ns >= before.stop_ns else (
                 "both at one time: are these of two jobs?" if after.clock == before.clock else "on two hosts"

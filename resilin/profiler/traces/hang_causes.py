@@ -105,7 +105,9 @@ def _messages(traces: Sequence[RankTrace], after_ns: int) -> list[Wait]:
                 other = source if target == trace.rank else target
                 way = "from" if other == source else "to"
                 at = f"{event.args['Collective name']} {way} rank {other}"
-                found.append(Wait(rank=trace.rank, at=at, since_ns=event.start_ns, waits_for=(other,) if other >= 0 else ()))
+                found.append(
+                    Wait(rank=trace.rank, at=at, since_ns=event.start_ns, waits_for=(other,) if other >= 0 else ())
+                )
     return found
 
 

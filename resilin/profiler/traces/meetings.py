@@ -100,7 +100,7 @@ def meetings(traces: Iterable[RankTrace]) -> list[Meeting]:
 
 
 def messages(traces: Iterable[RankTrace]) -> list[Message]:
-    """Return all messages whose both ends are known. Of traces that lost spans those are left out: order says nothing."""
+    """Return all messages whose both ends are known, but those of traces that lost spans: their order says nothing."""
     sent: dict[tuple[object, ...], list[tuple[RankTrace, Event]]] = {}
     received: dict[tuple[object, ...], list[tuple[RankTrace, Event]]] = {}
     torn: set[int] = set()
@@ -111,7 +111,8 @@ def messages(traces: Iterable[RankTrace]) -> list[Message]:
             if is_message(event):
                 args = event.args
                 who = (args["Src Rank"], args["Dst Rank"])
-                key = (args.get("Process Group Name"), args.get("Generation", 0), *who, args.get("Tag", 0))
+                group = args.get("Process Group Name"), args.get("Generation", 0)
+                key: tuple[object, ...] = (*group, *who, args.get("Tag", 0))
                 side = received if "recv" in str(args["Collective name"]) else sent
                 side.setdefault(key, []).append((trace, event))
     found = []

@@ -56,7 +56,10 @@ def _texts(
     traces: Sequence[RankTrace], arrows: Sequence[tuple[_End, _End, str]], notes: Sequence[str], path: str
 ) -> Iterator[str]:
     base_ns = min((min(t.start_ns, t.events[0].start_ns if t.events else t.start_ns) for t in traces), default=0)
-    ranks = [{"rank": t.rank, "pid": pid, "host": t.host, "process": t.process, "file": t.source} for pid, t in _numbered(traces)]
+    ranks = [
+        {"rank": t.rank, "pid": pid, "host": t.host, "process": t.process, "file": t.source}
+        for pid, t in _numbered(traces)
+    ]
     about = {"ranks": ranks, "notes": list(notes)}
     yield f'{{\n"schemaVersion": 1,\n"resilin": {json.dumps(about)},\n"displayTimeUnit": "ms",\n'
     yield f'"baseTimeNanoseconds": {base_ns + (traces[0].to_wall_ns if traces else 0)},\n"traceEvents": [\n'
@@ -122,7 +125,9 @@ def _others(trace: RankTrace, order: int, pid: int, base_ns: int) -> Iterator[st
         if "ts" in one:
             changed["ts"] = 0 if one.get("ph") == "M" else (one["ts"] - base_ns) / 1000
         if "id" in one and one.get("ph") in ("s", "t", "f"):
-            changed["id"] = f"{order}:{one['id']}" if isinstance(one["id"], str) else (order + 1) * _FLOW_IDS + one["id"]
+            changed["id"] = (
+                f"{order}:{one['id']}" if isinstance(one["id"], str) else (order + 1) * _FLOW_IDS + one["id"]
+            )
         yield json.dumps(changed, default=_plain)
 
 

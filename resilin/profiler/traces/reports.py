@@ -22,9 +22,9 @@ def aligned(paths: Sequence[Path]) -> Traces:
 
 
 def merge(paths: Sequence[Path], out: Path) -> dict[str, Any]:
-    """Write one file of all ranks' traces; see `merged_file`. UsageError without traces, or when it cannot be written."""
-    if out.exists() and any(_within(out, place) for place in paths):
-        raise UsageError(f"{out}: it lies among the traces and would be read as one; remove it, or write elsewhere")
+    """Write one file of all ranks' traces, see `merged_file`. UsageError without traces, or if it cannot be written."""
+    if out.exists() and out.resolve() in [place.resolve() for place in paths]:
+        raise UsageError(f"{out}: it is one of the traces to be merged; write to another file")
     found = aligned(paths)
     try:
         arrows = merged_file.write(found.ranks, out, found.notes)
@@ -39,12 +39,8 @@ def merge(paths: Sequence[Path], out: Path) -> dict[str, Any]:
     }
 
 
-def _within(path: Path, place: Path) -> bool:
-    return path.resolve().is_relative_to(place.resolve())
-
-
 def analyse(paths: Sequence[Path], top: int) -> dict[str, Any]:
-    """Return HolisticTraceAnalysis' tables, each a list of rows; `top`: operators of each rank, and parts of the path."""
+    """Return HolisticTraceAnalysis' tables, lists of rows; `top`: operators of each rank, and parts of the path."""
     found = aligned(paths)
     together = meetings(found.ranks)
     path = critical_path.critical_path(found.ranks, together)

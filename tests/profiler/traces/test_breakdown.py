@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from resilin.profiler.traces import breakdown, clocks, critical_path, intervals
@@ -16,7 +18,9 @@ def _two_ranks(made):
     first = made(0).span("ProfilerStep#3", 0, 100).span("aten::mm", 0, 30, category="cpu_op")
     first.collective(20, 80, 0, ranks, dtype="float32")
     first.span("enumerate(DataLoader)#_Iter.__next__", 80, 90).span("checkpoint.save", 85, 95)
-    second = made(1).span("ProfilerStep#3", 0, 100).span("aten::mm", 0, 70, category="cpu_op").collective(70, 80, 0, ranks)
+    second = (
+        made(1).span("ProfilerStep#3", 0, 100).span("aten::mm", 0, 70, category="cpu_op").collective(70, 80, 0, ranks)
+    )
     return [first.ready(), second.ready()]
 
 
@@ -50,7 +54,9 @@ def test_the_rank_that_came_last_is_the_straggler(made):
 
 
 def test_operators_are_told_by_their_own_time(made):
-    trace = made(0).span("aten::linear", 0, 50, category="cpu_op").span("aten::addmm", 10, 45, category="cpu_op").ready()
+    trace = (
+        made(0).span("aten::linear", 0, 50, category="cpu_op").span("aten::addmm", 10, 45, category="cpu_op").ready()
+    )
     rows = breakdown.kernel_breakdown([trace], 5)
     assert [(row["name"], row["sum (us)"], row["kernel type"]) for row in rows] == [
         ("aten::addmm", 35, "COMPUTE"),
@@ -93,7 +99,7 @@ def test_times_of_real_ranks_add_up(job):
     path = critical_path.critical_path(traces, together)
     first, last = min(t.events[0].start_ns for t in traces), max(e.end_ns for t in traces for e in t.events)
     assert sum(each.end_ns - each.start_ns for each in path) == last - first
-    assert all(a.end_ns == b.start_ns for a, b in zip(path, path[1:], strict=False))
+    assert all(a.end_ns == b.start_ns for a, b in pairwise(path))
 
 
 def test_sets_of_times():
