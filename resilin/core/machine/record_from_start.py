@@ -6,6 +6,8 @@ a warning, and nothing is recorded. A profile that is made meanwhile records in 
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
 import socket
@@ -62,5 +64,13 @@ def _again_in_child() -> None:
     start()
 
 
+def _remove_when_empty() -> None:
+    """A process that did nothing that is traced leaves no file: it made it itself."""
+    if _writer is not None and not trace_ring.written(_writer.buffer):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(_writer.path)
+
+
+atexit.register(_remove_when_empty)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_again_in_child)

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the tables; UsageError (exit code 2) without traces."""
-    found = files.reports().analyse(args.traces, args.top)
+    found = files.reports().analyse(args.traces, args.top, int(args.last * 1e9))
     if args.json:
         output.show_json(found, indent=2)
         return 0

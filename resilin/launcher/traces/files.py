@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what `resilin trace record` recorded into, or traces that profilers wrote (*.json, *.json.gz); of "
         "several hosts together",
     )  # fmt: skip
+    parser.add_argument(
+        "--last", type=number, default=0.0, metavar="SECONDS",
+        help="of the newest spans only, back to so many seconds before the last one; of a job that runs: just now",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def number(text: str) -> float:
+    """A number, 0 or more."""
+    with contextlib.suppress(ValueError):
+        if 0 <= (value := float(text)) < math.inf:
+            return value
+    raise argparse.ArgumentTypeError(f"expected a number, 0 or more, got {text!r}")
 
 
 def reports() -> ModuleType:

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the file. UsageError (exit code 2) without traces, or where it cannot be written."""
-    found = files.reports().merge(args.traces, args.out)
+    found = files.reports().merge(args.traces, args.out, int(args.last * 1e9))
     if args.json:
         output.show_json(found)
     else:

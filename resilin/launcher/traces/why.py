@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,27 +18,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `resilin trace why`."""
     files.add_arguments(parser)
     parser.add_argument(
-        "--least", type=_number, default=_LEAST_MS, metavar="MS",
+        "--least", type=files.number, default=_LEAST_MS, metavar="MS",
         help=f"waits, of all waiting ranks together, that are told (default {_LEAST_MS:g} milliseconds)",
     )  # fmt: skip
     parser.add_argument(
-        "--after", type=_number, default=_AFTER_S, metavar="SECONDS",
+        "--after", type=files.number, default=_AFTER_S, metavar="SECONDS",
         help=f"how long a call of a running process may be open before it hangs (default {_AFTER_S:g})",
     )  # fmt: skip
     parser.add_argument("--all", action="store_true", help="tell every single wait, not just the longest ones")
     parser.epilog = "Returns 0 when no rank hangs, 1 when some do, 2 without traces."
 
 
-def _number(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if (value := float(text)) >= 0:
-            return value
-    raise argparse.ArgumentTypeError(f"expected a number, 0 or more, got {text!r}")
-
-
 def run(args: argparse.Namespace) -> int:
     """Print who made others wait, what hangs first; UsageError (exit code 2) without traces."""
-    found = files.reports().why(args.traces, int(args.least * 1e6), int(args.after * 1e9))
+    times = (int(args.least * 1e6), int(args.after * 1e9), int(args.last * 1e9))
+    found = files.reports().why(args.traces, *times)
     hang, causes = found["hang"], found["causes"]
     if args.json:
         output.show_json(found, indent=2)

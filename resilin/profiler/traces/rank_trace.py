@@ -84,6 +84,12 @@ class RankTrace:
         busy = {thread: sum(each.duration_ns for each in events) for thread, events in self.by_thread.items()}
         return max(busy, key=lambda thread: busy[thread], default=0)
 
+    def cut(self, since_ns: int) -> None:
+        """Forget what was over before a time. Spans that were not stay whole."""
+        self.events = [event for event in self.events if event.end_ns >= since_ns]
+        self.others = [one for one in self.others if one.get("ph") == "M" or one.get("ts", since_ns) >= since_ns]
+        self.start_ns = max(self.start_ns, since_ns)
+
     def sort(self) -> None:
         """Bring the events in order."""
         self.events.sort(key=lambda event: (event.start_ns, -event.end_ns))

@@ -14,18 +14,23 @@ from resilin.profiler.traces.folder import Traces
 from resilin.profiler.traces.meetings import meetings
 
 
-def aligned(paths: Sequence[Path]) -> Traces:
-    """Read traces and bring them to one clock. UsageError when none can be read."""
+def aligned(paths: Sequence[Path], last_ns: int = 0) -> Traces:
+    """Read traces and bring them to one clock; of the last `last_ns`, 0: of all. UsageError when none can be read."""
     found = folder.read(paths)
     found.notes += clocks.align(found.ranks)
+    if last_ns:
+        since_ns = max(trace.stop_ns for trace in found.ranks) - last_ns
+        for trace in found.ranks:
+            trace.cut(since_ns)
+        found.ranks = [trace for trace in found.ranks if trace.events]
     return found
 
 
-def merge(paths: Sequence[Path], out: Path) -> dict[str, Any]:
+def merge(paths: Sequence[Path], out: Path, last_ns: int = 0) -> dict[str, Any]:
     """Write one file of all ranks' traces, see `merged_file`. UsageError without traces, or if it cannot be written."""
     if out.exists() and out.resolve() in [place.resolve() for place in paths]:
         raise UsageError(f"{out}: it is one of the traces to be merged; write to another file")
-    found = aligned(paths)
+    found = aligned(paths, last_ns)
     try:
         arrows = merged_file.write(found.ranks, out, found.notes)
     except OSError as error:
@@ -39,9 +44,9 @@ def merge(paths: Sequence[Path], out: Path) -> dict[str, Any]:
     }
 
 
-def analyse(paths: Sequence[Path], top: int) -> dict[str, Any]:
+def analyse(paths: Sequence[Path], top: int, last_ns: int = 0) -> dict[str, Any]:
     """Return HolisticTraceAnalysis' tables, lists of rows; `top`: operators of each rank, and parts of the path."""
-    found = aligned(paths)
+    found = aligned(paths, last_ns)
     together = meetings(found.ranks)
     path = critical_path.critical_path(found.ranks, together)
     return {
@@ -55,9 +60,9 @@ def analyse(paths: Sequence[Path], top: int) -> dict[str, Any]:
     }
 
 
-def why(paths: Sequence[Path], least_ns: int, after_ns: int) -> dict[str, Any]:
+def why(paths: Sequence[Path], least_ns: int, after_ns: int, last_ns: int = 0) -> dict[str, Any]:
     """Return who made others wait: `hang`, `causes` of single waits, and `totals`. See `blame` and `hang_causes`."""
-    found = aligned(paths)
+    found = aligned(paths, last_ns)
     hang = hang_causes.find(found.ranks, after_ns)
     causes = Blame(found.ranks).causes(least_ns)
     return {

@@ -117,6 +117,30 @@ def test_the_words_of_the_flight_recorder_stay(tmp_path, capsys):
 
 
 @pytest.mark.multiproc
+def test_the_last_seconds_of_a_job_are_shown_alone(job, capsys):
+    _, out, _ = _trace(capsys, "why", job.folder, "--json", "--least", "20")
+    whole = json.loads(out)["causes"]
+    _, out, _ = _trace(capsys, "why", job.folder, "--json", "--least", "20", "--last", "0.5")
+    last = json.loads(out)["causes"]
+    assert len(last) < len(whole)
+    assert {each["at"] for each in last} <= {each["at"] for each in whole}
+
+
+@pytest.mark.parametrize("word", ["-1", "soon", "inf"])
+def test_seconds_that_make_no_sense_are_refused(tmp_path, capsys, word):
+    with pytest.raises(SystemExit) as ended:
+        _trace(capsys, "merge", tmp_path, f"--last={word}")
+    assert ended.value.code == 2
+    assert "expected a number, 0 or more" in capsys.readouterr().err
+
+
+@pytest.mark.multiproc
+def test_a_process_that_did_nothing_leaves_no_file(tmp_path):
+    assert _recorded("--out", tmp_path, sys.executable, "-c", "import resilin.core").returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.multiproc
 def test_record_runs_a_program_whose_spans_are_in_files_of_their_own(tmp_path):
     ended = _recorded("--out", tmp_path / "new" / "spans", "--", sys.executable, "-c", PROGRAM)
     assert (ended.returncode, ended.stderr) == (0, "")
