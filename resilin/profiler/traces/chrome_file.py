@@ -78,7 +78,7 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
                 start,
                 start + _ns(one.get("dur", 0)),
             )
-            events.append(Event(*fields, args, args.get("finished") is False, one))
+            events.append(Event(*fields, args, args.get("finished") is False))
         else:
             if "ts" in one:
                 one["ts"] = _ns(one["ts"]) + shift_ns

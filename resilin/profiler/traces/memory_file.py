@@ -10,7 +10,7 @@ from pathlib import Path
 
 from resilin._base import span_file, trace_ring
 from resilin.profiler import chrome_trace, source_names
-from resilin.profiler.recorded import Recorded
+from resilin.profiler.recorded import Recorded, category
 from resilin.profiler.traces.rank_trace import Event, RankTrace, ranks_of
 
 
@@ -31,15 +31,15 @@ def read(path: Path) -> RankTrace | None:
     )  # fmt: skip
     if not about.boot:
         trace.start_ns, trace.stop_ns = recorded.wall_ns(trace.start_ns), recorded.wall_ns(stop_ns)
-    for line in chrome_trace.lines(recorded, to_wall_ns):
-        one = json.loads(line, parse_float=Decimal)
-        if one["ph"] == "X" and one["cat"] != "Trace":
-            args, start = one["args"], int(one["ts"] * 1000)
-            fields = (one["name"], one["cat"], one["tid"], start, start + int(one["dur"] * 1000))
-            trace.events.append(Event(*fields, args, args.get("finished") is False, one))
-        else:
-            one["ts"] = int(one["ts"] * 1000)
-            trace.others.append(one)
+    shift_ns = 0 if about.boot else recorded.wall_ns(0)
+    for one, thread, args in chrome_trace.spans(recorded):
+        times = (one.start_ns + shift_ns, one.end_ns + shift_ns)
+        trace.events.append(Event(one.span.name, category(one.span.kind), thread, *times, args, one.open))
+    for line in chrome_trace.beside_spans(recorded, to_wall_ns):
+        other = json.loads(line, parse_float=Decimal)
+        if other.get("cat") != "Trace":
+            other["ts"] = int(other["ts"] * 1000)
+            trace.others.append(other)
     trace.sort()
     trace.rank, trace.world_size = _rank(trace)
     return trace

@@ -23,8 +23,6 @@ class Event:
     args: dict[str, Any]
     open: bool = False
     """It had not ended when the recording did, which is taken for its end."""
-    raw: dict[str, Any] = field(default_factory=dict)
-    """As it stood in its file."""
 
     @property
     def duration_ns(self) -> int:
