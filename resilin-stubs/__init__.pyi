@@ -49,6 +49,7 @@ from resilin import onnx as onnx
 from resilin import ops as ops
 from resilin import optim as optim
 from resilin import overrides as overrides
+from resilin import profiler as profiler
 from resilin import random as random
 from resilin import serialization as serialization
 from resilin import signal as signal

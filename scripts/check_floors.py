@@ -138,6 +138,7 @@ ONLY: dict[str, frozenset[str]] = {
 MORE: dict[str, frozenset[str]] = {
     "resilin.errors": frozenset({"_base"}),  # of it `text` alone, which imports nothing: errors show texts of others
     "resilin.as_torch._modules.torch._C": frozenset({"core"}),  # blocks without overrides
+    "resilin.as_torch._modules.torch._C._profiler": frozenset({"profiler"}),  # where programs look for its options
     "resilin.as_torch._modules.torch.ao.quantization": frozenset({"nn"}),  # its two marks are modules
     "resilin.optim.swa_utils": frozenset({"nn"}),  # it averages modules; optimizers see tensors only
     "resilin.utils": frozenset({"data"}),  # `torch.utils.data` is there once `torch.utils` is, without an import

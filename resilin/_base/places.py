@@ -49,6 +49,7 @@ GATHERED: dict[str, dict[str, str]] = {
         "core.public.dispatch": "_disabled_torch_function_impl=disabled",
         "overrides": "DisableTorchFunction DisableTorchFunctionSubclass",
     },
+    "_C._profiler": {"profiler": "ProfilerActivity", "profiler.config": "_ExperimentalConfig"},
     "_inductor": {},  # a package for `config`
     "accelerator.memory": {
         "accelerator": "empty_cache get_memory_info max_memory_allocated max_memory_reserved memory_allocated "

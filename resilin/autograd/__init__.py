@@ -29,6 +29,8 @@ from resilin.core.autograd.variable import Variable
 
 if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
     from resilin.autograd import anomaly_mode as anomaly_mode
+    from resilin.autograd import profiler as profiler
+    from resilin.autograd import profiler_util as profiler_util
     from resilin.autograd import variable as variable
 
 __all__ = [

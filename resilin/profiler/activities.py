@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class ProfilerActivity(Enum):
-    """A group of things to record. Here the CPU's; what a CUDA device does is not recorded, and asking for it warns."""
+    """A group of things to record. Here the CPU's; what a CUDA device does is left out, asking for it warns."""
 
     CPU = 0
     XPU = 1

@@ -7,7 +7,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from resilin.cuda import is_available
 from resilin.profiler import chrome_trace, memory_owners
@@ -20,7 +20,7 @@ from resilin.profiler.memory_owners import Owned
 from resilin.profiler.memory_records import MemRecordsAcc
 from resilin.profiler.nvtx import emit_itt, emit_nvtx, load_nvprof
 from resilin.profiler.record_function import record_function
-from resilin.profiler.recorded import Recorded, Wanted
+from resilin.profiler.recorded import Recorded, RecordingOptions, collection_paused
 from resilin.profiler.recording import RecordingSession
 
 __all__ = [
@@ -118,7 +118,7 @@ class profile:
         """Make the buffer, so that starting costs nothing."""
         self.entered = True
         self.trace_id = self.create_trace_id()
-        wanted = Wanted(
+        wanted = RecordingOptions(
             record_shapes=self.record_shapes,
             profile_memory=self.profile_memory,
             with_stack=self.with_stack,
@@ -182,7 +182,8 @@ class profile:
                 profile_memory=self.profile_memory,
                 with_flops=self.with_flops,
             )
-            self._events._build_tree()
+            with collection_paused():
+                self._events._build_tree()
             self._events.extend(self._earlier)
             self._earlier = []
         return self._events
@@ -206,9 +207,19 @@ class profile:
         """Microseconds of all events outside of their children."""
         return self._ensure_function_events().self_cpu_time_total
 
-    def table(self, *args: Any, **kwargs: Any) -> str:
+    def table(
+        self,
+        sort_by: str | None = None,
+        row_limit: int = 100,
+        max_src_column_width: int | None = 75,
+        max_name_column_width: int | None = 55,
+        max_shapes_column_width: int | None = 80,
+        header: str | None = None,
+        top_level_events_only: bool = False,
+    ) -> str:
         """Return all events as a table: see `EventList.table`."""
-        return self._ensure_function_events().table(*args, **kwargs)
+        widths = max_src_column_width, max_name_column_width, max_shapes_column_width
+        return self._ensure_function_events().table(sort_by, row_limit, *widths, header, top_level_events_only)
 
     def key_averages(
         self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False

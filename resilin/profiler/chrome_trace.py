@@ -21,7 +21,7 @@ from resilin._base import span_file
 from resilin._base.trace import Kind
 from resilin.core.whole_file import write_whole
 from resilin.profiler.inputs import Inputs
-from resilin.profiler.nesting import Placed
+from resilin.profiler.nesting import Placed, function_around
 from resilin.profiler.recorded import MEMORY, Recorded, category
 from resilin.version import __version__
 
@@ -191,9 +191,7 @@ class _Events:
         args = dict(span.args or {})
         inputs = args.pop("inputs", None)
         if span.kind is Kind.PYTHON or span.kind is Kind.MODULE:
-            around = one.parent
-            while around is not None and around.span.kind not in (Kind.PYTHON, Kind.MODULE):
-                around = around.parent
+            around = function_around(one)
             args |= {"Python parent id": around.span.number + 1 if around else None, "Python id": span.number + 1}
             if span.kind is Kind.MODULE:
                 args["Python module id"] = int(number_at_end(span.name))

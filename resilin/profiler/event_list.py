@@ -121,7 +121,7 @@ class EventList(list[Any]):
         """
         return tables.build_table(
             self,
-            tables.Layout(
+            tables.TableLayout(
                 max_src_column_width, max_name_column_width, max_shapes_column_width, header, top_level_events_only
             ),
             sort_by=sort_by,

@@ -78,7 +78,7 @@ def _convolution(shapes: list[Any], inputs: list[Any]) -> int:
         strict=True,
     )
     size = prod((n + 2 * padding - dilation * (k - 1) - 1) // stride + 1 for n, k, stride, padding, dilation in places)
-    return 2 * batch * size * prod(weight)
+    return int(2 * batch * size * prod(weight))
 
 
 def _transposed(shapes: list[Any], inputs: list[Any]) -> int:

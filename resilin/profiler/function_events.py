@@ -17,6 +17,8 @@ Kernel.__doc__ = "What an operation ran on a device: name, number of the device,
 class Interval:
     """From `start` to `end`, in microseconds since the recording began."""
 
+    __slots__ = ("end", "start")
+
     def __init__(self, start: float, end: float) -> None:
         self.start = start
         self.end = end
@@ -94,6 +96,8 @@ def _formatted(name: str) -> Any:
 class FormattedTimesMixin:
     """Times as text, and per call; of what has `*_time_total` and `count`."""
 
+    __slots__ = ()
+
     count: int
     cpu_time_total: float
     device_time_total: float
@@ -123,6 +127,57 @@ class FunctionEvent(FormattedTimesMixin):
     Times are microseconds since the recording began. `stack` lists Python functions, the innermost first, and needs
     with_stack; shapes, strides, dtypes and `concrete_inputs` need record_shapes, memory needs profile_memory.
     """
+
+    __slots__ = (  # a recording has hundreds of thousands; whoever adds an attribute to one gets a __dict__
+        "__dict__",
+        "_metadata_json",
+        "activity_type",
+        "concrete_inputs",
+        "count",
+        "cpu_children",
+        "cpu_memory_usage",
+        "cpu_parent",
+        "device_index",
+        "device_memory_usage",
+        "device_resource_id",
+        "device_type",
+        "event_metadata",
+        "external_id",
+        "flops",
+        "flow_id",
+        "flow_start",
+        "flow_type",
+        "fwd_thread",
+        "id",
+        "input_dtypes",
+        "input_shapes",
+        "is_async",
+        "is_legacy",
+        "is_python_function",
+        "is_remote",
+        "is_user_annotation",
+        "kernels",
+        "kwinputs",
+        "linked_correlation_id",
+        "name",
+        "node_id",
+        "overload_name",
+        "python_id",
+        "python_module_id",
+        "python_parent_id",
+        "scope",
+        "self_cpu_percent",
+        "sequence_nr",
+        "stack",
+        "structured_input_shapes",
+        "structured_input_strides",
+        "thread",
+        "time_range",
+        "total_cpu_percent",
+        "total_device_percent",
+        "trace_name",
+        "use_device",
+    )
 
     def __init__(
         self,
@@ -154,11 +209,19 @@ class FunctionEvent(FormattedTimesMixin):
         is_user_annotation: bool = False,
         is_python_function: bool = False,
         activity_type: str | None = None,
+        metadata_json: str | None = None,
+        flow_id: int | None = None,
+        flow_type: int | None = None,
+        flow_start: bool | None = None,
         external_id: int = 0,
+        linked_correlation_id: int = 0,
         extra_meta: Mapping[str, Any] | None = None,
         structured_input_shapes: list[Any] | None = None,
         structured_input_strides: list[Any] | None = None,
         input_dtypes: list[str] | None = None,
+        python_id: int = -1,
+        python_parent_id: int = -1,
+        python_module_id: int = -1,
     ) -> None:
         self.id = id
         self.node_id = node_id
@@ -194,11 +257,19 @@ class FunctionEvent(FormattedTimesMixin):
         self.is_user_annotation = is_user_annotation
         self.is_python_function = is_python_function
         self.activity_type = activity_type
+        self._metadata_json = metadata_json
+        self.flow_id = flow_id
+        self.flow_type = flow_type
+        self.flow_start = flow_start
         self.external_id = external_id
+        self.linked_correlation_id = linked_correlation_id
         self.event_metadata = metadata_of(extra_meta)
         self.structured_input_shapes = structured_input_shapes
         self.structured_input_strides = structured_input_strides
         self.input_dtypes = input_dtypes
+        self.python_id = python_id
+        self.python_parent_id = python_parent_id
+        self.python_module_id = python_module_id
         self.self_cpu_percent: Any = -1
         self.total_cpu_percent: Any = -1
         self.total_device_percent: Any = -1
@@ -206,6 +277,8 @@ class FunctionEvent(FormattedTimesMixin):
     self_cuda_memory_usage = _older("self_cuda_memory_usage", "self_device_memory_usage")
     cuda_time_total = _older("cuda_time_total", "device_time_total")
     self_cuda_time_total = _older("self_cuda_time_total", "self_device_time_total")
+
+    metadata_json = _older("metadata_json", "_metadata_json")
 
     @property
     def key(self) -> str:

@@ -38,7 +38,7 @@ _NEVER = 1 << 63
 
 
 @dataclass(slots=True)
-class Block:
+class MemoryBlock:
     """Memory from when it was taken to when it was given back, nanoseconds of the monotonic clock."""
 
     address: int
@@ -102,38 +102,38 @@ class MemoryTimeline:
         write_whole(path, lambda file: file.write(data))
 
 
-def _blocks(memory: list[Span]) -> list[Block]:
+def _blocks(memory: list[Span]) -> list[MemoryBlock]:
     """What was taken, with what was given back; what was given back only was there before."""
-    blocks: list[Block] = []
-    alive: dict[int, Block] = {}
+    blocks: list[MemoryBlock] = []
+    alive: dict[int, MemoryBlock] = {}
     for moment in memory:
         if moment.value > 0:
-            alive[moment.link] = Block(moment.link, moment.value, moment.start_ns, _NEVER, moment.thread)
+            alive[moment.link] = MemoryBlock(moment.link, moment.value, moment.start_ns, _NEVER, moment.thread)
             blocks.append(alive[moment.link])
         elif moment.value < 0:
             block = alive.pop(moment.link, None)
             if block is None:
-                blocks.append(Block(moment.link, -moment.value, None, moment.start_ns, moment.thread))
+                blocks.append(MemoryBlock(moment.link, -moment.value, None, moment.start_ns, moment.thread))
             else:
                 block.died_ns = moment.start_ns
     return blocks
 
 
-def _judge_by_owners(blocks: list[Block], owned: list[Owned]) -> list[Block]:
+def _judge_by_owners(blocks: list[MemoryBlock], owned: list[Owned]) -> list[MemoryBlock]:
     """Say of blocks that are alive at the end whose they are, and return those that were there all the time."""
     alive = sorted((block for block in blocks if block.died_ns == _NEVER), key=lambda block: block.address)
     addresses = [block.address for block in alive]
-    before: list[Block] = []
+    before: list[MemoryBlock] = []
     for one in owned:
         at = bisect_right(addresses, one.address) - 1
         if at >= 0 and one.address < alive[at].address + alive[at].nbytes:
             alive[at].category = one.category
         elif not before or one.address >= before[-1].address + before[-1].nbytes:  # parts of one tensor count once
-            before.append(Block(one.address, one.nbytes, None, _NEVER, 0, one.category))
+            before.append(MemoryBlock(one.address, one.nbytes, None, _NEVER, 0, one.category))
     return before
 
 
-def _judge_by_spans(blocks: list[Block], recorded: Recorded) -> None:
+def _judge_by_spans(blocks: list[MemoryBlock], recorded: Recorded) -> None:
     """Say what blocks are for by the spans that they were taken in."""
     threads: dict[int, list[Placed]] = {}
     forward: dict[int, list[int]] = {}  # where operations outside of backward begin
@@ -156,7 +156,7 @@ def _judge_by_spans(blocks: list[Block], recorded: Recorded) -> None:
             block.category = _category(block, around, forward.get(block.thread, []))
 
 
-def _category(block: Block, around: Placed, forward: list[int]) -> Category | None:
+def _category(block: MemoryBlock, around: Placed, forward: list[int]) -> Category | None:
     born, died = block.born_ns or 0, block.died_ns
     for kind, kept in ((Kind.OPTIMIZER, Category.OPTIMIZER_STATE), (Kind.DATA, Category.INPUT)):
         found = _outermost(around, kind)

@@ -31,6 +31,14 @@ class Placed:
     """The innermost span around it in its lane."""
 
 
+def function_around(one: Placed) -> Placed | None:
+    """Return the innermost function of Python, or module, that a span lies in."""
+    around = one.parent
+    while around is not None and around.span.kind not in (Kind.PYTHON, Kind.MODULE):
+        around = around.parent
+    return around
+
+
 def place(spans: Sequence[Span], start_ns: int, stop_ns: int) -> list[Placed]:
     """Return all spans but moments, in their order: by start, the longer one first.
 

@@ -203,9 +203,10 @@ class profile(_KinetoProfile):
 
     schedule: says for each step what to do (see `schedule`); `step()` begins the next one. Without it, everything is
     recorded. on_trace_ready: called with the profile whenever a recording is ready. activities: groups of things to
-    record; a CUDA device is not recorded yet, asking for it warns. record_shapes: inputs of operations. profile_memory:
-    memory taken and given back. with_stack: the Python functions around. with_modules: the modules. with_flops: an
-    estimate of floating-point operations. acc_events: `events()` goes over all cycles. use_cuda: older, see activities.
+    record; what a CUDA device does is left out, asking for it warns. record_shapes: inputs of operations.
+    profile_memory: memory taken and given back. with_stack: the Python functions around. with_modules: the modules.
+    with_flops: an estimate of floating-point operations. acc_events: `events()` goes over all cycles. use_cuda: older,
+    see activities.
 
     Raises AssertionError when there is nothing to record; starting it UsageError while another profile records.
     """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
@@ -16,7 +18,7 @@ from resilin._base.trace_ring import Recording, Span
 from resilin.profiler import flops
 from resilin.profiler.function_events import FunctionEvent
 from resilin.profiler.inputs import Inputs
-from resilin.profiler.nesting import Placed, place
+from resilin.profiler.nesting import Placed, function_around, place
 
 _LOG = logging.getLogger(__name__)
 MEMORY = "[memory]"
@@ -36,8 +38,20 @@ def category(kind: Kind) -> str:
     return _CATEGORIES.get(kind, "user_annotation")
 
 
+@contextlib.contextmanager
+def collection_paused() -> Iterator[None]:
+    """Let Python not look for cycles meanwhile, which it does often while many objects are made, for nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
 @dataclass(frozen=True)
-class Wanted:
+class RecordingOptions:
     """What a profile was asked to record."""
 
     record_shapes: bool = False
@@ -54,7 +68,7 @@ class Recorded:
     recording: Recording
     start_ns: int
     stop_ns: int
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: RecordingOptions = field(default_factory=RecordingOptions)
 
     @cached_property
     def placed(self) -> list[Placed]:
@@ -85,18 +99,25 @@ class Recorded:
 
     def events(self, timeout_s: float | None = None) -> list[FunctionEvent]:
         """Return all events by start. After `timeout_s` of work a warning is logged, and the rest is left out."""
-        deadline = Deadline(timeout_s)
+        with collection_paused():
+            return self._events(Deadline(timeout_s))
+
+    def _events(self, deadline: Deadline) -> list[FunctionEvent]:
         found: list[FunctionEvent] = []
         usage = _Usage(self.memory)
         stacks: dict[int, list[str]] = {}
         for number, one in enumerate(self.placed):
             if number % _CHECK_EVERY == 0 and deadline.passed():
-                log.event(_LOG, logging.WARNING, "the rest of the events is left out", after_s=timeout_s, events=number)
+                log.event(
+                    _LOG, logging.WARNING, "the rest of the events is left out", after_s=deadline.seconds, events=number
+                )
                 break
             found.append(self._event(one, usage, stacks))
         else:
-            found += self._memory_outside(len(found))
-        found.sort(key=lambda event: (event.time_range.start, -event.time_range.end))
+            outside = list(self._memory_outside(len(found)))
+            if outside:
+                found += outside
+                found.sort(key=lambda event: (event.time_range.start, -event.time_range.end))
         return found
 
     def _event(self, one: Placed, usage: _Usage, stacks: dict[int, list[str]]) -> FunctionEvent:
@@ -105,6 +126,8 @@ class Recorded:
         recorded = args.get("inputs") or []
         inputs = Inputs(recorded)
         is_user = category(kind) == "user_annotation"
+        is_python = category(kind) == "python_function"
+        caller = function_around(one) if is_python else None
         forward = self.forward_of.get(span.link) if kind is Kind.BACKWARD else None
         count = flops.estimate(span.name, recorded) if self.wanted.with_flops and recorded else 0
         return FunctionEvent(
@@ -121,7 +144,7 @@ class Recorded:
             structured_input_strides=inputs.strides,
             input_dtypes=inputs.dtypes,
             concrete_inputs=inputs.values,
-            stack=_stack(one.parent, stacks),
+            stack=_stack(one, stacks),
             scope=BACKWARD_SCOPE if kind is Kind.BACKWARD else USER_SCOPE if is_user else 0,
             cpu_memory_usage=usage.between(span.thread, one.start_ns, one.end_ns) if not one.lane else 0,
             is_async=one.lane > 0,
@@ -130,7 +153,9 @@ class Recorded:
             sequence_nr=span.link if kind in (Kind.OP, Kind.BACKWARD) else -1,
             flops=count,
             is_user_annotation=is_user,
-            is_python_function=category(kind) == "python_function",
+            is_python_function=is_python,
+            python_id=span.number + 1 if is_python else -1,
+            python_parent_id=caller.span.number + 1 if caller else -1,
             activity_type=category(kind),
             external_id=span.number + 1,
             extra_meta=args,
@@ -155,15 +180,14 @@ class Recorded:
             next_id += 1
 
 
-def _stack(around: Placed | None, known: dict[int, list[str]]) -> list[str]:
+def _stack(one: Placed, known: dict[int, list[str]]) -> list[str]:
     """The Python functions and modules around a span, the innermost first. Spans within one share their list."""
-    while around is not None and around.span.kind not in (Kind.PYTHON, Kind.MODULE):
-        around = around.parent
+    around = function_around(one)
     if around is None:
         return []
     found = known.get(around.span.number)
     if found is None:
-        found = known[around.span.number] = [around.span.name, *_stack(around.parent, known)]
+        found = known[around.span.number] = [around.span.name, *_stack(around, known)]
     return found
 
 

@@ -11,12 +11,12 @@ from resilin._base import trace, trace_ring
 from resilin.core.kernels import loader
 from resilin.errors import UsageError
 from resilin.profiler import source_names
-from resilin.profiler.recorded import Recorded, Wanted
+from resilin.profiler.recorded import Recorded, RecordingOptions, collection_paused
 
 _lock = threading.Lock()  # of two profilers that start at once, one is refused
 
 
-def make_recorder(buffer: mmap.mmap, wanted: Wanted) -> trace.Recorder:
+def make_recorder(buffer: mmap.mmap, wanted: RecordingOptions) -> trace.Recorder:
     """Return who writes spans into `buffer`: native code where it is there, else the same in Python, slower."""
     ring = trace_ring.Ring(buffer)  # which lays the buffer out
     if loader.native is None:
@@ -34,11 +34,12 @@ def make_recorder(buffer: mmap.mmap, wanted: Wanted) -> trace.Recorder:
 class RecordingSession:
     """One recording of this process, of all its threads. It is started once and stopped once."""
 
-    def __init__(self, wanted: Wanted, buffer_bytes: int = trace_ring.DEFAULT_BYTES) -> None:
+    def __init__(self, wanted: RecordingOptions, buffer_bytes: int = trace_ring.DEFAULT_BYTES) -> None:
         """Make the buffer. Raises UsageError below 64 KiB."""
         trace_ring.sizes(buffer_bytes)
         self._wanted = wanted
-        self._buffer = mmap.mmap(-1, buffer_bytes)  # pages are taken as they are written
+        # pages are taken as they are written; private: what a forked child writes is not mixed in
+        self._buffer = mmap.mmap(-1, buffer_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._recorder = make_recorder(self._buffer, wanted)
         self.start_ns = 0
         self.stop_ns = 0
@@ -74,6 +75,7 @@ class RecordingSession:
 
     def read(self) -> Recorded:
         """Return what was recorded. It costs some microseconds an event."""
-        recording = trace_ring.read(self._buffer)
+        with collection_paused():
+            recording = trace_ring.read(self._buffer)
         source_names.shorten(recording.spans, sys.path)
         return Recorded(recording, self.start_ns, self.stop_ns, self._wanted)

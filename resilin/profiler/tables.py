@@ -18,7 +18,7 @@ _DEVICES = (DeviceType.CUDA, DeviceType.PrivateUse1, DeviceType.MTIA, DeviceType
 
 
 @dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """How wide columns may be (in characters, None: as wide as it takes), and what stands above them."""
 
     source_width: int | None = 75
@@ -37,7 +37,7 @@ def attribute(name: str) -> str:
 
 def build_table(
     events: Sequence[Any],
-    layout: Layout,
+    layout: TableLayout,
     *,
     sort_by: str | None = None,
     row_limit: int = 100,
@@ -63,7 +63,7 @@ class _Table:
     """What all rows of a table share: its columns, its totals, the scale of its numbers."""
 
     def __init__(
-        self, events: Sequence[Any], layout: Layout, profile_memory: bool, with_flops: bool, time_unit: str | None
+        self, events: Sequence[Any], layout: TableLayout, profile_memory: bool, with_flops: bool, time_unit: str | None
     ) -> None:
         self.layout, self.unit, self.memory = layout, time_unit, profile_memory
         self.device = events[0].use_device

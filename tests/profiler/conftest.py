@@ -10,7 +10,7 @@ import pytest
 from resilin._base import trace
 from resilin._base.trace import Kind
 from resilin._base.trace_ring import Recording, Span
-from resilin.profiler.recorded import Recorded, Wanted
+from resilin.profiler.recorded import Recorded, RecordingOptions
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -54,7 +54,7 @@ class Made:
         """The recording. The wall clock stood at 1_700_000_000 s when the monotonic one stood at 0."""
         spans = sorted(self.spans, key=lambda span: (span.start_ns, -(span.end_ns or 1 << 63), span.number))
         recording = Recording(spans, {1: "MainThread", 2: "backward"}, 0, 0, 0, 0, 1_700_000_000 * 10**9, 4711)
-        return Recorded(recording, 0, stop * 1000, Wanted(**wanted))
+        return Recorded(recording, 0, stop * 1000, RecordingOptions(**wanted))
 
 
 @pytest.fixture

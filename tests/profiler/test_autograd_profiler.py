@@ -12,10 +12,12 @@ from resilin._base import trace
 from resilin._base.trace import Kind
 from resilin._base.trace_ring import TensorInput
 from resilin.autograd import profiler
+from resilin.core.kernels import loader
 from resilin.errors import UsageError
 from resilin.profiler import nvtx
 
 
+@pytest.mark.skipif(loader.native is None, reason="shapes are recorded by native code")
 def test_a_profile_is_entered_and_asked():
     x = resilin.ones(2, 3)
     with profiler.profile(record_shapes=True) as prof, profiler.record_function("label"):
@@ -148,3 +150,23 @@ def test_ranges_of_intel_and_files_of_nvprof_are_refused():
         pass
     with pytest.raises(UsageError, match="files of nvprof are not read"):
         profiler.load_nvprof("a.prof")
+
+
+def test_programs_for_pytorch_find_the_profiler_where_they_look_for_it(tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text("""
+import torch
+import torch.profiler.profiler
+from torch._C._profiler import ProfilerActivity, _ExperimentalConfig
+from torch.autograd.profiler import record_function
+from torch.profiler import profile
+
+with profile(activities=[ProfilerActivity.CPU], experimental_config=_ExperimentalConfig(verbose=True)) as prof:
+    with record_function("sum"):
+        torch.ones(2) + 1
+print(prof.key_averages()[0].key, torch.profiler.profiler.profile is profile)
+""")
+    done = subprocess.run(
+        [sys.executable, "-m", "resilin.as_torch", str(script)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "sum True\n", done.stderr

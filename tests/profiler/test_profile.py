@@ -49,6 +49,12 @@ def train():
     return step
 
 
+needs_native = pytest.mark.skipif(
+    recording.loader.native is None, reason="shapes, arrows and functions of Python are recorded by native code"
+)
+
+
+@needs_native
 def test_a_step_of_training_is_told_by_pytorchs_names(train):
     with profile(record_shapes=True, with_flops=True) as prof:
         train()
@@ -65,6 +71,7 @@ def test_a_step_of_training_is_told_by_pytorchs_names(train):
     assert sum(average.key == "aten::linear" for average in by_shape) == 2
 
 
+@needs_native
 def test_forward_and_backward_are_joined_by_an_arrow(train, tmp_path):
     with profile() as prof:
         train()
@@ -79,7 +86,7 @@ def test_forward_and_backward_are_joined_by_an_arrow(train, tmp_path):
     assert sum(end == "AddmmBackward0" for _, end in arrows.values()) == 2
 
 
-@pytest.mark.skipif(recording.loader.native is None, reason="functions of Python are recorded by native code")
+@needs_native
 def test_stacks_lead_from_an_operation_to_the_program(train, tmp_path):
     with profile(with_stack=True) as prof:
         train()
@@ -104,6 +111,19 @@ def test_all_threads_are_recorded():
         for thread in threads:
             thread.join()
     assert sorted(names(prof)) == ["thread 0", "thread 1", "thread 2"]
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # from Python 3.12 on
+def test_what_a_forked_child_does_is_not_mixed_in():
+    with profile() as prof:
+        work("before")
+        child = os.fork()
+        if child == 0:
+            work("child")
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        work("after")
+    assert names(prof) == ["before", "after"]
 
 
 def test_regions_nest_in_one_another_also_when_one_object_is_entered_twice():

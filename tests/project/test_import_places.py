@@ -111,7 +111,14 @@ def test_every_module_of_pytorch_is_there_or_says_what_there_is_instead():
 def test_every_entry_is_a_place_or_a_name_of_pytorch():
     ours = {"dist", "distributed.elastic.multiprocessing", "utils.data._utils", "utils.data._utils.collate"}
     ours |= {"distributed.pipeline", "distributed.pipeline.sync"}  # PyTorch had them until 2.3
-    ours |= {"_C", "_dynamo", "_dynamo.config", "_inductor", "_inductor.config"}  # private, and used by programs
+    ours |= {
+        "_C",
+        "_C._profiler",
+        "_dynamo",
+        "_dynamo.config",
+        "_inductor",
+        "_inductor.config",
+    }  # private, and used by programs
     named = {f"{place}.{name}".lstrip(".") for place, found in PYTORCH.items() for name in found or {}}
     assert {*SAME, *GATHERED} - {*PYTORCH} - ours == set()
     assert {*ABSENT} - {*PYTORCH} - named == set()
