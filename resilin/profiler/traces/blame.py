@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from resilin.profiler.traces.innermost import Timeline
-from resilin.profiler.traces.meetings import Meeting, Message, is_collective, meetings, messages
-from resilin.profiler.traces.rank_trace import STEP, Event, RankTrace
+from resilin.profiler.traces.meetings import DeliveredMessage, Meeting, is_collective, meetings, messages
+from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent
 
 OUTSIDE = "(outside of spans)"
 _MOST_LINKS = 16  # of a chain of ranks that waited for one another
@@ -51,11 +51,11 @@ class Blame:
     def __init__(self, traces: Sequence[RankTrace]) -> None:
         self._traces = traces
         self.meetings: list[Meeting] = meetings(traces)
-        self.messages: list[Message] = messages(traces)
+        self.messages: list[DeliveredMessage] = messages(traces)
         self._lines = {id(trace): Timeline(trace.by_thread.get(trace.main_thread, [])) for trace in traces}
         self._met: dict[int, Meeting] = {}  # by event
-        self._left: dict[int, list[Event]] = {id(trace): [] for trace in traces}  # what each left, by end
-        self._got: dict[int, Message] = {id(message.receive): message for message in self.messages}
+        self._left: dict[int, list[TraceEvent]] = {id(trace): [] for trace in traces}  # what each left, by end
+        self._got: dict[int, DeliveredMessage] = {id(message.receive): message for message in self.messages}
         for meeting in self.meetings:
             for trace, event in meeting.entries.values():
                 self._met[id(event)] = meeting
@@ -71,7 +71,7 @@ class Blame:
 
     def _of_meetings(self, least_ns: int) -> Iterator[Cause]:
         for meeting in self.meetings:
-            waits: dict[int, list[tuple[int, Event]]] = {}  # by who was last
+            waits: dict[int, list[tuple[int, TraceEvent]]] = {}  # by who was last
             for rank, (_, event) in meeting.entries.items():
                 last = meeting.last_before(rank)
                 if last is not None and last[1].start_ns <= event.end_ns:
@@ -94,7 +94,7 @@ class Blame:
                 yield self._cause(message.sender, message.send, [], at, waiting, waited_ns, message.receive.start_ns)
 
     def _cause(
-        self, trace: RankTrace, entered: Event, others: Sequence[tuple[RankTrace, Event]], at: str,
+        self, trace: RankTrace, entered: TraceEvent, others: Sequence[tuple[RankTrace, TraceEvent]], at: str,
         waiting: tuple[int, ...], waited_ns: int, start_ns: int,
     ) -> Cause:  # fmt: skip
         via: list[int] = []
@@ -113,8 +113,8 @@ class Blame:
         )  # fmt: skip
 
     def _excess(
-        self, trace: RankTrace, until_ns: int, others: Sequence[tuple[RankTrace, Event]], start_ns: int
-    ) -> tuple[str, int, Event | None]:
+        self, trace: RankTrace, until_ns: int, others: Sequence[tuple[RankTrace, TraceEvent]], start_ns: int
+    ) -> tuple[str, int, TraceEvent | None]:
         """What took longer on `trace` than on `others`, by how much, and its longest span of that name."""
         own, longest = self._times(trace, until_ns, start_ns)
         theirs = [self._times(other, event.start_ns, start_ns)[0] for other, event in others]
@@ -126,12 +126,12 @@ class Blame:
         name = max(excess, key=lambda each: excess[each], default=OUTSIDE)
         return name, max(0, excess.get(name, 0)), longest.get(name)
 
-    def _times(self, trace: RankTrace, until_ns: int, start_ns: int) -> tuple[dict[str, int], dict[str, Event]]:
+    def _times(self, trace: RankTrace, until_ns: int, start_ns: int) -> tuple[dict[str, int], dict[str, TraceEvent]]:
         """By name: the main thread's own time since it left the collective before, and the longest span."""
         left = self._last_left(trace, until_ns)
         begin_ns = left.end_ns if left is not None else min(trace.start_ns, start_ns)
         times: dict[str, int] = {}
-        longest: dict[str, Event] = {}
+        longest: dict[str, TraceEvent] = {}
         for start, end, event in self._lines[id(trace)].between(begin_ns, until_ns):
             name = OUTSIDE if event is None else event.name
             times[name] = times.get(name, 0) + end - start
@@ -139,13 +139,15 @@ class Blame:
                 longest[name] = event
         return times, longest
 
-    def _last_left(self, trace: RankTrace, until_ns: int) -> Event | None:
+    def _last_left(self, trace: RankTrace, until_ns: int) -> TraceEvent | None:
         """The collective that the rank left last before a time."""
         left = self._left[id(trace)]
         place = bisect_right(left, until_ns, key=_end)
         return left[place - 1] if place else None
 
-    def _waited_for(self, event: Event | None) -> tuple[RankTrace, Event, list[tuple[RankTrace, Event]]] | None:
+    def _waited_for(
+        self, event: TraceEvent | None
+    ) -> tuple[RankTrace, TraceEvent, list[tuple[RankTrace, TraceEvent]]] | None:
         """Whom a span waited for: the trace, its span there, and the spans of the others; None: for nobody."""
         if event is None or not is_collective(event):
             return None
@@ -163,7 +165,7 @@ class Blame:
         return meeting.entries[last[0]][0], last[1], others
 
 
-def _end(event: Event) -> int:
+def _end(event: TraceEvent) -> int:
     return event.end_ns
 
 
@@ -172,7 +174,7 @@ def _median(values: Iterable[int]) -> int:
     return round(statistics.median(found)) if found else 0
 
 
-def _step(trace: RankTrace, event: Event) -> int | None:
+def _step(trace: RankTrace, event: TraceEvent) -> int | None:
     for other in trace.by_thread.get(trace.main_thread, ()):
         if other.start_ns > event.start_ns:
             break

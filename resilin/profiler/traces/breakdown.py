@@ -16,7 +16,7 @@ from resilin.profiler.traces import intervals
 from resilin.profiler.traces.innermost import Timeline
 from resilin.profiler.traces.intervals import Interval
 from resilin.profiler.traces.meetings import Meeting, is_collective
-from resilin.profiler.traces.rank_trace import STEP, Event, RankTrace
+from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent
 
 Row = dict[str, Any]
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -25,7 +25,7 @@ _DATA = re.compile(r"DataLoader|^data[.:]")
 _STEP_AS_COMPUTE = re.compile(r"^Optimizer\.")
 
 
-def category(event: Event) -> str:
+def category(event: TraceEvent) -> str:
     """Return compute, communication, data, other, or "" for what only surrounds others."""
     if event.category in _DEVICE:
         return "communication" if _DEVICE_COMMUNICATION.search(event.name) else "compute"
@@ -173,8 +173,8 @@ def _kernel(rank: int, name: str, kind: str, times: Sequence[int]) -> Row:
     return {"name": name, "sum (us)": sum(us), **spread, "calls": len(us), "kernel type": kind, "rank": rank}
 
 
-def _own_times(trace: RankTrace) -> Mapping[int, tuple[Event, int]]:
-    found: dict[int, tuple[Event, int]] = {}
+def _own_times(trace: RankTrace) -> Mapping[int, tuple[TraceEvent, int]]:
+    found: dict[int, tuple[TraceEvent, int]] = {}
     for events in trace.by_thread.values():
         for start, end, event in Timeline(events).pieces:
             if event is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from resilin.errors import UsageError
-from resilin.profiler.traces.rank_trace import Event, RankTrace
+from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent
 
 _MOST_BYTES = 8 << 30  # of the text
 
@@ -78,7 +78,7 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
                 start,
                 start + _ns(one.get("dur", 0)),
             )
-            events.append(Event(*fields, args, args.get("finished") is False))
+            events.append(TraceEvent(*fields, args, args.get("finished") is False))
         else:
             if "ts" in one:
                 one["ts"] = _ns(one["ts"]) + shift_ns

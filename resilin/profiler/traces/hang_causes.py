@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from resilin.profiler.traces.meetings import is_collective, is_message, meetings
-from resilin.profiler.traces.rank_trace import STEP, Event, RankTrace
+from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def _reach(rank: int, blocked: dict[int, set[int]]) -> set[int]:
     return found
 
 
-def _stuck(trace: RankTrace, event: Event, after_ns: int) -> bool:
+def _stuck(trace: RankTrace, event: TraceEvent, after_ns: int) -> bool:
     if event.args.get("Failed"):
         return True
     return event.open and trace.unfinished and (not trace.alive or event.duration_ns >= after_ns)
@@ -125,5 +125,5 @@ def _cause(rank: int, trace: RankTrace | None, waiting: tuple[int, ...]) -> Hang
     return HangCause(rank=rank, name=name, last=last, state=state, waiting=waiting)
 
 
-def _end(event: Event) -> int:
+def _end(event: TraceEvent) -> int:
     return event.end_ns

@@ -5,16 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from resilin.profiler.traces.rank_trace import STEP, Event
+from resilin.profiler.traces.rank_trace import STEP, TraceEvent
 
-Piece = tuple[int, int, Event | None]
+Piece = tuple[int, int, TraceEvent | None]
 """From, to, and the innermost event then; None: outside of all."""
 
 
 class Timeline:
     """The pieces of one thread. Steps of the profile do not count: what lies in a step and nothing else is outside."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    def __init__(self, events: Sequence[TraceEvent]) -> None:
         """Take the thread's events, which are by start."""
         self.pieces = list(_pieces(events))
         self._starts = [start for start, _, _ in self.pieces]
@@ -36,17 +36,17 @@ class Timeline:
         if at < end_ns:
             yield at, end_ns, None
 
-    def longest(self, start_ns: int, end_ns: int) -> tuple[Event | None, int]:
+    def longest(self, start_ns: int, end_ns: int) -> tuple[TraceEvent | None, int]:
         """Return the span whose own time between was longest, and that time; None: it was outside of spans."""
         own: dict[int, int] = {}
-        known: dict[int, Event | None] = {}
+        known: dict[int, TraceEvent | None] = {}
         for start, end, event in self.between(start_ns, end_ns):
             own[id(event)] = own.get(id(event), 0) + end - start
             known[id(event)] = event
         most = max(own, key=lambda each: own[each], default=None)
         return (None, 0) if most is None else (known[most], own[most])
 
-    def last_ended(self, at_ns: int) -> Event | None:
+    def last_ended(self, at_ns: int) -> TraceEvent | None:
         """Return the last span that was over at a time."""
         for number in range(bisect_right(self._starts, at_ns) - 1, -1, -1):
             event = self.pieces[number][2]
@@ -55,8 +55,8 @@ class Timeline:
         return None
 
 
-def _pieces(events: Sequence[Event]) -> Iterator[Piece]:
-    around: list[Event] = []
+def _pieces(events: Sequence[TraceEvent]) -> Iterator[Piece]:
+    around: list[TraceEvent] = []
     at = events[0].start_ns if events else 0
     for event in events:
         if event.name.startswith(STEP):

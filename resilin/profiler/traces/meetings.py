@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from resilin.profiler.traces.rank_trace import Event, RankTrace, ranks_of
+from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent, ranks_of
 
 _FROM_ROOT = frozenset({"broadcast", "scatter"})
 _TO_ROOT = frozenset({"reduce", "gather"})
@@ -26,7 +26,7 @@ class Meeting:
     ranks: tuple[int, ...]
     """Of the world, all that take part."""
     root: int = -1
-    entries: dict[int, tuple[RankTrace, Event]] = field(default_factory=dict)
+    entries: dict[int, tuple[RankTrace, TraceEvent]] = field(default_factory=dict)
     """By rank of the world."""
 
     @property
@@ -42,7 +42,7 @@ class Meeting:
             return [] if rank == self.root else [self.root]
         return [other for other in self.ranks if other != rank] if rank == self.root else []
 
-    def last_before(self, rank: int) -> tuple[int, Event] | None:
+    def last_before(self, rank: int) -> tuple[int, TraceEvent] | None:
         """The last to enter of those that `rank` waits for, if it came after `rank` did."""
         own = self.entries[rank][1]
         others = [(self.entries[one][1].start_ns, one) for one in self.waits_for(rank) if one in self.entries]
@@ -55,21 +55,21 @@ class Meeting:
 
 
 @dataclass(slots=True)
-class Message:
+class DeliveredMessage:
     """A message whose two ends are both there."""
 
     sender: RankTrace
-    send: Event
+    send: TraceEvent
     receiver: RankTrace
-    receive: Event
+    receive: TraceEvent
 
 
-def is_collective(event: Event) -> bool:
+def is_collective(event: TraceEvent) -> bool:
     """Whether the event is a collective or a message between ranks, with what it takes to match it."""
     return "Collective name" in event.args
 
 
-def is_message(event: Event) -> bool:
+def is_message(event: TraceEvent) -> bool:
     """Whether it is one end of a message."""
     return is_collective(event) and "Src Rank" in event.args and "Dst Rank" in event.args
 
@@ -99,10 +99,10 @@ def meetings(traces: Iterable[RankTrace]) -> list[Meeting]:
     return sorted(found.values(), key=lambda each: min(event.start_ns for _, event in each.entries.values()))
 
 
-def messages(traces: Iterable[RankTrace]) -> list[Message]:
+def messages(traces: Iterable[RankTrace]) -> list[DeliveredMessage]:
     """Return all messages whose both ends are known, but those of traces that lost spans: their order says nothing."""
-    sent: dict[tuple[object, ...], list[tuple[RankTrace, Event]]] = {}
-    received: dict[tuple[object, ...], list[tuple[RankTrace, Event]]] = {}
+    sent: dict[tuple[object, ...], list[tuple[RankTrace, TraceEvent]]] = {}
+    received: dict[tuple[object, ...], list[tuple[RankTrace, TraceEvent]]] = {}
     torn: set[int] = set()
     for trace in traces:
         if trace.dropped:
@@ -120,5 +120,5 @@ def messages(traces: Iterable[RankTrace]) -> list[Message]:
         if key[2] in torn or key[3] in torn:
             continue
         for (sender, send), (receiver, receive) in zip(sends, received.get(key, ()), strict=False):
-            found.append(Message(sender, send, receiver, receive))
+            found.append(DeliveredMessage(sender, send, receiver, receive))
     return sorted(found, key=lambda each: each.send.start_ns)

@@ -11,7 +11,7 @@ from pathlib import Path
 from resilin._base import span_file, trace_ring
 from resilin.profiler import chrome_trace, source_names
 from resilin.profiler.recorded import Recorded, category
-from resilin.profiler.traces.rank_trace import Event, RankTrace, ranks_of
+from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent, ranks_of
 
 
 def read(path: Path) -> RankTrace | None:
@@ -34,7 +34,7 @@ def read(path: Path) -> RankTrace | None:
     shift_ns = 0 if about.boot else recorded.wall_ns(0)
     for one, thread, args in chrome_trace.spans(recorded):
         times = (one.start_ns + shift_ns, one.end_ns + shift_ns)
-        trace.events.append(Event(one.span.name, category(one.span.kind), thread, *times, args, one.open))
+        trace.events.append(TraceEvent(one.span.name, category(one.span.kind), thread, *times, args, one.open))
     for line in chrome_trace.beside_spans(recorded, to_wall_ns):
         other = json.loads(line, parse_float=Decimal)
         if other.get("cat") != "Trace":

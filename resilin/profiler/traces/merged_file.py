@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from resilin.core.whole_file import write_whole
 from resilin.profiler.chrome_trace import microseconds
 from resilin.profiler.traces.meetings import meetings, messages
-from resilin.profiler.traces.rank_trace import Event, RankTrace
+from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent
 
 _COMPRESSION = 5
 _BLOCK_CHARS = 1 << 18
@@ -71,7 +71,7 @@ def _texts(
     yield f'\n],\n"traceName": {json.dumps(path)}\n}}\n'
 
 
-_End = tuple[RankTrace, Event, int]  # an arrow's: on whose event, and when
+_End = tuple[RankTrace, TraceEvent, int]  # an arrow's: on whose event, and when
 
 
 def _numbered(traces: Sequence[RankTrace]) -> list[tuple[int, RankTrace]]:

@@ -11,7 +11,7 @@ STEP = "ProfilerStep#"
 
 
 @dataclass(slots=True)
-class Event:
+class TraceEvent:
     """One span. Times are nanoseconds: of its own process's clock, and once traces are aligned of the first one's."""
 
     name: str
@@ -42,7 +42,7 @@ class RankTrace:
     process: int
     clock: str
     """Processes that say the same share a clock: their times can be compared as they are."""
-    events: list[Event]
+    events: list[TraceEvent]
     """By start, of two that start together the longer one first."""
     others: list[dict[str, Any]]
     """Arrows, moments and names of threads, as they stood in the file."""
@@ -66,9 +66,9 @@ class RankTrace:
         return self.unfinished and self.alive is False and any(event.open for event in self.events)
 
     @cached_property
-    def by_thread(self) -> dict[int | str, list[Event]]:
+    def by_thread(self) -> dict[int | str, list[TraceEvent]]:
         """The events of each thread, in order."""
-        found: dict[int | str, list[Event]] = {}
+        found: dict[int | str, list[TraceEvent]] = {}
         for event in self.events:
             found.setdefault(event.thread, []).append(event)
         return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from resilin.errors import UsageError
+from resilin.profiler.recorded import collection_paused
 from resilin.profiler.traces import blame, breakdown, clocks, critical_path, folder, hang_causes, merged_file
 from resilin.profiler.traces.blame import Blame
 from resilin.profiler.traces.folder import Traces
@@ -16,7 +17,8 @@ from resilin.profiler.traces.meetings import meetings
 
 def aligned(paths: Sequence[Path], last_ns: int = 0) -> Traces:
     """Read traces and bring them to one clock; of the last `last_ns`, 0: of all. UsageError when none can be read."""
-    found = folder.read(paths)
+    with collection_paused():
+        found = folder.read(paths)
     found.notes += clocks.align(found.ranks)
     if last_ns:
         since_ns = max(trace.stop_ns for trace in found.ranks) - last_ns

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from resilin.profiler.traces import folder
 from resilin.profiler.traces.folder import Traces
-from resilin.profiler.traces.rank_trace import Event, RankTrace
+from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent
 from resilin.testing.ranks import start_ranks
 
 RANKS = 3
@@ -79,7 +79,7 @@ class Made:
         """Add a span; `end` None: it is open until the recording ends, which `ready` says."""
         stop = start if end is None else end
         fields = (name, category, thread, int(start * 1000), int(stop * 1000), args, end is None)
-        self.trace.events.append(Event(*fields))
+        self.trace.events.append(TraceEvent(*fields))
         return self
 
     def collective(self, start, end, number, ranks, name="all_reduce", **args):
