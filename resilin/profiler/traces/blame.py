@@ -49,10 +49,10 @@ class Blame:
     """All ranks' traces, aligned, and what is asked of them."""
 
     def __init__(self, traces: Sequence[RankTrace]) -> None:
-        self._traces = traces
         self.meetings: list[Meeting] = meetings(traces)
         self.messages: list[DeliveredMessage] = messages(traces)
         self._lines = {id(trace): Timeline(trace.by_thread.get(trace.main_thread, [])) for trace in traces}
+        self._steps = {id(trace): _steps(trace) for trace in traces}
         self._met: dict[int, Meeting] = {}  # by event
         self._left: dict[int, list[TraceEvent]] = {id(trace): [] for trace in traces}  # what each left, by end
         self._got: dict[int, DeliveredMessage] = {id(message.receive): message for message in self.messages}
@@ -109,7 +109,7 @@ class Blame:
         before = line.last_ended(entered.start_ns - excess_ns) if name == OUTSIDE else None
         return Cause(
             rank=trace.rank, name=name, excess_ns=excess_ns, after=before.name if before else "", waited_ns=waited_ns,
-            waiting=waiting, at=at, start_ns=start_ns, step=_step(trace, entered), via=tuple(via),
+            waiting=waiting, at=at, start_ns=start_ns, step=self._step(trace, entered), via=tuple(via),
         )  # fmt: skip
 
     def _excess(
@@ -145,6 +145,12 @@ class Blame:
         place = bisect_right(left, until_ns, key=_end)
         return left[place - 1] if place else None
 
+    def _step(self, trace: RankTrace, event: TraceEvent) -> int | None:
+        """The step of the profile in which a span began."""
+        steps = self._steps[id(trace)]
+        place = bisect_right(steps, event.start_ns, key=lambda step: step[0])
+        return steps[place - 1][2] if place and event.start_ns <= steps[place - 1][1] else None
+
     def _waited_for(
         self, event: TraceEvent | None
     ) -> tuple[RankTrace, TraceEvent, list[tuple[RankTrace, TraceEvent]]] | None:
@@ -174,14 +180,10 @@ def _median(values: Iterable[int]) -> int:
     return round(statistics.median(found)) if found else 0
 
 
-def _step(trace: RankTrace, event: TraceEvent) -> int | None:
-    for other in trace.by_thread.get(trace.main_thread, ()):
-        if other.start_ns > event.start_ns:
-            break
-        number = other.name.removeprefix(STEP)
-        if number != other.name and number.isdigit() and event.start_ns <= other.end_ns:
-            return int(number)
-    return None
+def _steps(trace: RankTrace) -> list[tuple[int, int, int]]:
+    """Of each step of the profile its start, end and number."""
+    named = ((event, event.name.removeprefix(STEP)) for event in trace.events if event.name.startswith(STEP))
+    return [(event.start_ns, event.end_ns, int(number)) for event, number in named if number.isdigit()]
 
 
 def totals(causes: Iterable[Cause]) -> list[dict[str, object]]:

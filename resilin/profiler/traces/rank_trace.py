@@ -75,10 +75,12 @@ class RankTrace:
 
     @cached_property
     def main_thread(self) -> int | str:
-        """The thread that steps, else the one that is busy longest."""
+        """The thread that steps, else the process's first one, which has its number; else the one busy longest."""
         stepping = [event.thread for event in self.events if event.name.startswith(STEP)]
         if stepping:
             return stepping[0]
+        if self.process in self.by_thread:
+            return self.process
         busy = {thread: sum(each.duration_ns for each in events) for thread, events in self.by_thread.items()}
         return max(busy, key=lambda thread: busy[thread], default=0)
 

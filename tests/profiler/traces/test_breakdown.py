@@ -130,3 +130,11 @@ def test_the_innermost_span_counts(made):
     before = line.last_ended(140_000)
     assert before is not None
     assert before.name == "outer"
+
+
+def test_the_main_thread_is_the_one_that_steps_or_the_process_s_first(made):
+    trace = made(0).span("waiting", 0, 900, thread=7).span("work", 0, 10, thread=1).ready()
+    assert trace.main_thread == 7
+    first = made(0).span("waiting", 0, 900, thread=7).span("work", 0, 10, thread=100).ready()
+    assert first.main_thread == first.process == 100
+    assert made(0).span("a", 0, 900, thread=7).span("ProfilerStep#1", 0, 10, thread=8).ready().main_thread == 8

@@ -8,7 +8,11 @@ import time
 import extent
 import pytest
 
+from resilin._base import trace_ring
 from resilin._base.clock import Deadline
+from resilin._base.span_file import About, Writer
+from resilin._base.trace import Kind
+from resilin.launcher import main
 from resilin.profiler.traces import folder, hang_causes
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import start_ranks
@@ -127,3 +131,19 @@ def test_a_rank_without_a_trace_is_blamed_as_unknown(made):
     trace = made(0).collective(10, None, 0, (0, 1)).ready(10**6, alive=True, unfinished=True)
     (cause,) = hang_causes.find([trace], AFTER_NS).causes
     assert (cause.rank, cause.state, cause.name) == (1, "unknown", "")
+
+
+def test_what_hangs_is_told_first_and_returns_1(tmp_path, capsys):
+    for rank, name in ((0, "cpu:all_reduce"), (1, "save")):
+        writer = Writer(tmp_path, 1 << 16, About(host="elsewhere", boot="b1", rank=rank, world_size=2))
+        ring = trace_ring.Ring(writer.buffer)
+        about = {"Collective name": "all_reduce", "Process Group Name": "default", "Process Group Ranks": [0, 1]}
+        about |= {"Rank": 0, "Generation": 1, "Seq": 3}
+        ring.begin(name, Kind.USER if rank else Kind.COLLECTIVE, args=None if rank else about)
+        writer.close()
+    assert main.main(["trace", "why", str(tmp_path)]) == 1
+    out, _ = capsys.readouterr()
+    assert out.splitlines()[:2] == [
+        "HANGS: rank 1 is in save; rank 0 waits for it",
+        "  rank 0 waits for rank 1 in all_reduce #3 of group 'default' generation 1",
+    ]
