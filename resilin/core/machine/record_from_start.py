@@ -18,10 +18,12 @@ from resilin._base.span_file import About, Writer
 from resilin.core.kernels import loader
 from resilin.errors import UsageError
 
+MOST_CHILDREN = 32  # forked ones that have a file: a loader may fork some for each epoch, and files stay
 FOLDER, BYTES = "RESILIN_RECORD_DIR", "RESILIN_RECORD_BYTES"
 
 _LOG = logging.getLogger(__name__)
 _writer: Writer | None = None
+_forks = 0  # of this process, while it recorded
 
 
 def start() -> None:
@@ -51,17 +53,26 @@ def start() -> None:
     trace.record_with(recorder)
 
 
+def _count_fork() -> None:
+    global _forks
+    _forks += _writer is not None
+
+
 def _again_in_child() -> None:
     """A forked child is another process: it has a file of its own, and leaves its parent's alone."""
-    global _writer
+    global _writer, _forks
     if _writer is None:
         return
+    before, _forks = _forks, 0
     if trace.recorder is trace.from_start:
         trace.record_with(None)
     trace.from_start = None
     _writer.close()
     _writer = None
-    start()
+    if before < MOST_CHILDREN:
+        start()
+    elif before == MOST_CHILDREN:
+        log.event(_LOG, logging.WARNING, "spans of further forked processes are not recorded", recorded=before)
 
 
 def _remove_when_empty() -> None:
@@ -73,4 +84,4 @@ def _remove_when_empty() -> None:
 
 atexit.register(_remove_when_empty)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_again_in_child)
+    os.register_at_fork(after_in_child=_again_in_child, after_in_parent=_count_fork)

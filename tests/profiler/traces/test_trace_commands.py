@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from resilin._base import env, span_file
+from resilin.core.machine import record_from_start
 from resilin.launcher import main, traces
 from resilin.testing.patience import PATIENCE_S
 
@@ -150,6 +151,21 @@ def test_record_runs_a_program_whose_spans_are_in_files_of_their_own(tmp_path):
     parent, child = sorted(found, key=len, reverse=True)
     assert [name for name in parent if not name.startswith("aten::")] == ["work", "afterwards", "parent"]
     assert child == ["child"]
+
+
+@pytest.mark.multiproc
+def test_of_many_forked_children_the_first_have_files_and_it_is_told(tmp_path):
+    source = (
+        "import logging, os, resilin\nlogging.basicConfig()\nfrom resilin.profiler import record_function\n"
+        "for number in range(35):\n    child = os.fork()\n    if child == 0:\n"
+        "        with record_function(f'child {number}'):\n            pass\n        os._exit(0)\n"
+        "    os.waitpid(child, 0)\n"
+    )
+    ended = _recorded("--out", tmp_path, "--megabytes", "1", sys.executable, "-c", source)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr.count("spans of further forked processes are not recorded") == 1
+    spans = [span.name for path in tmp_path.iterdir() for span in span_file.read(path).recording.spans]
+    assert sorted(spans) == sorted(f"child {number}" for number in range(record_from_start.MOST_CHILDREN))
 
 
 @pytest.mark.multiproc
