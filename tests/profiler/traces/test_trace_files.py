@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import shutil
+import threading
 
 import pytest
 
@@ -192,3 +193,31 @@ def test_a_merged_file_among_the_traces_is_no_rank(made, tmp_path):
     assert ([trace.source for trace in found.ranks], found.notes) == (["a.json"], [])
     with pytest.raises(UsageError, match="is what merge wrote of several ranks"):
         folder.read([tmp_path / "merged.json"])
+
+
+def test_a_memory_file_is_read_while_its_ring_goes_round(tmp_path):
+    writer = Writer(tmp_path, 1 << 16, ABOUT)
+    ring = trace_ring.Ring(writer.buffer)
+    ring.end(ring.begin("first", Kind.USER, args={"number": -1}))
+    stop = threading.Event()
+
+    def write():
+        number = 0
+        while not stop.is_set():
+            ring.end(ring.begin(f"span {number % 10}", Kind.USER, args={"number": number}))
+            number += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(30):
+            found = span_file.read(writer.path).recording.spans
+            assert all(span.end_ns is None or span.start_ns <= span.end_ns for span in found)
+            assert all(span.name == "first" or span.name.startswith("span ") for span in found)
+    finally:
+        stop.set()
+        thread.join()
+    last = span_file.read(writer.path).recording
+    assert last.dropped > 0
+    numbers = [span.args["number"] for span in last.spans if span.args]
+    assert numbers == sorted(numbers)
