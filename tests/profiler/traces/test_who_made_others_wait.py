@@ -16,7 +16,7 @@ def _wrong(job):
     causes = Blame(job.traces().ranks).causes(int(DELAY_S * 0.5e9))
     wrong = []
     for step, rank, name in job.plan:
-        at = f"all_reduce #{2 * step} of group 'test' generation 1"
+        at = f"all_reduce #{20 * step} of group 'test' generation 1"
         found = [(cause.rank, cause.name) for cause in causes if cause.at == at]
         if found != [(rank, name)]:
             wrong.append((step, rank, name, found))

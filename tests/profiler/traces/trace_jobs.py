@@ -40,8 +40,8 @@ for step in range(max(plan) + 3):
         dist.recv(total, step % size)
     dist.all_reduce(total)
     dist.barrier()
-for turn in range(200):
-    dist.all_reduce(total)
+    for turn in range(18):
+        dist.all_reduce(total)
 """
 
 
@@ -59,7 +59,7 @@ class Job:
 
 
 def run_job(place: Path, delays: int, seed: int = 7) -> Job:
-    """Three processes that record from their start, with delays; all_reduce number 2 * step is that of a step."""
+    """Three processes that record from their start, with delays; all_reduce number 20 * step is the first of a step."""
     draw = random.Random(seed)
     plan = [(2 + 2 * number, draw.randrange(RANKS), draw.choice(NAMES)) for number in range(delays)]
     variables = {"PLAN": json.dumps(plan), "DELAY": str(DELAY_S), "RESILIN_RECORD_DIR": str(place / "spans")}
