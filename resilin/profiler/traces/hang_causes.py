@@ -86,14 +86,18 @@ def _collectives(traces: Sequence[RankTrace], after_ns: int) -> list[Wait]:
         for rank, (trace, event) in meeting.entries.items():
             if _stuck(trace, event, after_ns):
                 absent = [one for one in meeting.waits_for(rank) if one not in meeting.entries]
-                if not absent:  # all came; one that was killed amid it does not go on
-                    absent = [one for one in meeting.waits_for(rank) if one in newest and newest[one].killed]
-                    absent = [one for one in absent if meeting.entries[one][1].open]
+                if not absent:  # all came: who ended amid it, or before the others had left it, does not go on
+                    absent = [one for one in meeting.waits_for(rank) if _gone(newest.get(one), meeting.entries[one][1])]
                 if absent:
                     found.append(
                         Wait(rank=trace.rank, at=str(meeting), since_ns=event.start_ns, waits_for=tuple(sorted(absent)))
                     )
     return found
+
+
+def _gone(trace: RankTrace | None, entry: TraceEvent) -> bool:
+    """Whether a rank's process has ended, and not because the collective failed it."""
+    return trace is not None and trace.unfinished and trace.alive is False and not entry.args.get("Failed")
 
 
 def _messages(traces: Sequence[RankTrace], after_ns: int) -> list[Wait]:
