@@ -129,8 +129,8 @@ ONLY: dict[str, frozenset[str]] = {
     "futures": frozenset({"distributed"}),  # names of its
     "as_torch": frozenset({"errors", "_base", "version"}),
     "launcher": frozenset(
-        {"errors", "_base", "store", "elastic", "checkpoint", "pipeline", "operator"}
-    ),  # checkpoint and pipeline inside functions
+        {"errors", "_base", "store", "elastic", "checkpoint", "pipeline", "profiler", "operator"}
+    ),  # checkpoint, pipeline and profiler inside functions
     "operator": frozenset({"errors", "_base"}),
 }
 
@@ -163,6 +163,7 @@ LAZY: dict[tuple[str, str], str] = {
     ("resilin.launcher.store_bootstrap", "resilin.store.server"): "grpc costs 60 to 100 ms and most launches need none",
     ("resilin.launcher.run", "resilin.launcher.health"): "grpc, as above",
     ("resilin.launcher.store", "resilin.store.server"): "grpc, for one of many subcommands",
+    ("resilin.launcher.traces.files", "resilin.profiler.traces.reports"): "numpy, which the profiler loads",
     ("resilin.launcher.ledger", "resilin.elastic.sample_ids"): "numpy, only to name the samples of a broken ledger",
     **{
         (f"resilin.launcher.checkpoint.{command}", f"resilin.checkpoint.tools.{module}"): "numpy, which it reads with"

@@ -63,6 +63,9 @@ class SpanRecorder(Protocol):
 recorder: SpanRecorder | None = None
 """Who records now. Read it anew each time: it changes while threads run."""
 
+from_start: Recorder | None = None
+"""Who records whenever no profile does, in a process that was asked to record from its start."""
+
 
 def record_with(new: SpanRecorder | None) -> SpanRecorder | None:
     """Let `new` record from now on, None nobody; return who did before."""

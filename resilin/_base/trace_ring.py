@@ -210,6 +210,12 @@ class Recording:
     process: int
 
 
+def written(buffer: Any) -> int:
+    """Return how many spans were ever written into a buffer."""
+    count: int = _WRITTEN.unpack_from(buffer, _WRITTEN_AT)[0]
+    return count
+
+
 def read(buffer: Any) -> Recording:
     """Read all spans from a buffer or the bytes of a memory file; others may be writing to it meanwhile.
 

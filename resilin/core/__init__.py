@@ -1,8 +1,13 @@
 """The engine: tensors, automatic differentiation, operations, random numbers. Start with README.md."""
 
+from resilin._base import env as _env
 from resilin.core.machine import memory as memory
 from resilin.core.ops import backend_support as backend_support
 from resilin.core.ops import traced as traced
 from resilin.core.public import methods as methods
 
 memory.install()  # for this thread: the one that imports resilin; others that make tensors install for themselves
+if _env.get("RESILIN_RECORD_DIR"):  # what that needs takes milliseconds of every import
+    from resilin.core.machine import record_from_start as _record_from_start
+
+    _record_from_start.start()

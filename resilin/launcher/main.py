@@ -22,6 +22,7 @@ from resilin.launcher import (
     store,
     top,
     trace,
+    traces,
 )
 
 _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int], str]] = {
@@ -38,6 +39,7 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[
     "store": (store.add_arguments, store.run, "serve the coordination store as a program of its own"),
     "top": (top.add_arguments, top.run, "watch the workers of a running job"),
     "trace": (trace.add_arguments, trace.run, "say which rank is missing from which collective"),
+    **traces.COMMANDS,
 }
 
 
@@ -57,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code."""
-    args = parser().parse_args(argv)
+    args = parser().parse_args(traces.joined(sys.argv[1:] if argv is None else argv))
 
     def body() -> int:
         log.configure(arguments.log_level())

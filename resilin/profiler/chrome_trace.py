@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from resilin._base import span_file
 from resilin._base.trace import SpanKind
 from resilin.core.whole_file import write_whole
 from resilin.profiler.inputs import Inputs
@@ -74,6 +75,8 @@ def _texts(recorded: Recorded, path: str, about: About) -> Iterator[str]:
         "dropped": recording.dropped,
         "lost_arguments": recording.lost_arguments,
         "lost_names": recording.lost_names,
+        "boot": span_file.boot(),  # with the next line: what aligns the clocks of ranks on one machine, exactly
+        "wall_minus_monotonic_ns": recording.wall_ns - recording.monotonic_ns,
         "paths": [folder for folder in sys.path if folder],  # which names of functions leave out
     }
     yield '{\n"schemaVersion": 1,\n"deviceProperties": [],\n'
@@ -87,6 +90,18 @@ def _texts(recorded: Recorded, path: str, about: About) -> Iterator[str]:
         yield before + event
         before = ",\n"
     yield f'\n],\n"traceName": {json.dumps(path)}\n}}\n'
+
+
+def spans(recorded: Recorded) -> Iterator[tuple[Placed, int, dict[str, Any]]]:
+    """Yield each span, the thread that it is shown on, and its arguments, as they would be written."""
+    events = _Events(recorded, 0)
+    for number, one in enumerate(recorded.placed):
+        yield one, events.thread(one), events.args(number, one)
+
+
+def beside_spans(recorded: Recorded, base_ns: int) -> Iterator[str]:
+    """Write everything else: names of threads, arrows, memory, the recording. Times count from `base_ns`."""
+    yield from _Events(recorded, base_ns).beside_spans()
 
 
 def microseconds(nanoseconds: int) -> str:
@@ -109,6 +124,14 @@ class _Events:
         yield from self._names()
         for number, one in enumerate(self._recorded.placed):
             yield self._span(number, one)
+        yield from self._after_spans()
+
+    def beside_spans(self) -> Iterator[str]:
+        """The lines that are no spans."""
+        yield from self._names()
+        yield from self._after_spans()
+
+    def _after_spans(self) -> Iterator[str]:
         yield from self._arrows()
         yield from self._memory(len(self._recorded.placed))
         yield from self._window()
@@ -116,7 +139,8 @@ class _Events:
     def _time(self, monotonic_ns: int) -> str:
         return microseconds(monotonic_ns + self._shift_ns)
 
-    def _thread(self, one: Placed) -> int:
+    def thread(self, one: Placed) -> int:
+        """Return the thread that a span is shown on: its own, or a lane beside it."""
         return one.span.thread * _LANES + one.lane if one.lane else one.span.thread
 
     def _names(self) -> Iterator[str]:
@@ -130,7 +154,7 @@ class _Events:
         yield meta("process_labels", 0, "labels", "CPU")
         yield meta("process_sort_index", 0, "sort_index", self._process)
         known = self._recorded.recording.threads
-        threads = {(self._thread(one), one.span.thread, one.lane) for one in self._recorded.placed}
+        threads = {(self.thread(one), one.span.thread, one.lane) for one in self._recorded.placed}
         threads |= {(span.thread, span.thread, 0) for span in self._recorded.memory}
         for shown, thread, lane in sorted(threads):
             beside = f", beside it {lane}" if lane else ""
@@ -144,8 +168,8 @@ class _Events:
         length = self._length(one, float(start))
         return (
             f'{{"ph": "X", "cat": "{category(kind)}", "name": {json.dumps(one.span.name)}, "pid": {self._process}, '
-            f'"tid": {self._thread(one)}, "ts": {start}, "dur": {length}, '
-            f'"args": {json.dumps(self._args(number, one), default=str)}}}'
+            f'"tid": {self.thread(one)}, "ts": {start}, "dur": {length}, '
+            f'"args": {json.dumps(self.args(number, one), default=str)}}}'
         )
 
     def _length(self, one: Placed, start: float) -> str:
@@ -161,7 +185,8 @@ class _Events:
         self._ends[one.span.number] = start + length_ns / 1000
         return microseconds(length_ns)
 
-    def _args(self, number: int, one: Placed) -> dict[str, Any]:
+    def args(self, number: int, one: Placed) -> dict[str, Any]:
+        """Return a span's arguments; `number`: its place in the file."""
         span = one.span
         args = dict(span.args or {})
         inputs = args.pop("inputs", None)
@@ -198,7 +223,7 @@ class _Events:
             number += 1
             for letter, end, more in (("s", forward, ""), ("f", one, ', "bp": "e"')):
                 yield (
-                    f'{{"ph": "{letter}", "id": {number}, "pid": {self._process}, "tid": {self._thread(end)}, '
+                    f'{{"ph": "{letter}", "id": {number}, "pid": {self._process}, "tid": {self.thread(end)}, '
                     f'"ts": {self._time(end.start_ns)}, "cat": "fwdbwd", "name": "fwdbwd"{more}}}'
                 )
 

@@ -49,7 +49,7 @@ class RecordingSession:
     def start(self) -> None:
         """Record from now on. UsageError while another one of this process records."""
         with _lock:
-            if trace.recorder is not None:
+            if trace.recorder not in (None, trace.from_start):
                 raise UsageError(
                     "profiler: expected one profile at a time, another one is recording in this process; "
                     "stop it first (leave its `with`, or call its stop())"
@@ -63,10 +63,10 @@ class RecordingSession:
         trace.record_with(self._recorder)
 
     def pause(self) -> None:
-        """Record nothing until `resume`."""
+        """Record nothing until `resume`; who records from the process's start goes on."""
         with _lock:
             if trace.recorder is self._recorder:
-                trace.record_with(None)
+                trace.record_with(trace.from_start)
                 if self._modules is not None:
                     self._modules.close()
                     self._modules = None
@@ -74,9 +74,9 @@ class RecordingSession:
     def resume(self) -> None:
         """Record again. UsageError while another profile records."""
         with _lock:
-            if trace.recorder not in (None, self._recorder):
+            if trace.recorder not in (None, trace.from_start, self._recorder):
                 raise UsageError("profiler: another profile began to record while this one was paused; stop it first")
-            if trace.recorder is None:
+            if trace.recorder is not self._recorder:
                 self._record()
 
     def stop(self) -> None:

@@ -1,0 +1,59 @@
+"""Reads a rank's trace from the memory file that its process records into, or did until it was killed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from decimal import Decimal
+from pathlib import Path
+
+from resilin._base import span_file, trace_ring
+from resilin.profiler import chrome_trace, source_names
+from resilin.profiler.recorded import Recorded, category
+from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent, ranks_of
+
+
+def read(path: Path) -> RankTrace | None:
+    """Read one file; None: it holds no span. UsageError says what is wrong with it, OSError: it cannot be read."""
+    found = span_file.read(path)
+    recording, about = found.recording, found.about
+    if not recording.spans:
+        return None
+    source_names.shorten(recording.spans, sys.path)
+    stop_ns = time.monotonic_ns() if found.alive else _last_ns(recording)
+    recorded = Recorded(recording, min(recording.monotonic_ns, recording.spans[0].start_ns), stop_ns)
+    clock = f"boot {about.boot}" if about.boot else f"wall clock of {about.host or path.name}"
+    to_wall_ns = recorded.wall_ns(0) if about.boot else 0  # times are the monotonic clock's, or the wall clock's
+    trace = RankTrace(
+        path.name, about.rank, about.host, recording.process, clock, [], [], recorded.start_ns, stop_ns,
+        to_wall_ns, about.world_size, found.alive, True, recording.dropped,
+    )  # fmt: skip
+    if not about.boot:
+        trace.start_ns, trace.stop_ns = recorded.wall_ns(trace.start_ns), recorded.wall_ns(stop_ns)
+    shift_ns = 0 if about.boot else recorded.wall_ns(0)
+    for one, thread, args in chrome_trace.spans(recorded):
+        times = (one.start_ns + shift_ns, one.end_ns + shift_ns)
+        trace.events.append(TraceEvent(one.span.name, category(one.span.kind), thread, *times, args, one.open))
+    for line in chrome_trace.beside_spans(recorded, to_wall_ns):
+        other = json.loads(line, parse_float=Decimal)
+        if other.get("cat") != "Trace":
+            other["ts"] = int(other["ts"] * 1000)
+            trace.others.append(other)
+    trace.sort()
+    trace.rank, trace.world_size = _rank(trace)
+    return trace
+
+
+def _last_ns(recording: trace_ring.Recording) -> int:
+    return max(span.end_ns or span.start_ns for span in recording.spans)
+
+
+def _rank(trace: RankTrace) -> tuple[int, int]:
+    """Rank and size of the world, as the last collective of its largest group says; else as its environment did."""
+    most, rank = 0, trace.rank
+    for event in trace.events:
+        ranks, place = ranks_of(event.args), event.args.get("Rank")
+        if len(ranks) >= most and isinstance(place, int) and 0 <= place < len(ranks):
+            most, rank = len(ranks), ranks[place]
+    return rank, max(most, trace.world_size)

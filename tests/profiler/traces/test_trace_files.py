@@ -1,0 +1,223 @@
+"""Files of traces: read whole, torn, cut, doubled, of nobody; and who is told what."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import shutil
+import threading
+
+import pytest
+
+from resilin._base import span_file, trace_ring
+from resilin._base.span_file import About, Writer
+from resilin._base.trace import Kind
+from resilin.errors import UsageError
+from resilin.profiler.traces import chrome_file, folder, memory_file, merged_file
+
+ABOUT = About(host="elsewhere", boot="b1", rank=3, world_size=4, job="j")
+
+
+def _memory_file(place, about=ABOUT, spans=("load",)):
+    writer = Writer(place, 1 << 16, about)
+    ring = trace_ring.Ring(writer.buffer)
+    for name in spans:
+        ring.end(ring.begin(name, Kind.USER))
+    writer.close()
+    return writer.path
+
+
+def _chrome(path, rank=0, pid=11, ts=5, **more):
+    body = {
+        "distributedInfo": {"rank": rank, "world_size": 2},
+        "host_name": "h",
+        "baseTimeNanoseconds": 10**18,
+        "traceEvents": [
+            {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": pid, "tid": 1, "ts": ts, "dur": 2.5, "args": {}},
+            {"ph": "M", "name": "thread_name", "pid": pid, "tid": 1, "args": {"name": "main"}},
+        ],
+        **more,
+    }
+    path.write_text(json.dumps(body))
+    return path
+
+
+def test_a_memory_file_says_whose_it_is(tmp_path):
+    found = span_file.read(_memory_file(tmp_path))
+    assert found.about == ABOUT
+    assert found.alive is None  # another host's
+    assert [span.name for span in found.recording.spans] == ["load"]
+
+
+def test_a_memory_file_becomes_a_rank_s_trace(tmp_path):
+    trace = memory_file.read(_memory_file(tmp_path))
+    assert trace is not None
+    assert (trace.rank, trace.world_size, trace.host, trace.clock) == (3, 4, "elsewhere", "boot b1")
+    assert [event.name for event in trace.events] == ["load"]
+    assert trace.unfinished
+
+
+def test_a_memory_file_without_spans_is_no_rank(tmp_path):
+    assert memory_file.read(_memory_file(tmp_path, spans=())) is None
+    with pytest.raises(UsageError, match="no process has recorded a span yet"):
+        folder.read([tmp_path])
+
+
+def test_two_processes_of_one_number_have_two_files(tmp_path):
+    first, second = _memory_file(tmp_path), _memory_file(tmp_path)
+    assert first != second
+    assert first.name.endswith(".spans")
+
+
+@pytest.mark.parametrize("keep", [0, 100, 4096, 20_000])
+def test_a_memory_file_that_was_cut_is_refused_with_its_name(tmp_path, keep):
+    path = _memory_file(tmp_path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(UsageError, match=path.name) as told:
+        span_file.read(path)
+    assert "cut" in str(told.value) or "damaged" in str(told.value)
+
+
+def test_a_memory_file_in_which_nothing_was_written_yet_is_refused(tmp_path):
+    writer = Writer(tmp_path, 1 << 16, ABOUT)
+    writer.close()
+    with pytest.raises(UsageError, match="ended before it recorded anything"):
+        span_file.read(writer.path)
+
+
+def test_any_damage_of_a_memory_file_is_refused_or_read(tmp_path, turns):
+    path = _memory_file(tmp_path, spans=("a", "b", "c"))
+    whole = path.read_bytes()
+    for turn in range(turns(short=200, full=5_000)):
+        data = bytearray(whole)
+        data[turn * 37 % (6000 if turn % 2 else len(data))] ^= 1 << turn % 8
+        path.write_bytes(data)
+        with contextlib.suppress(UsageError):  # any other error fails
+            assert len(span_file.read(path).recording.spans) <= 3
+
+
+def test_a_small_memory_file_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="at least 65536"):
+        Writer(tmp_path, 1000, ABOUT)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_folder_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Not a directory"):
+        Writer(tmp_path / "file", 1 << 16, ABOUT)
+
+
+def test_a_chrome_trace_is_read_with_whole_nanoseconds(tmp_path):
+    trace = chrome_file.read(_chrome(tmp_path / "a.json", ts=5.001))
+    (event,) = trace.events
+    assert (event.start_ns - 10**18, event.duration_ns) == (5001, 2500)
+    assert (trace.rank, trace.process, trace.clock) == (0, 11, "wall clock of h")
+    assert not trace.unfinished
+
+
+def test_a_chrome_trace_that_is_a_list_is_read(tmp_path):
+    path = tmp_path / "list.json"
+    path.write_text(json.dumps([{"ph": "X", "name": "a", "ts": 1, "dur": 2}]))
+    assert chrome_file.read(path).rank == -1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b'{"traceEvents": [{"ph": "X"', "torn"),
+        (b"", "torn"),
+        (b'{"traceEvents": 5}', "expected a trace with a list"),
+        (b'{"traceEvents": [{"ph": "X", "ts": 1}]}', "makes no sense"),
+        (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": "x"}]}', "makes no sense"),
+        (b"\xff\xfe", "expected JSON"),
+        (gzip.compress(b'{"traceEvents": []}' * 100)[:-20], "torn"),
+        (b"[" * 100_000, "expected JSON"),
+    ],
+    ids=["torn", "empty", "no-list", "no-name", "no-time", "no-text", "torn-gz", "deep"],
+)
+def test_what_is_no_trace_is_refused_with_its_name(tmp_path, text, said):
+    path = tmp_path / "rank7.json"
+    path.write_bytes(text)
+    with pytest.raises(UsageError, match=said) as told:
+        chrome_file.read(path)
+    assert "rank7.json" in str(told.value)
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path):
+    _chrome(tmp_path / "a.json")
+    (tmp_path / "b.json").write_text("{")
+    found = folder.read([tmp_path])
+    assert [trace.rank for trace in found.ranks] == [0]
+    assert any("b.json" in note and "not read" in note for note in found.notes)
+    assert any("no trace of rank 1, of 2" in note for note in found.notes)
+
+
+def test_nothing_to_read_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="no traces"):
+        folder.read([tmp_path])
+    (tmp_path / "b.json").write_text("{")
+    with pytest.raises(UsageError, match=r"b\.json"):
+        folder.read([tmp_path])
+
+
+def test_a_copy_of_a_trace_is_left_out(tmp_path):
+    _chrome(tmp_path / "a.json")
+    shutil.copy(tmp_path / "a.json", tmp_path / "b.json")
+    found = folder.read([tmp_path])
+    assert len(found.ranks) == 1
+    assert any("b.json: left out, a.json is of the same process" in note for note in found.notes)
+
+
+def test_a_rank_that_began_again_is_there_twice_and_told(tmp_path):
+    _chrome(tmp_path / "a.json", rank=1)
+    _chrome(tmp_path / "b.json", rank=1, pid=12, ts=100)
+    found = folder.read([tmp_path])
+    assert [trace.rank for trace in found.ranks] == [1, 1]
+    assert any("rank 1 is there twice" in note and "when the first had ended" in note for note in found.notes)
+
+
+def test_a_trace_that_names_no_rank_gets_a_free_one(tmp_path):
+    _chrome(tmp_path / "a.json", rank=0)
+    _chrome(tmp_path / "b.json", pid=12, distributedInfo=None)
+    found = folder.read([tmp_path])
+    assert [trace.rank for trace in found.ranks] == [0, 1]
+    assert any("b.json: it does not say which rank" in note for note in found.notes)
+
+
+def test_a_merged_file_among_the_traces_is_no_rank(made, tmp_path):
+    _chrome(tmp_path / "a.json", distributedInfo={"rank": 0, "world_size": 1})
+    merged_file.write([made(0).span("load", 0, 10).ready()], tmp_path / "merged.json")
+    found = folder.read([tmp_path])
+    assert ([trace.source for trace in found.ranks], found.notes) == (["a.json"], [])
+    with pytest.raises(UsageError, match="is what merge wrote of several ranks"):
+        folder.read([tmp_path / "merged.json"])
+
+
+def test_a_memory_file_is_read_while_its_ring_goes_round(tmp_path):
+    writer = Writer(tmp_path, 1 << 16, ABOUT)
+    ring = trace_ring.Ring(writer.buffer)
+    ring.end(ring.begin("first", Kind.USER, args={"number": -1}))
+    stop = threading.Event()
+
+    def write():
+        number = 0
+        while not stop.is_set():
+            ring.end(ring.begin(f"span {number % 10}", Kind.USER, args={"number": number}))
+            number += 1
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(30):
+            found = span_file.read(writer.path).recording.spans
+            assert all(span.end_ns is None or span.start_ns <= span.end_ns for span in found)
+            assert all(span.name == "first" or span.name.startswith("span ") for span in found)
+    finally:
+        stop.set()
+        thread.join()
+    last = span_file.read(writer.path).recording
+    assert last.dropped > 0
+    numbers = [span.args["number"] for span in last.spans if span.args]
+    assert numbers == sorted(numbers)
