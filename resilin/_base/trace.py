@@ -63,7 +63,7 @@ class SpanRecorder(Protocol):
 recorder: SpanRecorder | None = None
 """Who records now. Read it anew each time: it changes while threads run."""
 
-from_start: Recorder | None = None
+from_start: SpanRecorder | None = None
 """Who records whenever no profile does, in a process that was asked to record from its start."""
 
 

@@ -44,7 +44,7 @@ def start() -> None:
     except OSError as error:  # a job does not end because what watches it finds no room
         log.event(_LOG, logging.WARNING, "spans are not recorded", folder=folder, reason=str(error))
         return
-    recorder: trace.Recorder = trace_ring.Ring(_writer.buffer)  # which lays the file out
+    recorder: trace.SpanRecorder = trace_ring.Ring(_writer.buffer)  # which lays the file out
     if loader.native is not None:
         recorder = loader.native.Recorder(
             _writer.buffer, record_shapes=False, with_stack=False, profile_memory=False, with_modules=False

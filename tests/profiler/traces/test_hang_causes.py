@@ -11,7 +11,7 @@ import pytest
 from resilin._base import trace_ring
 from resilin._base.clock import Deadline
 from resilin._base.span_file import About, Writer
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin.launcher import main
 from resilin.profiler.traces import folder, hang_causes
 from resilin.testing.patience import PATIENCE_S
@@ -139,7 +139,7 @@ def test_what_hangs_is_told_first_and_returns_1(tmp_path, capsys):
         ring = trace_ring.Ring(writer.buffer)
         about = {"Collective name": "all_reduce", "Process Group Name": "default", "Process Group Ranks": [0, 1]}
         about |= {"Rank": 0, "Generation": 1, "Seq": 3}
-        ring.begin(name, Kind.USER if rank else Kind.COLLECTIVE, args=None if rank else about)
+        ring.begin(name, SpanKind.USER if rank else SpanKind.COLLECTIVE, args=None if rank else about)
         writer.close()
     assert main.main(["trace", "why", str(tmp_path)]) == 1
     out, _ = capsys.readouterr()

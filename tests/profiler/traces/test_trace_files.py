@@ -12,7 +12,7 @@ import pytest
 
 from resilin._base import span_file, trace_ring
 from resilin._base.span_file import About, Writer
-from resilin._base.trace import Kind
+from resilin._base.trace import SpanKind
 from resilin.errors import UsageError
 from resilin.profiler.traces import chrome_file, folder, memory_file, merged_file
 
@@ -23,7 +23,7 @@ def _memory_file(place, about=ABOUT, spans=("load",)):
     writer = Writer(place, 1 << 16, about)
     ring = trace_ring.Ring(writer.buffer)
     for name in spans:
-        ring.end(ring.begin(name, Kind.USER))
+        ring.end(ring.begin(name, SpanKind.USER))
     writer.close()
     return writer.path
 
@@ -198,13 +198,13 @@ def test_a_merged_file_among_the_traces_is_no_rank(made, tmp_path):
 def test_a_memory_file_is_read_while_its_ring_goes_round(tmp_path):
     writer = Writer(tmp_path, 1 << 16, ABOUT)
     ring = trace_ring.Ring(writer.buffer)
-    ring.end(ring.begin("first", Kind.USER, args={"number": -1}))
+    ring.end(ring.begin("first", SpanKind.USER, args={"number": -1}))
     stop = threading.Event()
 
     def write():
         number = 0
         while not stop.is_set():
-            ring.end(ring.begin(f"span {number % 10}", Kind.USER, args={"number": number}))
+            ring.end(ring.begin(f"span {number % 10}", SpanKind.USER, args={"number": number}))
             number += 1
 
     thread = threading.Thread(target=write)
