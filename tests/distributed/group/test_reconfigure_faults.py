@@ -127,6 +127,7 @@ def test_messages_of_an_older_generation_are_never_received(company, transport):
 
     def part(number):
         group = them.join(number, [0, 1])
+        them.met.wait(PATIENCE_S)  # else the first abort may end the other's joining
         for generation in range(2, 6):
             with dist.use_group(group):
                 work = None
