@@ -303,7 +303,7 @@ def test_an_index_that_is_out_of_range_is_refused_although_cupy_would_wrap_it_ar
             x[index] = 2.0
     with pytest.raises((RuntimeError, IndexError), match="out of"):
         x.gather(0, resilin.tensor([[5, 0]], device="cuda"))
-    with pytest.raises((RuntimeError, IndexError), match="out of range"):
+    with pytest.raises((RuntimeError, IndexError), match=r"index 7 is outside \[0, 3\)"):
         resilin.nn.functional.embedding(resilin.tensor([7], device="cuda"), x).tolist()  # said where something waits
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from resilin import distributed as dist
 from resilin.distributed.backends.shm.mailbox import SharedMailbox
+from resilin.distributed.backends.shm.memory import SharedMemory
 from resilin.distributed.group.default_group import default_group
 from resilin.distributed.group.p2p_transport import P2PTransport
 from resilin.distributed.wire.p2p_matching import Mailbox
@@ -36,6 +37,24 @@ def test_ranks_that_all_send_first_and_then_receive_do_not_wait_for_one_another(
         assert (got == numbers((rank - 1) % 3, count)).all()
 
     run_ranks(3, work, transport=transport).results()
+
+
+def test_ranks_that_all_send_first_go_on_though_their_memory_is_mapped_late(monkeypatch):
+    mapping = SharedMemory._map
+
+    def late(self, *arena):
+        time.sleep(0.2)  # who waits in its send has looked, and sleeps
+        mapping(self, *arena)
+
+    monkeypatch.setattr(SharedMemory, "_map", late)
+
+    def work(rank):
+        dist.send(numbers(rank), dst=(rank + 1) % 3)
+        got = np.empty(LARGE)
+        dist.recv(got, src=(rank - 1) % 3)
+        assert (got == numbers((rank - 1) % 3)).all()
+
+    run_ranks(3, work).results()
 
 
 def test_a_large_isend_is_complete_once_the_receiver_has_copied_it():

@@ -425,7 +425,10 @@ class SharedMailbox:
             stalled, self._stalled = self._stalled, []
         for letter in stalled:
             letter.hand_over()
-        self.collect()  # what could not be kept before
+        self.collect()
+        native = self._native
+        if native is not None:
+            native.ring()  # whoever sleeps in a send keeps what it could not before
 
     # --- ends ---
 
