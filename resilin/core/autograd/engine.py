@@ -126,6 +126,9 @@ class Run:
     def add(self, edge: Any, g: Any, waiting: dict[Any, Any]) -> None:
         """Sum `g` into what waits at `edge`."""
         before = waiting.get(edge)
+        if before is None and type(g) is np.ndarray:  # almost always
+            waiting[edge] = g
+            return
         if type(g) is Product and not (before is None and waiting is self.sums and self.uses[edge] == 1):
             g = g.whole()  # all other contributions to a leaf, and all to nodes, are sums of arrays
         if isinstance(g, Region):
@@ -221,7 +224,8 @@ class Run:
             parts[position] = None  # so that a leaf may take the array when nobody else holds it
             if part is not None:
                 shape, dtype = metas[position]  # type: ignore[misc]
-                if part.shape != shape or _np_dtype(part) is not dtype:
+                own = part.dtype if type(part) is np.ndarray else _np_dtype(part)
+                if part.shape != shape or own is not dtype:
                     part = fitted(node, position, part)
             if isinstance(edge, Node):
                 if part is not None:

@@ -37,7 +37,8 @@ def kept(array: Any, *readers: Any) -> Any:
     Its tensor may be written to before that, and is no part of the graph, so nothing would notice.
     """
     if mode.grad and isinstance(array, np.ndarray) and any(isinstance(x, Tensor) and x.requires_grad for x in readers):
-        return np.broadcast_to(places.once(array).copy(), array.shape)
+        once = places.once(array)
+        return array.copy() if once is array else np.broadcast_to(once.copy(), array.shape)
     return array
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+import numpy as np
+
 from resilin.core.api.manipulation import index_checks, shaping
 from resilin.core.api.mathematics import arithmetic, reducing
 from resilin.core.api.mathematics.half_precision import opened, rounded_once
@@ -110,8 +112,11 @@ def _weighted(
         # the device divides, and nothing waits; of nothing 0 / 0, and the losses' rule gives them no gradient
         return total / wrap(losses._dev.xp.astype(valid.sum(), total._array.dtype), losses._dev)
     if weights is None:
-        count: Any = valid.sum()  # inside vmap one for each sample
-        count = count if type(count) in BATCHED else int(count)
+        if type(valid) is np.ndarray:
+            count: Any = int(np.count_nonzero(valid))
+        else:
+            count = valid.sum()  # inside vmap one for each sample
+            count = count if type(count) in BATCHED else int(count)
     else:
         count = float(weights[losses._dev.xp.where(valid, classes, 0)][valid].sum())
     if type(count) not in BATCHED and count == 0:  # the mean of nothing: not a number, whose gradient is 0
