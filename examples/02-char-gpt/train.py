@@ -9,6 +9,7 @@ B batch, T time, H heads, D width of a head, W width of the model.
 from __future__ import annotations
 
 import argparse
+import os
 from pydoc_data.topics import topics
 
 import numpy as np
@@ -48,17 +49,17 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
 
     def forward(self, token_BT: torch.Tensor) -> torch.Tensor:
-        x_BTW = self.token(token_BT) + self.position(torch.arange(token_BT.shape[1]))
+        x_BTW = self.token(token_BT) + self.position(torch.arange(token_BT.shape[1], device=token_BT.device))
         return self.head(self.norm(self.blocks(x_BTW)))
 
 
-def sample(model: GPT, characters: str, prompt: str, length: int) -> str:
+def sample(model: GPT, characters: str, prompt: str, length: int, device: torch.device) -> str:
     """Continue `prompt` by `length` characters, drawn one at a time."""
     model.eval()
     tokens = [characters.index(c) for c in prompt]
     with torch.no_grad():
         for _ in range(length):
-            logits = model(torch.tensor([tokens[-model.context :]]))[0, -1]
+            logits = model(torch.tensor([tokens[-model.context :]], device=device))[0, -1]
             tokens.append(torch.multinomial(F.softmax(logits / 0.7, dim=-1), 1).item())
     return "".join(characters[token] for token in tokens)
 
@@ -92,7 +93,12 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--windows", type=int, default=None, help="train on this many windows of the text only")
     parser.add_argument("--log-every", type=int, default=25, metavar="STEPS")
+    parser.add_argument("--device", default="cpu", help="cuda: the GPU of this worker's number on its host")
     args = parser.parse_args()
+
+    if args.device == "cuda":  # before the first tensor: a process computes on one GPU
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    device = torch.device(args.device)
 
     text = "\n".join(topics.values())
     characters = "".join(sorted(set(text)))
@@ -102,14 +108,14 @@ def main() -> None:
     windows = torch.from_numpy(tokens[: len(tokens) // length * length].reshape(-1, length)[: args.windows].copy())
 
     torch.manual_seed(0)
-    model = GPT(len(characters), args.context, args.width, args.layers, args.heads)
+    model = GPT(len(characters), args.context, args.width, args.layers, args.heads).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     sampler = elastic.ElasticSampler(len(windows), args.batch_size, shards=SHARDS)
     state = elastic.State(model=model, optimizer=optimizer, sampler=sampler)
-    train(state, windows, args.epochs, args.log_every)
+    train(state, windows.to(device), args.epochs, args.log_every)
 
     if elastic.world().rank == 0:
-        print(sample(model, characters, prompt="The ", length=args.characters), flush=True)
+        print(sample(model, characters, prompt="The ", length=args.characters, device=device), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ B batch, T time, W width of the model.
 from __future__ import annotations
 
 import argparse
+import os
 import zlib
 from pydoc_data.topics import topics
 
@@ -33,7 +34,8 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(0.1)
 
     def forward(self, token_BT: torch.Tensor) -> torch.Tensor:
-        return self.dropout(self.token(token_BT) + self.position(torch.arange(token_BT.shape[1])))
+        position_T = torch.arange(token_BT.shape[1], device=token_BT.device)
+        return self.dropout(self.token(token_BT) + self.position(position_T))
 
 
 class Block(nn.Module):
@@ -87,18 +89,18 @@ def loss_fn(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def build_stages(
-    args: argparse.Namespace, model: GPT, cls: type, group: object, replicas: object
+    args: argparse.Namespace, model: GPT, cls: type, device: torch.device, group: object, replicas: object
 ) -> list[PipelineStage]:
     """This rank's stages: blocks are dealt out evenly, each stage is averaged with its replicas."""
     place, ranks = dist.get_rank(group), dist.get_world_size(group)
     count = ranks * args.per_rank
     cuts = {f"blocks.{len(model.blocks) * n // count}": SplitPoint.BEGINNING for n in range(1, count)}
-    example = torch.zeros(1, args.context, dtype=torch.int64)
+    example = torch.zeros(1, args.context, dtype=torch.int64, device=device)
     stages = []
     for index in cls.stage_indices(place, ranks, count):
         part = pipeline(model, (example,), split_spec=cuts).get_stage_module(index) if cuts else model
         wrapped = DDP(part, process_group=replicas, shards=SHARDS)
-        stages.append(PipelineStage(wrapped, index, count, "cpu", group=group))
+        stages.append(PipelineStage(wrapped, index, count, device, group=group))
     return stages
 
 
@@ -113,7 +115,9 @@ def groups(stages: int) -> tuple[object, object, int]:
 def checksum(stages: list[PipelineStage], group: object) -> int:
     """The same for equal weights, however they are divided."""
     mine = {
-        name: value.numpy().tobytes() for stage in stages for name, value in stage.submod.module.state_dict().items()
+        name: value.cpu().numpy().tobytes()
+        for stage in stages
+        for name, value in stage.submod.module.state_dict().items()
     }
     everybody: list[dict[str, bytes]] = [{} for _ in range(dist.get_world_size(group))]
     dist.all_gather_object(everybody, mine, group=group)
@@ -126,17 +130,21 @@ def main() -> None:
     parser.add_argument("--stages", type=int, default=2, help="ranks of one pipeline; others are its replicas")
     parser.add_argument("--per-rank", type=int, default=1, help="stages on each of them")
     parser.add_argument("--schedule", default="1F1B")
+    parser.add_argument("--device", default="cpu", help="cuda: the GPU of this worker's number on its host")
     add_sizes(parser)
     args = parser.parse_args()
 
+    if args.device == "cuda":  # before the first tensor: a process computes on one GPU
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
+    device = torch.device(args.device)
     dist.init_process_group()
     group, replicas, replica = groups(args.stages)
     windows, vocabulary = windows_of(args.context)
 
     torch.manual_seed(0)
-    model = GPT(vocabulary, args.context, args.width, args.layers, args.heads)
+    model = GPT(vocabulary, args.context, args.width, args.layers, args.heads).to(device)
     cls = get_schedule_class(args.schedule)
-    stages = build_stages(args, model, cls, group, replicas)
+    stages = build_stages(args, model, cls, device, group, replicas)
     microbatches = SHARDS // dist.get_world_size(replicas)
     schedule = cls(stages if args.per_rank > 1 else stages[0], microbatches, loss_fn=loss_fn)
     optimizer = torch.optim.AdamW([p for stage in stages for p in stage.submod.parameters()], lr=3e-3)
@@ -146,7 +154,7 @@ def main() -> None:
     while done < args.steps:
         for plan in sampler.steps(replica, dist.get_world_size(replicas)):
             optimizer.zero_grad()
-            chosen = [windows[shard.indices] for shard in plan.shards]
+            chosen = [windows[shard.indices].to(device) for shard in plan.shards]
             losses: list[torch.Tensor] = []
             schedule.step_shards(
                 plan.shards,
