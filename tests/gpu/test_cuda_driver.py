@@ -194,7 +194,7 @@ def test_a_driver_that_is_absent_too_old_or_without_a_symbol_is_named(streams):
         Driver(compiled("-DNULL_VERSION=11080"), None, streams, bytearray)
     with pytest.raises(RuntimeError, match=r"libnull\.so has no symbol cuStreamSynchronize"):
         Driver(compiled("-DWITHOUT_SYNCHRONIZE"), None, streams, bytearray)
-    with pytest.raises(RuntimeError, match=r"libnull\.so is of version 11\.0; 12\.0 or newer is needed: .*resilin\["):
+    with pytest.raises(RuntimeError, match=r"libnull\.so is of version 11\.8; 12\.0 or newer is needed: .*resilin\["):
         Driver(compiled(), compiled("-DNULL_BLASLT_VERSION=110803"), streams, bytearray)
 
 

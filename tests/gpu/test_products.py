@@ -64,7 +64,7 @@ def close(found: Any, expected: np.ndarray, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("exchanged", itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize("exchanged", list(itertools.product([False, True], repeat=2)))
 def test_each_dtype_and_transposition_is_one_product_of_its_own_kind(xp, null, dtype, exchanged):
     of = DTYPES[dtype]
     x, x_host = drawn(xp, *((5, 7) if exchanged[0] else (7, 5)), dtype=of)

@@ -62,7 +62,7 @@ Blaslt::Blaslt(const std::string &path) : library(path) {
 }
 
 Plan::Plan(const Blaslt &blaslt, const Kind &kind, const Matrix &a, const Matrix &b, const Matrix &out)
-    : blaslt_(blaslt), kind_(kind) {
+    : Plan(blaslt, kind) { // so that what follows is given back where some of it fails
     check(blaslt, blaslt.create_description(&description_, kind.compute, kind.scale), "cublasLtMatmulDescCreate");
     const char *call = SET_DESCRIPTION;
     const int32_t transposes_a = a.transposed, transposes_b = b.transposed;

@@ -88,6 +88,8 @@ class Plan {
     BlasStatus run(const void *a, const void *b, void *out, const void *extra, void *workspace, void *stream);
 
   private:
+    Plan(const Blaslt &blaslt, const Kind &kind) : blaslt_(blaslt), kind_(kind) {}
+
     struct Choice {
         std::atomic<int64_t> workspace_bytes{UNKNOWN};
         Algorithm algorithm = {};

@@ -9,7 +9,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
-#include <memory>
 #include <tuple>
 #include <unordered_map>
 
@@ -78,12 +77,11 @@ cuda::Matrix matrix_of(const MatrixOfPython &given) {
     return {rows, columns, leading, transposed, batch_stride};
 }
 
-std::unique_ptr<BoundPlan> make_plan(Products &products, int type, int compute, int scale, int epilogue,
-                                     uint32_t reductions, int32_t batches, bool adds, const MatrixOfPython &a,
-                                     const MatrixOfPython &b, const MatrixOfPython &out) {
+BoundPlan *make_plan(Products &products, int type, int compute, int scale, int epilogue,
+                     uint32_t reductions, int32_t batches, bool adds, const MatrixOfPython &a, const MatrixOfPython &b,
+                     const MatrixOfPython &out) {
     const cuda::Kind kind = {type, compute, scale, epilogue, reductions, batches, adds, products.workspace_bytes};
-    return std::unique_ptr<BoundPlan>(
-        new BoundPlan{products, {products.blaslt, kind, matrix_of(a), matrix_of(b), matrix_of(out)}});
+    return new BoundPlan{products, {products.blaslt, kind, matrix_of(a), matrix_of(b), matrix_of(out)}};
 }
 
 } // namespace
@@ -106,8 +104,8 @@ void bind_cuda(nb::module_ &m) {
              "workspace"_a, "failed"_a, "workspace_bytes"_a)
         .def_prop_ro("path", [](const Products &self) { return self.blaslt.library.path(); })
         .def_prop_ro("version", [](const Products &self) { return self.blaslt.version; })
-        .def("plan", &make_plan, nb::keep_alive<0, 1>(), "type"_a, "compute"_a, "scale"_a, "epilogue"_a,
-             "reductions"_a, "batches"_a, "adds"_a, "a"_a, "b"_a, "out"_a);
+        .def("plan", &make_plan, nb::rv_policy::take_ownership, nb::keep_alive<0, 1>(), "type"_a, "compute"_a,
+             "scale"_a, "epilogue"_a, "reductions"_a, "batches"_a, "adds"_a, "a"_a, "b"_a, "out"_a);
     nb::class_<BoundPlan>(m, "CudaPlan", "A product of matrices; false where cuBLASLt has no algorithm for it.")
         .def("__call__", &BoundPlan::run, "a"_a, "b"_a, "out"_a, "extra"_a.none());
 }
