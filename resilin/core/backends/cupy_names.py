@@ -129,8 +129,9 @@ def _matmul(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     if done is not None:
         return done
     if a.dtype.kind != "V":
-        return xp.module.matmul(a, b) if out is None else xp.module.matmul(a, b, out=out)
-    made = xp.module.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+        made = xp.module.matmul(a, b)
+    else:
+        made = xp.module.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
     if out is None:
         return made
     out[...] = made
