@@ -221,7 +221,7 @@ class Run:
         before = self.grads.get(edge) if isinstance(edge, Node) else None
         if before is None or not self.needs_no_fitting(node, before):
             return list(node.run(g))
-        parts = list(node.run(g, before=before))
+        parts = list(node.run_adding(g, before))
         del self.grads[edge]  # type: ignore[arg-type]
         self.owned.discard(edge)
         return parts

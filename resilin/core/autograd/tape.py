@@ -165,8 +165,8 @@ class Node:
                 out.append(value)
         return out
 
-    def run(self, g: Any, **options: Any) -> Any:
-        """Gradients of the inputs, as arrays, for the gradient array `g` of the output. `options`: of the rule."""
+    def run(self, g: Any) -> Any:
+        """Gradients of the inputs, as arrays, for the gradient array `g` of the output."""
         arrays = self.arrays()
         y = self._saved_output()
         impl = self.impl
@@ -174,8 +174,14 @@ class Node:
             g = list(map(widened, g)) if type(g) is list else widened(g)
             y, arrays = widened(y), list(map(wide, arrays))
         if impl.residual:
-            return impl.vjp(self.dev.xp, self.needs, g, y, self.residual, *arrays, *self.params, **options)
-        return impl.vjp(self.dev.xp, self.needs, g, y, *arrays, *self.params, **options)
+            return impl.vjp(self.dev.xp, self.needs, g, y, self.residual, *arrays, *self.params)
+        return impl.vjp(self.dev.xp, self.needs, g, y, *arrays, *self.params)
+
+    def run_adding(self, g: Any, before: Any) -> Any:
+        """`run` by a rule that adds `before` to the first input's gradient (`Impl.adds`)."""
+        kept = (self.residual,) if self.impl.residual else ()
+        given = (g, self._saved_output(), *kept, *self.arrays(), *self.params)
+        return self.impl.vjp(self.dev.xp, self.needs, *given, before=before)
 
     def run_recorded(self, xp: Any, g: Tensor) -> Any:
         """Gradients of the inputs as tensors that are themselves recorded, by the op's generic rule."""

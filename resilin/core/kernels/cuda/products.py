@@ -139,8 +139,8 @@ def _laid_out(x: Laid, y: Laid, made: Laid) -> tuple[int, list[Matrix]] | None:
     if len(y[0]) == 2:  # one product of all rows, where they follow one another evenly
         lengths, walked = joined(made[0][:-1], [list(x[1][:-1]), list(made[1][:-1])])
         if len(lengths) <= 1:
-            rows, steps = (lengths[0], [of[0] for of in walked]) if lengths else (1, [x[0][-1], made[0][-1]])
-            parts = [((rows, x[0][-1]), (steps[0], x[1][-1])), y, ((rows, made[0][-1]), (steps[1], made[1][-1]))]
+            rows, apart = (lengths[0], [of[0] for of in walked]) if lengths else (1, [x[0][-1], made[0][-1]])
+            parts = [((rows, x[0][-1]), (apart[0], x[1][-1])), y, ((rows, made[0][-1]), (apart[1], made[1][-1]))]
             batch = ()
     lengths, walked = joined(batch, [stretched(shape[:-2], steps[:-2], batch) for shape, steps in parts])
     if len(lengths) > 1:
