@@ -93,10 +93,11 @@ def _linear_on_device(xp, x, w, b):
 
 
 def _linear_back_on_device(xp, needs, g, _y, x, w, _b):
-    both = products.weight_gradients(xp, _rows(g), _rows(x)) if needs[1] and needs[2] else None
+    rows = _rows(g)
+    both = products.weight_gradients(xp, rows, _rows(x)) if needs[1] and needs[2] else None
     if both is None:
         return OPS["linear"].generic.vjp(xp, needs, g, _y, x, w, _b)
-    return xp.matmul(_rows(g), w).reshape(x.shape) if needs[0] else None, *both
+    return xp.matmul(rows, w).reshape(x.shape) if needs[0] else None, *both
 
 
 override("linear", "cuda", _linear_on_device, _linear_back_on_device)
