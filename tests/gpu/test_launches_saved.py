@@ -82,9 +82,9 @@ class Residual(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before = torch.nn.Linear(6, 6)
+        self.before = torch.nn.Linear(6, 6, bias=False)
         self.norm = torch.nn.LayerNorm(6)
-        self.after = torch.nn.Linear(6, 6)
+        self.after = torch.nn.Linear(6, 6, bias=False)
 
     def forward(self, x: Any) -> Any:
         x = self.before(x)
