@@ -61,6 +61,7 @@ from resilin import types as types
 from resilin import utils as utils
 from resilin import version as version
 from resilin import zero as zero
+from resilin.errors import AcceleratorError as AcceleratorError
 from resilin.amp import GradScaler as GradScaler
 from resilin.errors import OutOfMemoryError as OutOfMemoryError
 from resilin.core.public.asserting import _assert as _assert

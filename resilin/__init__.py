@@ -79,6 +79,7 @@ _MOVED |= {
     "GradScaler": "resilin.amp",
     "autocast": "resilin.amp",
     "OutOfMemoryError": "resilin.errors",
+    "AcceleratorError": "resilin.errors",
     "thread_safe_generator": "resilin.random",
 }
 

@@ -6,6 +6,7 @@
     │   ├── UsageUnpicklingError (also pickle.UnpicklingError)    a file that asks for more than it may
     │   └── SecretRequired                something would listen beyond loopback without a job secret
     ├── OutOfMemoryError (also MemoryError)   a device's memory is full
+    ├── AcceleratorError                  a device's driver or library failed; carries `error_code`
     ├── NoElements                        elements of a meta tensor were asked for
     ├── LinAlgError                       a matrix that cannot be inverted, factorised or solved with
     ├── RemoteError                       another rank raised what has no class here; carries `rank`, `kind`, traceback
@@ -99,6 +100,17 @@ class SecretRequired(UsageError):
 
 class OutOfMemoryError(ResilinError, MemoryError):
     """A device has no memory left for what was asked for."""
+
+
+class AcceleratorError(ResilinError):
+    """A device's driver or one of its libraries failed; the message names what was asked of it and where.
+
+    `error_code` is the number that it gave: CUDA's of an error, or cuBLAS's of a status.
+    """
+
+    def __init__(self, message: str, error_code: int = 0) -> None:
+        super().__init__(message)
+        self.error_code = error_code
 
 
 class NoElements(ResilinError, NotImplementedError):

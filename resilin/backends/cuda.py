@@ -1,13 +1,13 @@
-"""The switches of torch.backends.cuda. They keep what they are given; products of matrices are not computed in TF32."""
+"""The switches of torch.backends.cuda. They keep what they are given; `matmul.allow_tf32` changes results."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 from resilin.core import device as devices
+from resilin.core.matmul_precision import matmul_precision
 
 __all__ = [
     "cudnn_sdp_enabled",
@@ -24,12 +24,26 @@ __all__ = [
     "sdp_kernel",
 ]
 
-matmul = SimpleNamespace(
-    allow_tf32=False,
-    allow_fp16_reduced_precision_reduction=True,
-    allow_bf16_reduced_precision_reduction=True,
-    allow_fp16_accumulation=False,
-)
+
+class _Matmul:
+    """How CUDA multiplies matrices. Of 16-bit floats it sums in float32, whatever is allowed."""
+
+    def __init__(self) -> None:
+        self.allow_fp16_reduced_precision_reduction = True
+        self.allow_bf16_reduced_precision_reduction = True
+        self.allow_fp16_accumulation = False
+
+    @property
+    def allow_tf32(self) -> bool:
+        """Whether factors of float32 may be rounded to TF32: the same as `set_float32_matmul_precision("high")`."""
+        return matmul_precision.tf32
+
+    @allow_tf32.setter
+    def allow_tf32(self, allow: bool) -> None:
+        matmul_precision.chosen = "high" if allow else "highest"
+
+
+matmul = _Matmul()
 
 
 def is_built() -> bool:

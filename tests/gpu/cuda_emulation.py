@@ -12,13 +12,15 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from device_work import WORK
 
-HEADERS = Path(__file__).with_name("emulated")
+HEADERS = Path(__file__).with_name("emulated"), Path(__file__).with_name("null_driver")
 
 
 def compiler() -> str | None:
@@ -27,18 +29,38 @@ def compiler() -> str | None:
 
 
 @functools.cache  # each module of tests has a stand-in of its own, which asks for the same kernels again
-def _compiled(text: str, name: str) -> ctypes.PyDLL:
+def _compiled(text: str, name: str) -> ctypes.CDLL:
     """The library of a source; `name` is told when it does not compile."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
         source.write_text(text)
         level = "-O1" if '"emulate.hpp"' in text else "-O0"
         flags = ["-std=c++17", level, "-fPIC", "-shared", "-ffp-contract=off", "-Wno-unknown-pragmas"]
-        command = [str(compiler()), *flags, f"-I{HEADERS}", str(source), "-o", str(library)]
+        folders = [f"-I{folder}" for folder in HEADERS]
+        command = [str(compiler()), *flags, *folders, str(source), "-o", str(library)]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
             raise RuntimeError(f"{name} does not compile for the host:\n{done.stderr}")
-        return ctypes.PyDLL(str(library))  # one launch at a time: it emulates one device
+        return ctypes.CDLL(str(library))
+
+
+class Kernel:
+    """What `cupy.RawKernel` is for the stand-in, called as CuPy's: (grid, block, args)."""
+
+    def __init__(self, library: Any, symbol: str, name: str, address: Any) -> None:
+        self._run, self._name, self._address = getattr(library, symbol), name, address
+        handle = ctypes.addressof(ctypes.c_char.in_dll(library, f"{symbol}_function"))
+        self.kernel = SimpleNamespace(ptr=handle, library=library)  # what the null driver takes for a function
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
+        if not all(grid) or max(block) > 1024:
+            raise RuntimeError(f"{self._name}: CUDA refuses a grid of {grid} blocks of {block} threads")
+        WORK.launches[self._name] += 1
+        held = [_value(value, self._address) for value in args]
+        values = (ctypes.c_void_p * len(held))(*(ctypes.cast(v, ctypes.c_void_p) for v in held))
+        sizes = (*grid, 1)[:2] + (*block, 1)[:2]
+        with _ONE_DEVICE:
+            self._run((ctypes.c_uint * 4)(*sizes), values)
 
 
 class Module:
@@ -49,27 +71,22 @@ class Module:
         self._names = {name: f"instance_{i}" for i, name in enumerate(name_expressions)}
         instances = "\n".join(
             f'extern "C" void {symbol}(const unsigned* s, void** values) {{'
-            f" emulated::launch(&{name}, {{s[0], s[1], 1}}, {{s[2], s[3], 1}}, values); }}"
+            f" emulated::launch(&{name}, {{s[0], s[1], 1}}, {{s[2], s[3], 1}}, values); }}\n"
+            f'extern "C" const NullFunction {symbol}_function ='
+            f' emulated::described(&{name}, "{name}", {symbol});'
             for name, symbol in self._names.items()
         )
         waits = "__syncthreads" in code or "__shfl" in code
         header = "emulate.hpp" if waits else "plain.hpp"
-        self._library = _compiled(f'#include "{header}"\n{code}\n{instances}\n', name_expressions[0])
+        text = f'#include "{header}"\n#include "described.hpp"\n{code}\n{instances}\n'
+        self._library = _compiled(text, name_expressions[0])
 
-    def get_function(self, name: str) -> Any:
-        """The kernel `name`, called as CuPy's: (grid, block, args). KeyError for a name that was not announced."""
-        run = getattr(self._library, self._names[name])
+    def get_function(self, name: str) -> Kernel:
+        """The kernel `name`. KeyError for a name that was not announced."""
+        return Kernel(self._library, self._names[name], name, self._address)
 
-        def kernel(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
-            if not all(grid) or max(block) > 1024:
-                raise RuntimeError(f"{name}: CUDA refuses a grid of {grid} blocks of {block} threads")
-            WORK.launches[name] += 1
-            held = [_value(value, self._address) for value in args]
-            values = (ctypes.c_void_p * len(held))(*(ctypes.cast(v, ctypes.c_void_p) for v in held))
-            sizes = (*grid, 1)[:2] + (*block, 1)[:2]
-            run((ctypes.c_uint * 4)(*sizes), values)
 
-        return kernel
+_ONE_DEVICE = threading.Lock()  # one launch at a time
 
 
 def _value(value: Any, address: Any) -> Any:

@@ -424,6 +424,8 @@ class _Pool:
 class _Stream:
     """Everything happens at once here: streams and events have nothing to order."""
 
+    ptr = 0
+
     def __init__(self, **_options: Any) -> None:
         pass
 

@@ -25,13 +25,13 @@ SMALL = {
 }
 
 BUDGETS = {
-    "tiny": {"launches": 21, "waits": 2, "copies": 3},
-    "mlp": {"launches": 28, "waits": 2, "copies": 3},
-    "cnn": {"launches": 87, "waits": 5, "copies": 3},
-    "residual_cnn": {"launches": 252, "waits": 2, "copies": 3},
-    "lstm": {"launches": 288, "waits": 2, "copies": 5},
-    "gpt": {"launches": 219, "waits": 2, "copies": 4},
-    "gpt_12_layers": {"launches": 595, "waits": 2, "copies": 4},
+    "tiny": {"launches": 17, "waits": 2, "copies": 3},
+    "mlp": {"launches": 22, "waits": 2, "copies": 3},
+    "cnn": {"launches": 80, "waits": 5, "copies": 3},
+    "residual_cnn": {"launches": 208, "waits": 2, "copies": 3},
+    "lstm": {"launches": 286, "waits": 2, "copies": 5},
+    "gpt": {"launches": 155, "waits": 2, "copies": 4},
+    "gpt_12_layers": {"launches": 411, "waits": 2, "copies": 4},
 }
 """Of a step after the first two: zero_grad, forward, cross entropy, backward, AdamW, loss.item()."""
 
@@ -59,6 +59,8 @@ def step_of(name):
 def standin(cuda, request):
     if not hasattr(cuda.cupy, "API"):
         pytest.skip("counts what the stand-in is asked to do, and this is a device")
+    if cuda.xp.driver is None:
+        pytest.skip("these are the launches of native code, which is not there")
     return cuda
 
 

@@ -26,7 +26,7 @@ from resilin.core.kernels import pack
 from resilin.core.kernels.contiguous import ascontiguousarray
 from resilin.core.ops.calling import as_array
 from resilin.core.ops.errstate import SILENT, restore, silence
-from resilin.core.ops.lazy_gradients import Product, Region, written_out
+from resilin.core.ops.lazy_gradients import Product, Region, Regions, written_out
 from resilin.core.ops.registry import TENSOR_XP, Op
 from resilin.core.ops.shape import permute_dims
 from resilin.core.tensor import Tensor, wrap
@@ -129,6 +129,8 @@ class Run:
         if before is None and type(g) is np.ndarray:  # almost always
             waiting[edge] = g
             return
+        if type(before) is Regions and not isinstance(g, Region):
+            before = waiting[edge] = before.whole()
         if type(g) is Product and not (before is None and waiting is self.sums and self.uses[edge] == 1):
             g = g.whole()  # all other contributions to a leaf, and all to nodes, are sums of arrays
         if isinstance(g, Region):
@@ -147,8 +149,12 @@ class Run:
         tensor whose axes `edge` moved, so that moving them back is all it takes."""
         if before is None:
             moved = isinstance(edge, Node) and edge.op is permute_dims
-            waiting[edge] = g.whole(edge.params[0] if moved else None)
+            axes = edge.params[0] if moved else None
+            waiting[edge] = g.whole(axes) if isinstance(g.g, np.ndarray) else Regions(g, axes)
             self.owned.add(edge)
+            return
+        if type(before) is Regions:
+            before.parts.append(g)
             return
         if edge not in self.owned:
             before = waiting[edge] = before.copy()
@@ -174,6 +180,8 @@ class Run:
             if g is None:
                 self.hand_on(node, None)
                 continue
+            if type(g) is Regions:
+                g = g.whole()
             if spans is not None:
                 spans.next(node)
             if node._pre:
@@ -190,7 +198,12 @@ class Run:
                     self.hand_on(node, None)
                     continue
             try:
-                parts = list(node.run_recorded(TENSOR_XP, g) if create else node.run(g))
+                if create:
+                    parts = list(node.run_recorded(TENSOR_XP, g))
+                elif getattr(node.impl, "adds", False) and hooks is None and not mode.anomaly:
+                    parts = self.added(node, g)
+                else:
+                    parts = list(node.run(g))
             except Exception as error:
                 explain(error, node, g)
                 raise
@@ -204,6 +217,23 @@ class Run:
             if not keep:
                 node.free()
             self.hand_on(node, parts)
+
+    def added(self, node: Node, g: Any) -> list[Any]:
+        """The gradients of the inputs, where the rule adds what waits for the first of them already."""
+        edge = node.edges[0]
+        before = self.grads.get(edge) if isinstance(edge, Node) else None
+        if before is None or not self.needs_no_fitting(node, before):
+            return list(node.run(g))
+        parts = list(node.run_adding(g, before))
+        del self.grads[edge]  # type: ignore[arg-type]
+        self.owned.discard(edge)
+        return parts
+
+    @staticmethod
+    def needs_no_fitting(node: Node, before: Any) -> bool:
+        """Whether `before` is an array as the gradient of the first input of `node` is."""
+        meta = node.metas[0]
+        return meta is not None and not isinstance(before, Regions) and (before.shape, before.dtype) == meta
 
     def collect(self, pick: Pick, g: Any) -> None:
         """Put the gradient of one output into its parent's list."""
@@ -245,6 +275,8 @@ class Run:
         g = self.sums.pop(leaf, None)
         if g is None:
             return
+        if type(g) is Regions:
+            g = g.whole()
         hooks = leaf._hooks
         if hooks is not None and hooks.pre:
             g = self.hooked(hooks.pre, written_out(g), leaf._dev)

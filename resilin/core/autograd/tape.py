@@ -177,6 +177,12 @@ class Node:
             return impl.vjp(self.dev.xp, self.needs, g, y, self.residual, *arrays, *self.params)
         return impl.vjp(self.dev.xp, self.needs, g, y, *arrays, *self.params)
 
+    def run_adding(self, g: Any, before: Any) -> Any:
+        """`run` by a rule that adds `before` to the first input's gradient (`Impl.adds`)."""
+        kept = (self.residual,) if self.impl.residual else ()
+        given = (g, self._saved_output(), *kept, *self.arrays(), *self.params)
+        return self.impl.vjp(self.dev.xp, self.needs, *given, before=before)
+
     def run_recorded(self, xp: Any, g: Tensor) -> Any:
         """Gradients of the inputs as tensors that are themselves recorded, by the op's generic rule."""
         arrays = self.arrays()

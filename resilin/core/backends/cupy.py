@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.backends import cuda_driver
 from resilin.core.backends.base import ArrayBackend
 from resilin.core.backends.cupy_names import make_xp
 from resilin.core.kernels.common import register_namespace
@@ -34,7 +35,7 @@ def load(host: Any) -> CupyBackend:
     if not count:
         raise RuntimeError("device type 'cuda' needs a CUDA device, and CuPy finds none")
     importlib.import_module("cupyx.scipy.special")
-    return CupyBackend(cupy, importlib.import_module("cupyx"), host)
+    return CupyBackend(cupy, importlib.import_module("cupyx"), host, cuda_driver.load(cupy))
 
 
 class CupyBackend(ArrayBackend):
@@ -42,9 +43,9 @@ class CupyBackend(ArrayBackend):
 
     type = "cuda"
 
-    def __init__(self, cupy: Any, cupyx: Any, host: Any) -> None:
+    def __init__(self, cupy: Any, cupyx: Any, host: Any, driver: Any = None) -> None:
         self.cupy = cupy
-        self.xp = make_xp(cupy, cupyx, host)
+        self.xp = make_xp(cupy, cupyx, host, driver)
         self.computing_on: int | None = None  # the one device of this process, once it has a tensor
         self.peak_bytes = self.peak_reserved_bytes = 0  # since the last `reset_peaks`
         register_namespace(cupy.ndarray, self.xp)

@@ -15,19 +15,20 @@ from typing import Any
 import numpy as np
 
 from resilin.core.backends.numpy import is_basic, shortened
-from resilin.core.kernels.cuda import row_sums, sources
+from resilin.core.kernels.cuda import products, row_sums, sources
 from resilin.core.kernels.cuda.faults import Faults
 
 # Functions of cupyx.scipy.special that take one array, where our ops of the same name have no other form on a device
 SPECIAL = ("erf", "erfc", "erfcx", "erfinv", "gammaln", "digamma", "ndtr", "log_ndtr", "ndtri", "i0e", "i1", "i1e")
 
 
-def make_xp(cupy: Any, cupyx: Any, host: Any) -> SimpleNamespace:
-    """CuPy's functions and the extras; `host` is numpy's namespace. The op registry adds ops that are missing here."""
+def make_xp(cupy: Any, cupyx: Any, host: Any, driver: Any = None) -> SimpleNamespace:
+    """CuPy's functions and the extras; `host` is numpy's namespace, `driver` what launches kernels and multiplies, None
+    for CuPy itself. The op registry adds ops that are missing here."""
     ours = [n for n, f in vars(np).items() if callable(f) and not isinstance(f, type) and not n.startswith("_")]
     made = SimpleNamespace(**{name: getattr(cupy, name) for name in ours if hasattr(cupy, name)})
     vars(made).update({name: functools.partial(function, made) for name, function in _EXTRAS.items()})
-    made.module, made.host, made.fft = cupy, host, cupy.fft
+    made.module, made.host, made.fft, made.driver = cupy, host, cupy.fft, driver
     made.as_strided = cupy.lib.stride_tricks.as_strided
     made.linalg = _raising(cupy, cupyx)
     made.linalg.solve = functools.partial(_solve, made, made.linalg.solve)
@@ -35,6 +36,8 @@ def make_xp(cupy: Any, cupyx: Any, host: Any) -> SimpleNamespace:
     made.special = {name: getattr(cupyx.scipy.special, name) for name in SPECIAL}
     made.compiled = {}  # source file -> its module
     made.kernels = {}  # (source file, instance) -> its function on the one device; asking a module makes an object anew
+    made.plans = {}  # of `products`
+    made.arrived = {}  # of `layer_norm`: stream's address -> zeros by which blocks count themselves
     made.faults = Faults(made)
     made.tables = {}  # of `multi_tensor`: kernel -> the last table of where tensors lie, on the host and on the device
     return made
@@ -121,10 +124,14 @@ def _take_along_axis(xp: Any, x: Any, index: Any, axis: int) -> Any:
 
 
 def _matmul(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
-    """The product; of bfloat16 in float32 and rounded once, as PyTorch's is."""
+    """The product; of 16-bit floats summed in float32 and rounded once, as PyTorch's is."""
+    done = products.matmul(xp, a, b, out)
+    if done is not None:
+        return done
     if a.dtype.kind != "V":
-        return xp.module.matmul(a, b) if out is None else xp.module.matmul(a, b, out=out)
-    made = xp.module.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
+        made = xp.module.matmul(a, b)
+    else:
+        made = xp.module.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)
     if out is None:
         return made
     out[...] = made
@@ -176,12 +183,18 @@ def _write_at(xp: Any, out: Any, index: Any, value: Any) -> None:
     out[xp.unravel_index(ordered[last], out.shape)] = values[order][last]
 
 
-def _launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tuple[Any, ...]) -> None:
+def launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tuple[Any, ...]) -> None:
     """Run one instance of a kernel of `kernels/cuda`; NVRTC compiles it at its first use, CuPy keeps it on disk."""
-    function = xp.kernels.get((source, kernel))
-    if function is None:
-        function = xp.kernels[source, kernel] = _compiled(xp, source).get_function(kernel)
+    try:
+        function = xp.kernels[source, kernel]
+    except KeyError:
+        function = xp.kernels[source, kernel] = _function(xp, source, kernel)
     function(grid, block, args)
+
+
+def _function(xp: Any, source: str, kernel: str) -> Any:
+    compiled = _compiled(xp, source).get_function(kernel)
+    return compiled if xp.driver is None else xp.driver.kernel(kernel, compiled.kernel.ptr)
 
 
 def _compiled(xp: Any, source: str) -> Any:
@@ -223,7 +236,7 @@ _EXTRAS: dict[str, Callable[..., Any]] = {
     "take_along_axis": _take_along_axis,
     "matmul": _matmul,
     "write_at": _write_at,
-    "launch": _launch,
+    "launch": launch,
     "from_host": _from_host,
     "to_host": _to_host,
 }

@@ -141,7 +141,10 @@ def reference_forward(x: Array, w: Array, bias: Array | None, geometry: Geometry
     y_NOL: Array = xp.empty((N, O, P * Q), x.dtype)
     for chunk in _chunks(x.shape, x.itemsize, geometry, xp):
         cols_GKM = im2col(x[chunk], geometry).reshape(groups, w_GOK.shape[2], -1)
-        y_NOL[chunk] = xp.matmul(w_GOK, cols_GKM).reshape(O, -1, P * Q).swapaxes(0, 1)
+        if _by_sample(xp, groups):
+            xp.matmul(w_GOK[0], _samples(cols_GKM[0], len(y_NOL[chunk]), P * Q), out=y_NOL[chunk])
+        else:
+            y_NOL[chunk] = xp.matmul(w_GOK, cols_GKM).reshape(O, -1, P * Q).swapaxes(0, 1)
     if bias is not None:
         y_NOL += bias[:, None]
     return y_NOL.reshape(N, O, P, Q)
@@ -153,12 +156,32 @@ def reference_input_gradient(g: Array, w: Array, shape: tuple[int, ...], geometr
     w_GKO = w.reshape(groups, w.shape[0] // groups, -1).swapaxes(-1, -2)
     chunks = list(_chunks(shape, g.itemsize, geometry, xp))
     if len(chunks) == 1:
-        return col2im(xp.matmul(w_GKO, _channels_first(g, groups)), shape, geometry)
+        return col2im(_columns_gradient(xp, w_GKO, g), shape, geometry)
     dx: Array = xp.empty(shape, g.dtype)
     for chunk in chunks:
-        g_GOM = _channels_first(g[chunk], groups)
-        dx[chunk] = col2im(xp.matmul(w_GKO, g_GOM), dx[chunk].shape, geometry)
+        dx[chunk] = col2im(_columns_gradient(xp, w_GKO, g[chunk]), dx[chunk].shape, geometry)
     return dx
+
+
+def _columns_gradient(xp: Any, w_GKO: Array, g: Array) -> Array:
+    groups, K, O = w_GKO.shape
+    if not _by_sample(xp, groups):
+        made: Array = xp.matmul(w_GKO, _channels_first(g, groups))
+        return made
+    L = math.prod(g.shape[2:])
+    cols: Array = xp.empty((K, len(g) * L), g.dtype)
+    xp.matmul(w_GKO[0], g.reshape(len(g), O, L), out=_samples(cols, len(g), L))
+    return cols
+
+
+def _by_sample(xp: Any, groups: int) -> bool:
+    """Whether products are made for each sample, in one launch: they need no copy with other axes first."""
+    return groups == 1 and hasattr(xp, "launch")
+
+
+def _samples(cols: Array, N: int, L: int) -> Array:
+    """Columns (K, N * L) as matrices (N, K, L)."""
+    return cols.reshape(len(cols), N, L).swapaxes(0, 1)
 
 
 def reference_weight_gradient(

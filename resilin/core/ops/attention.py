@@ -8,6 +8,7 @@ import numpy as np
 
 from resilin.core.kernels import attention as kernel
 from resilin.core.kernels.common import array_namespace
+from resilin.core.kernels.cuda import elementwise
 from resilin.core.kernels.cuda import rows as rows_cuda
 from resilin.core.ops.errstate import widened
 from resilin.core.ops.registry import OPS, op, override
@@ -66,20 +67,25 @@ def _backward(xp, needs, g, _y, saved, q, k, v, mask, causal, scale, dropout_mas
 
 
 def _on_device(xp, q, k, v, mask, causal, scale, dropout_mask):
-    """The result, and the probabilities, float32 for 16 bits; with a mask by the declared steps, which keep none."""
+    """The result, and the probabilities and what they were made of, float32 for 16 bits and in one piece; with a mask
+    by the declared steps, which keep none."""
     if mask is not None:
         return OPS["attention"].generic.forward(xp, q, k, v, mask, causal, scale, dropout_mask), None
-    wide_q, wide_k, wide_v = widened(q), widened(k), widened(v)
-    p = rows_cuda.attention_weights(xp, xp.matmul(wide_q, wide_k.swapaxes(-1, -2)), scale, causal)
+    dtype = q.dtype
+    q, k, v = elementwise.contiguous(xp, [widened(q), widened(k), widened(v)])
+    p = rows_cuda.attention_weights(xp, xp.matmul(q, k.swapaxes(-1, -2)), scale, causal)
     kept = p if dropout_mask is None else p * xp.constant(dropout_mask, p)
-    return xp.matmul(kept, wide_v).astype(q.dtype, copy=False), p
+    return xp.matmul(kept, v).astype(dtype, copy=False), (p, q, k, v)
 
 
-def _backward_on_device(xp, needs, g, y, p, q, k, v, mask, causal, scale, dropout_mask):
+def _backward_on_device(xp, needs, g, y, made, q, k, v, mask, causal, scale, dropout_mask):
     dtype = g.dtype
-    g, q, k, v = widened(g), widened(q), widened(k), widened(v)
-    if p is None:
-        return OPS["attention"].generic.vjp(xp, needs, g, y, q, k, v, mask, causal, scale, dropout_mask)
+    g = widened(g)
+    if made is None:
+        given = widened(q), widened(k), widened(v)
+        return OPS["attention"].generic.vjp(xp, needs, g, y, *given, mask, causal, scale, dropout_mask)
+    p, q, k, v = made
+    g = xp.ascontiguousarray(g)
     dp, kept = xp.matmul(g, v.swapaxes(-1, -2)), p
     if dropout_mask is not None:
         drop = xp.constant(dropout_mask, p)

@@ -9,6 +9,7 @@ import numpy as np
 
 from resilin.core.kernels import gemm, pack
 from resilin.core.kernels.common import Array, array_namespace
+from resilin.core.kernels.cuda import elementwise
 
 
 class Region:
@@ -44,6 +45,56 @@ class Region:
             part += self.g
 
 
+class Regions:
+    """Parts of one tensor of a device: laid in its array together, in one launch where they are all of it."""
+
+    __slots__ = ("axes", "dtype", "parts", "shape")
+
+    def __init__(self, first: Region, axes: Sequence[int] | None) -> None:
+        self.parts, self.axes, self.shape, self.dtype = [first], axes, first.shape, first.dtype
+
+    def whole(self) -> Array:
+        """The array, its axes as `Region.whole` lays them."""
+        first, *others = self.parts
+        if self._are_all() and all(part.g.dtype == self.dtype for part in others):
+            xp = array_namespace(first.g)
+            axes = self.axes if self.axes is not None else range(len(self.shape))
+            out = xp.empty([self.shape[i] for i in np.argsort(axes)], self.dtype).transpose(axes)
+            into = [out[part.index] for part in self.parts]
+            if not elementwise.copy(xp, [part.g for part in self.parts], into):
+                for place, part in zip(into, self.parts, strict=True):
+                    place[...] = part.g
+            return out
+        out = first.whole(self.axes)
+        for part in others:
+            part.add_to(out)
+        return out
+
+    def _are_all(self) -> bool:
+        """Whether each element of the tensor is in one part: they follow one another along one axis."""
+        spans = [_span(part.index, self.shape) for part in self.parts]
+        if None in spans or len({axis for axis, _, _ in spans}) > 1:  # type: ignore[misc]
+            return False
+        ends = sorted((begin, end) for _, begin, end in spans)  # type: ignore[misc]
+        starts = [0, *[end for _, end in ends]]
+        return starts == [*[begin for begin, _ in ends], self.shape[spans[0][0]]]  # type: ignore[index]
+
+
+def _span(index: Any, shape: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """(axis, begin, end) where a basic index takes a part along one axis and all of the others; else None."""
+    items = index if isinstance(index, tuple) else (index,)
+    chosen = [axis for axis, item in enumerate(items) if item != slice(None)]
+    if len(chosen) != 1 or any(item is None or item is Ellipsis for item in items):
+        return None
+    axis = chosen[0]
+    item = items[axis]
+    if isinstance(item, int):
+        begin = item % shape[axis]
+        return axis, begin, begin + 1
+    begin, end, step = item.indices(shape[axis])
+    return (axis, begin, end) if step == 1 and end > begin else None
+
+
 class Product:
     """`a @ b`, two matrices of one dtype, not multiplied yet: its elements may belong into memory that exists already.
 
@@ -77,4 +128,4 @@ class Taker(Protocol):
 
 def written_out(part: Any) -> Any:
     """A gradient as an array."""
-    return part.whole() if isinstance(part, Region | Product) else part
+    return part.whole() if isinstance(part, Region | Regions | Product) else part

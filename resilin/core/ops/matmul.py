@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import reduce_rows as kernel
+from resilin.core.kernels.cuda import products
 from resilin.core.ops.errstate import BY_KERNEL
 from resilin.core.ops.lazy_gradients import Product
-from resilin.core.ops.registry import op
+from resilin.core.ops.registry import OPS, op, override
 
 
 def _t(xp, x):
@@ -83,6 +84,23 @@ def _(xp, needs, g, _y, x, w, _b):
     dw = _weight_gradient(xp, rows, _rows(x)) if needs[1] else None
     db = xp.sum_rows(rows) if needs[2] else None
     return dx, dw, db
+
+
+def _linear_on_device(xp, x, w, b):
+    rows = x if x.ndim == 2 else _rows(x)
+    y = products.linear(xp, rows, w, b)
+    return OPS["linear"].generic.forward(xp, x, w, b) if y is None else y.reshape(*x.shape[:-1], w.shape[0])
+
+
+def _linear_back_on_device(xp, needs, g, _y, x, w, _b):
+    rows = _rows(g)
+    both = products.weight_gradients(xp, rows, _rows(x)) if needs[1] and needs[2] else None
+    if both is None:
+        return OPS["linear"].generic.vjp(xp, needs, g, _y, x, w, _b)
+    return xp.matmul(rows, w).reshape(x.shape) if needs[0] else None, *both
+
+
+override("linear", "cuda", _linear_on_device, _linear_back_on_device)
 
 
 def _weight_gradient(xp: Any, g: Any, x: Any) -> Any:

@@ -59,11 +59,11 @@ def _layer_forward_cuda(xp, x, weight, bias, eps, D):
     return y, (mean, rstd)
 
 
-def _layer_backward_cuda(xp, needs, g, _y, residual, x, weight, _bias, _eps, _D):
-    return layer_cuda.backward(xp, g, x, weight, *residual)
+def _layer_backward_cuda(xp, needs, g, _y, residual, x, weight, _bias, _eps, _D, before=None):
+    return layer_cuda.backward(xp, g, x, weight, *residual, before)
 
 
-override("layer_norm", "cuda", _layer_forward_cuda, _layer_backward_cuda, residual=True)
+override("layer_norm", "cuda", _layer_forward_cuda, _layer_backward_cuda, residual=True, adds=True)
 
 
 @op(

@@ -44,16 +44,24 @@ class Impl:
     """One implementation: `forward(xp, *arrays, *params)` and a joint rule.
 
     The rule is `vjp(xp, needs, g, y, *inputs, *params)`, with the residual after `y` when forward gives one. `wide`: of
-    16-bit floats it gets float32 (`guarding.ON_HOST`: of those of the host).
+    16-bit floats it gets float32 (`guarding.ON_HOST`: of those of the host). `adds`: the rule takes `before`, what
+    waits already as the gradient of the first input, and its gradient is the sum of both.
     """
 
-    __slots__ = ("before_rule", "forward", "kept", "residual", "saves", "vjp", "wide")
+    __slots__ = ("adds", "before_rule", "forward", "kept", "residual", "saves", "vjp", "wide")
 
     def __init__(
-        self, forward: Rule, vjp: Rule | None, residual: bool = False, saves: Any = None, wide: bool | str = False
+        self,
+        forward: Rule,
+        vjp: Rule | None,
+        residual: bool = False,
+        saves: Any = None,
+        wide: bool | str = False,
+        adds: bool = False,
     ) -> None:
         self.forward, self.vjp, self.residual, self.wide = forward, vjp, residual, wide
         self.saves = saves  # what its rule reads besides what the declared ones do: (of each input, of the output)
+        self.adds = adds
         self.kept: dict[tuple[bool, ...], tuple[tuple[bool, ...], bool]] = {}  # see Op.keeps
         self.before_rule: Callable[[], None] | None = None  # called where `op.generic.vjp` runs in place of `vjp`
 
@@ -147,14 +155,21 @@ class Op:
         self.saves_any = self.saves_any or any(keeps[0]) or keeps[1]
 
     def override(
-        self, device_type: str, forward: Rule, vjp: Rule, *, residual: bool = False, quiet: bool = True
+        self,
+        device_type: str,
+        forward: Rule,
+        vjp: Rule,
+        *,
+        residual: bool = False,
+        quiet: bool = True,
+        adds: bool = False,
     ) -> None:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
         forward = taking(forward, self.name, self.n, self.takes)
         saves = _keeps_of(vjp, self.n, skip=4 if residual else 3)
         wide = device_type == "cpu" and self.generic.wide  # a device's kernels compute so themselves
         guard = guarded_kernel(forward, self.n, quiet=quiet, wide=bool(wide), residual=residual)
-        self.impls[device_type] = Impl(guard, vjp, residual, saves, wide)
+        self.impls[device_type] = Impl(guard, vjp, residual, saves, wide, adds)
         self._note_saves(saves)
 
     def keeps(self, needs: tuple[bool, ...], impl: Impl) -> tuple[tuple[bool, ...], bool]:
@@ -221,12 +236,23 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     return declare if forward is None else declare(forward)
 
 
-def override(name: str, device: str, forward: Rule, vjp: Rule, *, residual: bool = False, quiet: bool = True) -> None:
+def override(
+    name: str,
+    device: str,
+    forward: Rule,
+    vjp: Rule,
+    *,
+    residual: bool = False,
+    quiet: bool = True,
+    adds: bool = False,
+) -> None:
     """Replace op `name` on one device type by a fused kernel; with `residual`, `forward` returns (y, residual).
+
+    adds: see `Impl`.
 
     `quiet=False` saves the cost of switching numpy's floating point warnings off, for a forward that gives none.
     """
-    OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet)
+    OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet, adds=adds)
 
 
 def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:

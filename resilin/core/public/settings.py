@@ -1,29 +1,33 @@
-"""Switches of PyTorch's that programs set at their start and that change nothing in this library.
+"""Switches of PyTorch's that programs set at their start. Most change nothing in this library.
 
 They check and keep what they are given, so that such programs run; each says why it has no effect.
 """
 
 from __future__ import annotations
 
-_PRECISIONS = ("highest", "high", "medium")
-_kept: dict[str, str | int] = {"precision": "highest", "interop_threads": 1}
+from resilin.core.matmul_precision import PRECISIONS, matmul_precision
+
+_kept = {"interop_threads": 1}
 
 
 def get_float32_matmul_precision() -> str:
     """What `set_float32_matmul_precision` was given last; "highest" at first."""
-    return str(_kept["precision"])
+    return matmul_precision.chosen
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Allow products of float32 matrices in lower precision ("high", "medium"), of which no use is made here."""
-    if precision not in _PRECISIONS:
-        raise ValueError(f"set_float32_matmul_precision: expected one of {', '.join(_PRECISIONS)}, got {precision!r}")
-    _kept["precision"] = precision
+    """Let CUDA round the factors of products of float32 matrices to TF32 ("high", "medium") or not ("highest").
+
+    On the CPU they are always computed in float32.
+    """
+    if precision not in PRECISIONS:
+        raise ValueError(f"set_float32_matmul_precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
+    matmul_precision.chosen = precision
 
 
 def get_num_interop_threads() -> int:
     """What `set_num_interop_threads` was given last; 1 at first."""
-    return int(_kept["interop_threads"])
+    return _kept["interop_threads"]
 
 
 def set_num_interop_threads(n: int) -> None:

@@ -244,6 +244,8 @@ def _fits(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
 def _direct(ufunc: Any, self: Tensor, other: Any) -> bool:
     """Run `ufunc` with this tensor's memory as output, when dtype and shape allow it without conversion."""
     array = self._array
+    if hasattr(self._dev.xp, "launch"):
+        return _direct_on_device(ufunc.__name__, self, other)
     if array.dtype.kind not in "fc" or not getattr(array.flags, "writeable", False):  # numpy writes into numpy's only
         return False
     if isinstance(other, Tensor):
@@ -259,6 +261,24 @@ def _direct(ufunc: Any, self: Tensor, other: Any) -> bool:
         ufunc(array, other, out=array)
     finally:
         restore(token)
+    return True
+
+
+def _direct_on_device(name: str, self: Tensor, other: Any) -> bool:
+    """`_direct` for a device that launches kernels: one of its library's in place of one for the result and a copy."""
+    array, function = self._array, getattr(self._dev.xp.module, name, None)
+    kind = array.dtype.kind
+    if function is None or array.dtype.char not in ("fd" if name == "divide" else "fdil"):
+        return False
+    if isinstance(other, Tensor):
+        if other._array.dtype != array.dtype or other._dev is not self._dev:
+            return False
+        if not _fits(other._array.shape, array.shape):
+            return False
+        other = other._array
+    elif not ((kind == "f" and type(other) is float) or (type(other) is int and abs(other) < 1 << 31)):
+        return False
+    function(array, other, out=array)
     return True
 
 

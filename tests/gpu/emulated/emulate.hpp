@@ -93,6 +93,12 @@ inline dim3 blockIdx, blockDim, gridDim;
 #define threadIdx (emulated::fibers[emulated::current].index)
 
 inline void __syncthreads() { emulated::wait(emulated::barriers[0]); }
+inline void __threadfence() {}
+inline unsigned atomicInc(unsigned* at, unsigned most) {  // from 0 again after `most`
+    const unsigned before = *at;
+    *at = before >= most ? 0 : before + 1;
+    return before;
+}
 
 template <typename T> T __shfl_xor_sync(unsigned, T value, int distance) {
     using namespace emulated;

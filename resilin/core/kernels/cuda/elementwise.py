@@ -39,7 +39,7 @@ class ElementLayout:
         self.shape = np.broadcast_shapes(*[array.shape for array in arrays])
         self.size = math.prod(self.shape)
         whole = [array for array in arrays if array.size != 1 or self.size == 1]
-        strides = {_strides(array) for array in whole}
+        strides = {strides_of(array) for array in whole}
         alike = len(strides) == 1 and all(array.shape == self.shape for array in whole) and is_dense(whole[0])
         self.keeps = alike and not whole[0].flags.c_contiguous  # results take the order of axes of the first one
         letters, steps = [], []
@@ -50,25 +50,25 @@ class ElementLayout:
                 letters.append("e")
             else:
                 letters.append("b")
-                steps.append(_stretched(array, self.shape))
+                steps.append(stretched(array.shape, strides_of(array), self.shape))
         self.letters = "".join(letters)
-        lengths, steps = _joined(self.shape, steps)
+        lengths, steps = joined(self.shape, steps)
         self.rank = len(lengths) if steps else 0
         self.ints = [np.int64(v) for v in (*lengths, *[v for of in steps for v in of])] if steps else []
 
 
-def _strides(array: Any) -> tuple[int, ...]:
+def strides_of(array: Any) -> tuple[int, ...]:
+    """How many elements lie from one to the next along each axis."""
     return tuple([stride // array.itemsize for stride in array.strides])
 
 
-def _stretched(array: Any, shape: tuple[int, ...]) -> list[int]:
-    """The strides of an array as one of `shape`: 0 along what it is stretched."""
-    missing = len(shape) - array.ndim
-    own = zip(array.shape, _strides(array), strict=True)
-    return [0] * missing + [0 if length == 1 else stride for length, stride in own]
+def stretched(own: Sequence[int], strides: Sequence[int], shape: Sequence[int]) -> list[int]:
+    """The strides of an array of shape `own` as one of `shape`: 0 along what it is stretched."""
+    missing = len(shape) - len(own)
+    return [0] * missing + [0 if length == 1 else stride for length, stride in zip(own, strides, strict=True)]
 
 
-def _joined(shape: Sequence[int], steps: list[list[int]]) -> tuple[list[int], list[list[int]]]:
+def joined(shape: Sequence[int], steps: list[list[int]]) -> tuple[list[int], list[list[int]]]:
     """The fewest axes that all arrays can be walked along."""
     lengths: list[int] = []
     kept: list[list[int]] = [[] for _ in steps]
@@ -290,6 +290,34 @@ def apply(
     return tuple(
         [next(computed) if isinstance(one, Symbol) else None if one is None else values[one] for one in program.results]
     )
+
+
+COPIED = 8  # arrays in one launch, at most
+
+
+def copy(xp: Any, arrays: Sequence[Any], into: Sequence[Any]) -> bool:
+    """Write the elements of each array, all floats of one shape and dtype, into another; whether one launch did."""
+    kinds = {(array.shape, array.dtype) for array in (*arrays, *into)}
+    if len(kinds) > 1 or len(arrays) > COPIED:
+        return False
+    return apply(xp, "copy", (), _copied, arrays, out=into) is not None
+
+
+def contiguous(xp: Any, arrays: Sequence[Any]) -> list[Any]:
+    """The arrays, those that are not in one piece copied: in one launch where they are alike."""
+    apart = [array for array in arrays if not array.flags.c_contiguous]
+    made = [xp.empty(array.shape, array.dtype) for array in apart]
+    if len(apart) < 2 or not copy(xp, apart, made):
+        return [xp.ascontiguousarray(array) for array in arrays]
+    copies = iter(made)
+    return [array if array.flags.c_contiguous else next(copies) for array in arrays]
+
+
+def _copied(*arrays: Any) -> tuple[Any, ...]:
+    return tuple([array * 1.0 for array in arrays])
+
+
+ALL.append(lambda: [("copy", _copied, 3)])
 
 
 def _layout(arrays: Sequence[Any]) -> ElementLayout:

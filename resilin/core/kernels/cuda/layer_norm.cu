@@ -2,14 +2,16 @@
 // kernels/layer_norm.py. T is the type of the elements, A the one that is computed in (float, or double for double).
 //
 // Order of sums. Along a row, thread t of THREADS adds elements t, t + THREADS, ... ascending; the 32 lanes of a warp are
-// folded by exchanges at distance 16, 8, 4, 2, 1; the warps' sums likewise by every warp. Over rows (dw, db), thread
-// (x, y) adds rows y, y + ROW_LANES, ... of its block of ROW_BLOCK rows, the ROW_LANES sums are added ascending, and so are
-// the blocks' sums. Nothing is atomic: the same input gives the same bits.
+// folded by exchanges at distance 16, 8, 4, 2, 1; the warps' sums likewise by every warp. Over rows (dw, db), lane y of a
+// column adds rows y, y + ROW_LANES, ... of its block of ROW_BLOCK rows, the ROW_LANES sums are added ascending, and so are
+// the blocks' sums, by whichever of them is done last. No sum is atomic: the same input gives the same bits.
 
 #include "fold.cuh"
 
-constexpr int ROW_LANES = 8;   // rows that a block of the sums over rows reads at once, 32 columns each
+constexpr int COLUMNS = 32;    // that a block sums over rows
+constexpr int ROW_LANES = 8;   // rows that it reads at once
 constexpr int ROW_BLOCK = 512; // rows of one partial sum
+static_assert(COLUMNS * ROW_LANES == THREADS);
 
 __device__ __forceinline__ float inverse_root(float v) { return 1.0f / sqrtf(v); }
 __device__ __forceinline__ double inverse_root(double v) { return 1.0 / sqrt(v); }
@@ -41,12 +43,13 @@ __global__ void layer_norm_forward(const T* __restrict__ x, const A* __restrict_
     }
 }
 
-// dx = rstd * (dy - mean(dy) - hat * mean(dy * hat)) with dy = g * weight and hat = (x - mean) * rstd. One block a row.
+// One row of dx = rstd * (dy - mean(dy) - hat * mean(dy * hat)) with dy = g * weight and hat = (x - mean) * rstd, and of
+// what is added to it.
 template <typename T, typename A>
-__global__ void layer_norm_backward(const T* __restrict__ g, const T* __restrict__ x, const A* __restrict__ weight,
-                                    const A* __restrict__ mean, const A* __restrict__ rstd, T* __restrict__ dx,
-                                    long long D) {
-    const long long row = blockIdx.x;
+__device__ __forceinline__ void row_backward(long long row, const T* __restrict__ g, const T* __restrict__ x,
+                                             const A* __restrict__ weight, const A* __restrict__ mean,
+                                             const A* __restrict__ rstd, const T* __restrict__ more,
+                                             T* __restrict__ dx, long long D) {
     const T* g_D = g + row * D;
     const T* x_D = x + row * D;
     const A m = mean[row], r = rstd[row];
@@ -61,49 +64,65 @@ __global__ void layer_norm_backward(const T* __restrict__ g, const T* __restrict
     for (long long i = threadIdx.x; i < D; i += THREADS) {
         const A dy = weight ? widened(g_D[i]) * weight[i] : widened(g_D[i]);
         const A hat = (widened(x_D[i]) - m) * r;
-        dx[row * D + i] = Narrow<T>::of((dy - mean_dy - hat * mean_inner) * r);
+        const A found = (dy - mean_dy - hat * mean_inner) * r;
+        dx[row * D + i] = Narrow<T>::of(more ? found + widened(more[row * D + i]) : found);
     }
 }
 
-// Partial sums over ROW_BLOCK rows of g (db) and of g * hat (dw): two arrays of (blocks, D). Blocks of (32, ROW_LANES)
-// threads; blockIdx.x counts 32 columns, blockIdx.y the partial sums.
+// The sums over rows of g (db) and of g * hat (dw) for COLUMNS columns, and ROW_BLOCK rows of the N.
 template <typename T, typename A>
-__global__ void layer_norm_partials(const T* __restrict__ g, const T* __restrict__ x, const A* __restrict__ mean,
-                                    const A* __restrict__ rstd, A* __restrict__ dw, A* __restrict__ db, long long N,
-                                    long long D) {
-    __shared__ A of_lane[2][ROW_LANES][32];
-    const long long column = blockIdx.x * 32LL + threadIdx.x;
-    const long long first = blockIdx.y * static_cast<long long>(ROW_BLOCK);
+__device__ __forceinline__ void rows_summed(long long columns, long long part, long long parts,
+                                            const T* __restrict__ g, const T* __restrict__ x,
+                                            const A* __restrict__ mean, const A* __restrict__ rstd,
+                                            volatile A* partial, unsigned* arrived, A* __restrict__ dw,
+                                            A* __restrict__ db, long long N, long long D) {
+    __shared__ A of_lane[2][ROW_LANES][COLUMNS];
+    __shared__ bool is_last;
+    const int lane = threadIdx.x / COLUMNS, place = threadIdx.x % COLUMNS;
+    const long long column = columns * COLUMNS + place, first = part * ROW_BLOCK;
     const long long last = first + ROW_BLOCK < N ? first + ROW_BLOCK : N;
     A w = 0, b = 0;
     if (column < D) {
-        for (long long row = first + threadIdx.y; row < last; row += ROW_LANES) {
+        for (long long row = first + lane; row < last; row += ROW_LANES) {
             const A v = widened(g[row * D + column]);
             b += v;
             w += v * ((widened(x[row * D + column]) - mean[row]) * rstd[row]);
         }
     }
-    of_lane[0][threadIdx.y][threadIdx.x] = w;
-    of_lane[1][threadIdx.y][threadIdx.x] = b;
+    of_lane[0][lane][place] = w;
+    of_lane[1][lane][place] = b;
     __syncthreads();
-    if (threadIdx.y != 0 || column >= D) return;
-    for (int lane = 1; lane < ROW_LANES; ++lane) {
-        w += of_lane[0][lane][threadIdx.x];
-        b += of_lane[1][lane][threadIdx.x];
+    const bool sums = lane < 2 && column < D; // lane 0 those of dw, lane 1 of db
+    A total = 0;
+    if (sums)
+        for (int of = 0; of < ROW_LANES; ++of) total = of == 0 ? of_lane[lane][0][place] : total + of_lane[lane][of][place];
+    if (parts > 1) {
+        if (sums) partial[(lane * parts + part) * D + column] = total;
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) is_last = atomicInc(arrived + columns, static_cast<unsigned>(parts - 1)) == parts - 1;
+        __syncthreads();
+        if (!is_last) return; // the block that comes last adds them all, whichever it is: in their order
+        __threadfence();
+        total = 0;
+        if (sums)
+            for (long long of = 0; of < parts; ++of) total += partial[(lane * parts + of) * D + column];
     }
-    dw[blockIdx.y * D + column] = w;
-    db[blockIdx.y * D + column] = b;
+    if (sums) (lane == 0 ? dw : db)[column] = total;
 }
 
-// The sums of `rows` rows of two arrays (rows, D), one after the other in memory, ascending: of the first (blockIdx.y 0)
-// into dw, of the second into db. One thread a column.
-template <typename A>
-__global__ void layer_norm_total(const A* __restrict__ partial, A* __restrict__ dw, A* __restrict__ db, long long rows,
-                                 long long D) {
-    const long long column = blockIdx.x * static_cast<long long>(THREADS) + threadIdx.x;
-    if (column >= D) return;
-    const A* of_rows = partial + blockIdx.y * rows * D;
-    A sum = 0;
-    for (long long row = 0; row < rows; ++row) sum += of_rows[row * D + column];
-    (blockIdx.y == 0 ? dw : db)[column] = sum;
+// dx (N, D), to which `more` (null: nothing) is added, and the sums over rows dw (D) and db (D). The first blocks make the
+// sums, for COLUMNS columns and ROW_BLOCK rows each, the others a row of dx each. `partial`: (2, parts, D) of scratch;
+// `arrived`: for each COLUMNS columns a zero, which is zero again afterwards.
+template <typename T, typename A>
+__global__ void layer_norm_backward(const T* __restrict__ g, const T* __restrict__ x, const A* __restrict__ weight,
+                                    const A* __restrict__ mean, const A* __restrict__ rstd,
+                                    const T* __restrict__ more, T* __restrict__ dx, A* partial, unsigned* arrived,
+                                    A* __restrict__ dw, A* __restrict__ db, long long N, long long D,
+                                    long long parts) {
+    const long long groups = (D + COLUMNS - 1) / COLUMNS, block = blockIdx.x;
+    if (block < groups * parts)
+        rows_summed(block % groups, block / groups, parts, g, x, mean, rstd, partial, arrived, dw, db, N, D);
+    else
+        row_backward(block - groups * parts, g, x, weight, mean, rstd, more, dx, D);
 }

@@ -17,7 +17,7 @@ from resilin.core.kernels.common import compute_dtype
 from resilin.core.kernels.cuda.sources import FLOATS
 
 THREADS = 256  # THREADS of the source
-ROW_LANES = 8  # ROW_LANES of the source
+COLUMNS = 32  # COLUMNS of the source
 ROW_BLOCK = 512  # ROW_BLOCK of the source
 
 
@@ -37,8 +37,8 @@ def forward(xp: Any, x: Any, weight: Any, bias: Any, eps: float, D: int) -> tupl
     return y, mean, rstd
 
 
-def backward(xp: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any) -> tuple[Any, Any, Any]:
-    """(dx, dw, db) of `kernels.layer_norm.backward`."""
+def backward(xp: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, more: Any = None) -> tuple[Any, Any, Any]:
+    """(dx, dw, db) of `kernels.layer_norm.backward`, in one launch; `more`, of x's shape and dtype, is added to dx."""
     acc = compute_dtype(x.dtype)
     N = mean.size
     D = weight.size if weight is not None else x.size // max(N, 1)
@@ -47,25 +47,25 @@ def backward(xp: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any) -> tupl
     made = xp.empty if x.size else xp.zeros
     dw, db = made(D, acc), made(D, acc)
     if x.size:
-        args = (g, x, _as(xp, weight, acc), mean, rstd, dx, np.int64(D))
-        xp.launch("layer_norm", f"layer_norm_backward<{_types(x)}>", (N,), (THREADS,), args)
-        sum_rows(xp, g, x, mean, rstd, dw, db)
+        P, groups = math.ceil(N / ROW_BLOCK), math.ceil(D / COLUMNS)
+        partial = xp.empty((2, P, D), acc) if P > 1 else np.uintp(0)
+        added = np.uintp(0) if more is None else xp.ascontiguousarray(more)
+        arrived = _arrived(xp, groups) if P > 1 else np.uintp(0)
+        args = (g, x, _as(xp, weight, acc), mean, rstd, added, dx, partial, arrived, dw, db, *map(np.int64, (N, D, P)))
+        xp.launch("layer_norm", f"layer_norm_backward<{_types(x)}>", (groups * P + N,), (THREADS,), args)
     if weight is None:
         return dx, None, db.astype(x.dtype, copy=False)
     shape, dtype = weight.shape, weight.dtype
     return dx, dw.astype(dtype, copy=False).reshape(shape), db.astype(dtype, copy=False).reshape(shape)
 
 
-def sum_rows(xp: Any, g: Any, x: Any, mean: Any, rstd: Any, dw: Any, db: Any) -> None:
-    """Write the sums over rows of g * hat (N, D) into `dw` and of g into `db`, hat = (x - mean) * rstd."""
-    N, D, acc = mean.size, dw.size, dw.dtype
-    P = math.ceil(N / ROW_BLOCK)
-    parts = xp.empty((2, P, D), acc)
-    grid, block = (math.ceil(D / 32), P), (32, ROW_LANES)
-    args = (g, x, mean, rstd, parts[0], parts[1], np.int64(N), np.int64(D))
-    xp.launch("layer_norm", f"layer_norm_partials<{_types(x)}>", grid, block, args)
-    name, grid = f"layer_norm_total<{FLOATS[acc.name][1]}>", (math.ceil(D / THREADS), 2)
-    xp.launch("layer_norm", name, grid, (THREADS,), (parts, dw, db, np.int64(P), np.int64(D)))
+def _arrived(xp: Any, groups: int) -> Any:
+    """Zeros by which blocks count themselves; kernels of one stream, which follow one another, may share them."""
+    stream = xp.module.cuda.get_current_stream().ptr
+    kept = xp.arrived.get(stream)
+    if kept is None or kept.size < groups:
+        kept = xp.arrived[stream] = xp.zeros(max(groups, 1024), np.uint32)
+    return kept
 
 
 def _types(x: Any) -> str:

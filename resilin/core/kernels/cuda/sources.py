@@ -37,11 +37,7 @@ def _instances(names: tuple[str, ...], types: dict[str, tuple[str, str]]) -> tup
 
 
 KERNELS: dict[str, tuple[str, ...]] = {
-    "layer_norm": (
-        *_instances(("layer_norm_forward", "layer_norm_backward", "layer_norm_partials"), FLOATS),
-        "layer_norm_total<float>",
-        "layer_norm_total<double>",
-    ),
+    "layer_norm": _instances(("layer_norm_forward", "layer_norm_backward"), FLOATS),
     "row_sums": _instances(("row_sums",), FLOATS | INTEGERS),
     "rows": (
         *_instances(("softmax_forward", "softmax_backward"), FLOATS),

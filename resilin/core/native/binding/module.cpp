@@ -2,6 +2,7 @@
 #define RESILIN_IMPORTS_NUMPY
 #include "array.hpp"
 
+#include "cuda/cuda_module.hpp"
 #include "kernels.hpp"
 #include "memory/parallel.hpp"
 #include "kernels/simd.hpp"
@@ -37,6 +38,7 @@ NB_MODULE(_native, m) {
     resilin::bind_conv2d(m);
     resilin::bind_cross_entropy(m);
     resilin::bind_ctc(m);
+    resilin::bind_cuda(m);
     resilin::bind_depthwise(m);
     resilin::bind_dispatch(m);
     resilin::bind_embedding(m);
