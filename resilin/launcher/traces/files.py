@@ -11,6 +11,11 @@ from types import ModuleType
 from typing import Any
 
 
+LAST = (
+    "of the newest spans only, back to so many seconds before the last one; of a job that runs: just now"
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare which traces are meant."""
     parser.add_argument(
@@ -18,10 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what `resilin trace record` recorded into, or traces that profilers wrote (*.json, *.json.gz); of "
         "several hosts together",
     )  # fmt: skip
-    parser.add_argument(
-        "--last", type=number, default=0.0, metavar="SECONDS",
-        help="of the newest spans only, back to so many seconds before the last one; of a job that runs: just now",
-    )  # fmt: skip
+    parser.add_argument("--last", type=number, default=0.0, metavar="SECONDS", help=LAST)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

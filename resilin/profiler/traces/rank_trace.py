@@ -58,6 +58,8 @@ class RankTrace:
     """Whether nobody ended the recording: its process runs, or ended amid it."""
     dropped: int = 0
     """Spans that newer ones took the place of."""
+    owners: list[tuple[int, int, int]] = field(default_factory=list)
+    """Address, bytes and category of memory that parameters, gradients and optimizers had when it ended."""
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -1,0 +1,62 @@
+"""Finds the file and line that a trace names, beneath folders that the user chose: nothing else is ever opened.
+
+Names of functions are "training/loop.py(12): step", as traces write them. They come from files of anybody: a place is
+known to the page by its number in a list that is made here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+_FUNCTION = re.compile(r"([^\0\n]{1,4000}?)\((\d{1,9})\): ")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a file."""
+
+    text: str
+    """For people."""
+    path: Path | None
+    """None: it does not lie beneath the chosen folders, or is not there."""
+    line: int
+
+    @property
+    def link(self) -> str:
+        """What VS Code opens it by; empty where there is no file."""
+        return f"vscode://file{quote(str(self.path))}:{self.line}" if self.path else ""
+
+
+class Places:
+    """All places of a report, each once."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = [folder.resolve() for folder in folders]
+        self._numbers: dict[str, int] = {}  # by the name of a function
+        self.found: list[Place] = []
+
+    def number(self, name: str) -> int:
+        """Return the number of the place where a function is; -1 for a name that is none of a function."""
+        known = self._numbers.get(name)
+        if known is None:
+            match = _FUNCTION.match(name)
+            known = -1
+            if match is not None:
+                known = len(self.found)
+                self.found.append(Place(f"{match[1]}:{match[2]}", self._find(match[1]), int(match[2])))
+            self._numbers[name] = known
+        return known
+
+    def _find(self, file: str) -> Path | None:
+        for folder in self._folders:
+            try:
+                path = (folder / file).resolve()  # of an absolute name this is the name itself
+                if path.is_relative_to(folder) and path.is_file():
+                    return path
+            except (OSError, ValueError, RuntimeError):  # a name too long for files, or links in a circle
+                continue
+        return None
