@@ -11,9 +11,7 @@ from types import ModuleType
 from typing import Any
 
 
-LAST = (
-    "of the newest spans only, back to so many seconds before the last one; of a job that runs: just now"
-)
+LAST = "of the newest spans only, back to so many seconds before the last one; of a job that runs: just now"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,8 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "`resilin trace merge` made of them; also as s3://BUCKET/FOLDER, or any URL that fsspec knows",
     )  # fmt: skip
     parser.add_argument("--last", type=files.number, default=0.0, metavar="SECONDS", help=files.LAST)
-    parser.add_argument("--export", type=Path, metavar="FILE", help="write the page as one HTML file, and serve nothing")
-    parser.add_argument("--port", type=int, default=0, metavar="N", help="where to serve it on this machine (default: any)")
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the page as one HTML file, and serve nothing"
+    )
+    parser.add_argument(
+        "--port", type=int, default=0, metavar="N", help="where to serve it on this machine (default: any)"
+    )
     parser.add_argument("--no-browser", action="store_true", help="print the page's address, and open no browser")
     parser.add_argument(
         "--source", type=Path, action="append", default=[], metavar="FOLDER",

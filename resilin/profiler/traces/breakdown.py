@@ -17,7 +17,7 @@ from resilin.profiler.traces import intervals
 from resilin.profiler.traces.innermost import Timeline
 from resilin.profiler.traces.intervals import Interval
 from resilin.profiler.traces.meetings import Meeting, is_collective
-from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent
+from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent, step_number
 
 Row = dict[str, Any]
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -142,10 +142,9 @@ def steps(traces: Sequence[RankTrace], together: Sequence[Meeting]) -> list[Row]
         whole = Breakdown(trace, together)
         for event in trace.events:
             if event.name.startswith(STEP):
-                number = event.name.removeprefix(STEP)
-                found.append(
-                    {"step": int(number) if number.isdigit() else number, **whole.row(event.start_ns, event.end_ns)}
-                )
+                number = step_number(event.name)
+                step = event.name.removeprefix(STEP) if number is None else number
+                found.append({"step": step, **whole.row(event.start_ns, event.end_ns)})
     return found
 
 

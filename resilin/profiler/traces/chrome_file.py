@@ -14,6 +14,8 @@ from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent
 
 MOST_BYTES = 8 << 30
 """Of the text of one file."""
+_LATEST_NS = 1 << 62  # a century and a half
+_MOST_RANKS = 1 << 20
 
 
 def read(path: Path) -> RankTrace | None:
@@ -53,8 +55,16 @@ def _each(path: Path, about: dict[str, Any], events: list[dict[str, Any]]) -> li
             by_number.setdefault(event.get("pid"), []).append(event)
         found = []
         for one in about["resilin"]["ranks"]:
-            world = {"rank": int(one["rank"]), "world_size": 1 + max(int(each["rank"]) for each in about["resilin"]["ranks"])}
-            head = {**about, "distributedInfo": world, "host_name": one["host"], "resilin": {"owners": one.get("owners")}}
+            world = {
+                "rank": int(one["rank"]),
+                "world_size": 1 + max(int(each["rank"]) for each in about["resilin"]["ranks"]),
+            }
+            head = {
+                **about,
+                "distributedInfo": world,
+                "host_name": one["host"],
+                "resilin": {"owners": one.get("owners")},
+            }
             trace = _trace(path, head, by_number.get(one["pid"], []))
             trace.source, trace.process, trace.clock = str(one["file"]), int(one["process"]), f"merged in {path.name}"
             found.append(trace)
@@ -108,9 +118,9 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
             fields = (
                 str(one["name"]),
                 str(one.get("cat", "")),
-                one.get("tid", 0),
+                _thread(one.get("tid", 0)),
                 start,
-                start + _ns(one.get("dur", 0)),
+                start + max(0, _ns(one.get("dur", 0))),
             )
             events.append(TraceEvent(*fields, args, args.get("finished") is False))
         else:
@@ -121,8 +131,8 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
         start_ns = min((event.start_ns for event in events), default=0)
         stop_ns = max((event.end_ns for event in events), default=0)
     found = RankTrace(
-        path.name, int(world.get("rank", -1)), host, _process(given), clock, events, others, start_ns, stop_ns,
-        to_wall_ns, int(world.get("world_size", -1)), dropped=int(own.get("dropped", 0)),
+        path.name, _of_world(world.get("rank", -1)), host, _process(given), clock, events, others, start_ns, stop_ns,
+        to_wall_ns, _of_world(world.get("world_size", -1)), dropped=int(own.get("dropped", 0)),
         owners=[(int(at), int(size), int(kind)) for at, size, kind in own.get("owners") or ()],
     )  # fmt: skip
     found.sort()
@@ -130,7 +140,22 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
 
 
 def _ns(microseconds: Any) -> int:
-    return int(microseconds * 1000)
+    found = int(microseconds * 1000)
+    if abs(found) > _LATEST_NS:
+        raise ValueError(f"a time of {microseconds:.3g} us")
+    return found
+
+
+def _thread(given: Any) -> int | str:
+    return given if isinstance(given, (int, str)) else str(given)
+
+
+def _of_world(value: Any) -> int:
+    """A rank, or how many there are."""
+    number = int(value)
+    if not -1 <= number <= _MOST_RANKS:
+        raise ValueError(f"rank or world size {number}")
+    return number
 
 
 def _process(given: list[dict[str, Any]]) -> int:

@@ -9,7 +9,16 @@ from typing import Any
 
 from resilin.errors import UsageError
 from resilin.profiler.recorded import collection_paused
-from resilin.profiler.traces import blame, breakdown, chrome_file, clocks, critical_path, folder, hang_causes, merged_file
+from resilin.profiler.traces import (
+    blame,
+    breakdown,
+    chrome_file,
+    clocks,
+    critical_path,
+    folder,
+    hang_causes,
+    merged_file,
+)
 from resilin.profiler.traces.blame import Blame
 from resilin.profiler.traces.folder import Traces
 from resilin.profiler.traces.meetings import meetings

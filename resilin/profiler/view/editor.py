@@ -23,7 +23,9 @@ class Editor:
         except ValueError as error:
             raise UsageError(f"--editor {template!r}: {error}") from None
         if not self._words or not any("{file}" in word for word in self._words[1:]):
-            raise UsageError(f"--editor {template!r}: expected a command with {{file}} and {{line}}, as: code -g {{file}}:{{line}}")
+            raise UsageError(
+                f"--editor {template!r}: expected a command with {{file}} and {{line}}, as: code -g {{file}}:{{line}}"
+            )
         program = shutil.which(self._words[0])
         if program is None:
             raise UsageError(f"--editor {template!r}: there is no program {self._words[0]!r}")
@@ -41,3 +43,8 @@ class Editor:
         self._started.append(
             subprocess.Popen(self.command(path, line), stdin=subprocess.DEVNULL, start_new_session=True)
         )
+
+    def wait(self) -> None:
+        """Come back when all editors that were started have ended."""
+        for one in self._started:
+            one.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 from resilin.profiler.traces import breakdown, intervals
@@ -21,6 +22,7 @@ COLUMNS = (
     "grid", "block", "registers", "shared_memory", "bytes", "GB/s",
 )  # fmt: skip
 MOST_ROWS = 1000
+_MOST = 1e18  # larger numbers, and what is none, count as not said
 
 
 def kernels(traces: Sequence[RankTrace]) -> dict[str, Any]:
@@ -29,10 +31,10 @@ def kernels(traces: Sequence[RankTrace]) -> dict[str, Any]:
     rows: list[list[Any]] = []
     for trace in traces:
         found = [event for event in trace.events if breakdown.on_device(event)]
-        by_device: dict[Any, list[TraceEvent]] = {}
+        by_device: dict[str, list[TraceEvent]] = {}
         by_name: dict[str, list[TraceEvent]] = {}
         for event in found:
-            by_device.setdefault(event.args.get("device", 0), []).append(event)
+            by_device.setdefault(words.cut(words.plain(event.args.get("device", 0))), []).append(event)
             by_name.setdefault(event.name, []).append(event)
         devices += [_device(trace.rank, device, events) for device, events in by_device.items()]
         whole_ns = sum(event.duration_ns for event in found)
@@ -41,13 +43,13 @@ def kernels(traces: Sequence[RankTrace]) -> dict[str, Any]:
     return {"devices": devices, "columns": COLUMNS, "rows": rows[:MOST_ROWS], "left_out": max(0, len(rows) - MOST_ROWS)}
 
 
-def _device(rank: int, device: Any, events: Sequence[TraceEvent]) -> dict[str, Any]:
+def _device(rank: int, device: str, events: Sequence[TraceEvent]) -> dict[str, Any]:
     busy = intervals.union((event.start_ns, event.end_ns) for event in events)
     whole_ns = max(event.end_ns for event in events) - min(event.start_ns for event in events)
     only = [event for event in events if event.category == "kernel"]
     return {
         "rank": rank,
-        "device": words.plain(device),
+        "device": device,
         "utilisation_pctg": round(100 * intervals.total(busy) / whole_ns, 2) if whole_ns else None,
         "sm_efficiency_pctg": _average((event, _efficiency(event)) for event in only),
         "occupancy_pctg": _average((event, _number(event, OCCUPANCY)) for event in only),
@@ -76,7 +78,7 @@ def _kernel(rank: int, name: str, events: Sequence[TraceEvent], whole_ns: int) -
 
 def _number(event: TraceEvent, name: str) -> float | None:
     value = event.args.get(name)
-    return None if value is None or isinstance(value, (str, list, dict, bool)) else float(value)
+    return float(value) if isinstance(value, (int, float, Decimal)) and abs(value) < _MOST else None
 
 
 def _efficiency(event: TraceEvent) -> float | None:

@@ -6,7 +6,7 @@ What a trace file says is made into a recording again, and judged as `export_mem
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from resilin._base.trace import SpanKind
@@ -14,7 +14,7 @@ from resilin._base.trace_ring import Recording, Span
 from resilin.profiler import memory_page
 from resilin.profiler.memory_owners import Category, Owned
 from resilin.profiler.memory_timeline import NEVER, ORDER, MemoryBlock, MemoryTimeline
-from resilin.profiler.nesting import Placed, function_around
+from resilin.profiler.nesting import Placed
 from resilin.profiler.recorded import MEMORY, Recorded
 from resilin.profiler.traces import breakdown
 from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent
@@ -34,12 +34,19 @@ def memory(traces: Sequence[RankTrace], base_ns: int, places: Places) -> dict[st
         moments: dict[tuple[int, int], list[dict[str, Any]]] = {}
         for one in trace.others:
             args = one.get("args")
-            if one.get("name") == MEMORY and isinstance(args, dict) and isinstance(args.get("Bytes"), int):
+            if one.get("name") == MEMORY and isinstance(args, dict) and _in_bounds(args.get("Bytes")):
                 device = args.get("Device Type", 0), args.get("Device Id", -1)
+                if not all(map(_in_bounds, (*device, args.get("Addr"), one.get("ts")))):
+                    continue
                 moments.setdefault(device, []).append(one)
         series += [_series(trace, device, found, base_ns, places) for device, found in moments.items()]
     names = ["not known" if one is None else one.name.lower().replace("_", " ") for one in ORDER]
     return {"owners": names, "colors": memory_page.COLORS, "columns": COLUMNS, "series": series}
+
+
+def _in_bounds(value: Any) -> bool:
+    """Whether a file says a number here that is one: addresses have 64 bits."""
+    return isinstance(value, int) and abs(value) < 1 << 64
 
 
 def _series(
@@ -47,7 +54,9 @@ def _series(
 ) -> dict[str, Any]:
     recorded = _recorded(trace, moments)
     on_cpu = device[0] == 0
-    timeline = MemoryTimeline(recorded, [Owned(at, size, Category(kind)) for at, size, kind in trace.owners] if on_cpu else [])
+    timeline = MemoryTimeline(
+        recorded, [Owned(at, size, Category(kind)) for at, size, kind in trace.owners] if on_cpu else []
+    )
     times_us, sizes = timeline.sizes()
     at = max(range(len(sizes)), key=lambda place: sum(sizes[place]))
     points = memory_page.columns(times_us, sizes)
@@ -70,16 +79,16 @@ def _series(
 def _block(block: MemoryBlock, places: Places) -> list[Any]:
     around = block.around
     name = around.span.name if around else "before the recording" if block.born_ns is None else "no span"
-    function = _function(around)
+    function = places.nearest(_functions(around))
     return [block.nbytes, ORDER.index(block.category), name, places.number(function) if function else -1]
 
 
-def _function(around: Placed | None) -> str:
-    """The innermost function of Python with a file and a line."""
-    one = around if around is None or around.span.kind is SpanKind.PYTHON else function_around(around)
-    while one is not None and one.span.kind is SpanKind.MODULE:
-        one = function_around(one)
-    return one.span.name if one else ""
+def _functions(around: Placed | None) -> Iterator[str]:
+    """The functions of Python around, the innermost first."""
+    while around is not None:
+        if around.span.kind is SpanKind.PYTHON:
+            yield around.span.name
+        around = around.parent
 
 
 def _recorded(trace: RankTrace, moments: list[dict[str, Any]]) -> Recorded:
@@ -94,7 +103,7 @@ def _recorded(trace: RankTrace, moments: list[dict[str, Any]]) -> Recorded:
             spans.append(Span(len(spans), *fields, link if isinstance(link, int) else -1, 0, None, instant=False))
     for one in sorted(moments, key=lambda one: one["ts"]):
         thread = threads.setdefault(one.get("tid", 0), len(threads))
-        address, nbytes = one["args"].get("Addr", 0), one["args"]["Bytes"]
+        address, nbytes = one["args"]["Addr"], one["args"]["Bytes"]
         times = one["ts"], one["ts"]
         spans.append(Span(len(spans), MEMORY, SpanKind.MEMORY, *times, thread, address, nbytes, None, instant=True))
     last = max((span.end_ns or span.start_ns for span in spans), default=0)

@@ -42,7 +42,7 @@ def operators(traces: Sequence[RankTrace], places: Places) -> dict[str, Any]:
     by_rank: dict[int, dict[_Key, _Sum]] = {}
     for trace in traces:
         sums = by_rank.setdefault(trace.rank, {})
-        for key, one in _sums(trace).items():
+        for key, one in _sums(trace, places).items():
             sums.setdefault(key, _Sum()).add(one)
             whole.setdefault(key, _Sum()).add(one)
     rows: list[list[Any]] = []
@@ -62,7 +62,7 @@ def _row(rank: int, key: _Key, one: _Sum, of_all_ns: int, places: Places) -> lis
     return [rank, *key, one.calls, *times, share, places.number(function) if function else -1]
 
 
-def _sums(trace: RankTrace) -> dict[_Key, _Sum]:
+def _sums(trace: RankTrace, places: Places) -> dict[_Key, _Sum]:
     own = breakdown.own_times(trace)
     sums: dict[_Key, _Sum] = {}
     for event, around in nested(trace):
@@ -74,9 +74,9 @@ def _sums(trace: RankTrace) -> dict[_Key, _Sum]:
         one.own_ns += own.get(id(event), (event, 0))[1]
         if all(other.name != event.name for other in around):  # of what calls itself the outer call counts
             one.total_ns += event.duration_ns
-        function = event if kind == "python" else _function(around)
-        if function is not None:
-            one.places[function.name] += event.duration_ns + 1
+        function = event.name if kind == "python" else places.nearest(_functions(around))
+        if function:
+            one.places[function] += event.duration_ns + 1
     return sums
 
 
@@ -91,9 +91,6 @@ def nested(trace: RankTrace) -> Iterator[tuple[TraceEvent, list[TraceEvent]]]:
             around.append(event)
 
 
-def _function(around: Sequence[TraceEvent]) -> TraceEvent | None:
-    """The innermost function of Python with a file and a line; modules have none."""
-    for event in reversed(around):
-        if event.category == "python_function" and not event.name.startswith("nn.Module: "):
-            return event
-    return None
+def _functions(around: Sequence[TraceEvent]) -> Iterator[str]:
+    """The functions of Python and modules around, the innermost first."""
+    return (event.name for event in reversed(around) if event.category == "python_function")

@@ -7,7 +7,7 @@ known to the page by its number in a list that is made here.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -50,6 +50,19 @@ class Places:
                 self.found.append(Place(f"{match[1]}:{match[2]}", self._find(match[1]), int(match[2])))
             self._numbers[name] = known
         return known
+
+    def nearest(self, functions: Iterable[str]) -> str:
+        """Return the first of the names of functions whose file is known here, else the first; empty without any.
+
+        Of those around an operation, the innermost first: what the user wrote is told, not what it called in libraries.
+        """
+        first = ""
+        for name in functions:
+            number = self.number(name)
+            if number >= 0 and self.found[number].path is not None:
+                return name
+            first = first or (name if number >= 0 else "")
+        return first
 
     def _find(self, file: str) -> Path | None:
         for folder in self._folders:

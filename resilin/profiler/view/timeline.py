@@ -84,7 +84,7 @@ def _tracks(traces: Sequence[RankTrace]) -> tuple[list[_Track], dict[int, tuple[
     for place, trace in enumerate(traces):
         known = _names_of_threads(trace)
         for thread in sorted(trace.by_thread, key=lambda one: (one != trace.main_thread, str(one))):
-            name = known.get(thread, "") or f"thread {thread}"
+            name = known.get(str(thread), "") or f"thread {thread}"
             tracks[place, thread] = _Track(trace.rank, thread, words.cut(name))
     numbers = {id(track): number for number, track in enumerate(tracks.values())}
     for place, trace in enumerate(traces):
@@ -97,11 +97,11 @@ def _tracks(traces: Sequence[RankTrace]) -> tuple[list[_Track], dict[int, tuple[
     return list(tracks.values()), where
 
 
-def _names_of_threads(trace: RankTrace) -> dict[int | str, str]:
+def _names_of_threads(trace: RankTrace) -> dict[str, str]:
     found = {}
     for one in trace.others:
         if one.get("ph") == "M" and one.get("name") == "thread_name" and isinstance(one.get("args"), dict):
-            found[one.get("tid", 0)] = str(one["args"].get("name", "")).strip()
+            found[str(one.get("tid", 0))] = str(one["args"].get("name", "")).strip()
     return found
 
 

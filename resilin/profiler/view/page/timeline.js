@@ -201,7 +201,7 @@ function timeline() {
 }
 
 function fitting(text, width) {
-  const most = Math.max(1, Math.floor(width / 6));
+  const most = Math.max(1, Math.floor(width / 6.4));
   return text.length > most ? `${text.slice(0, Math.max(1, most - 1))}\u2026` : text;
 }
 

@@ -49,15 +49,15 @@ function rowAt(tracks, y) {
   return null;
 }
 
-/* The place in a file of a span, or of the innermost function around it; -1: not known. */
+/* The place in a file of a span, or of the innermost function around it, if there is one of a known file; -1: none. */
 function placeNear(track, depth, index, names) {
   const middle = track.levels[depth].start[index] + track.levels[depth].length[index] / 2;
+  let nearest = -1;
   for (let at = depth; at >= 0; at -= 1) {
     const found = at === depth ? index : spanAt(track.levels[at], middle, 0);
-    if (found >= 0) {
-      const place = names[track.levels[at].name[found]].place;
-      if (place >= 0) return place;
-    }
+    const place = found >= 0 ? names[track.levels[at].name[found]].place : -1;
+    if (opens(place)) return place;
+    if (nearest < 0) nearest = place;
   }
-  return -1;
+  return nearest;
 }
