@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-
 LAST = "of the newest spans only, back to so many seconds before the last one; of a job that runs: just now"
 
 

@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--editor", metavar="COMMAND",
-        help="what opens a line, as 'code -g {file}:{line}' or 'emacsclient -n +{line} {file}'; default: a vscode:// link",
+        help="what opens a line, as 'code -g {file}:{line}' or 'emacsclient -n +{line} {file}'; without it, links that "
+        "VS Code opens",
     )  # fmt: skip
     parser.add_argument(
         "--megabytes", type=int, default=_MEGABYTES, metavar="N",
@@ -46,14 +47,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve the page until Ctrl-C, or write it. UsageError (exit code 2) without traces, or for a port that is taken."""
+    """Serve the page until Ctrl-C, or write it. UsageError (exit code 2) without traces, or if a port is taken."""
     viewing, editor = _loaded(), None
     if args.editor is not None:
         editor = viewing.Editor(args.editor)
     sources = args.source or [Path()]
     opens = viewing.Opens.NOTHING if args.export else viewing.Opens.EDITOR if editor else viewing.Opens.LINK
     made = viewing.read(args.traces, sources, args.megabytes << 20, opens, int(args.last * 1e9))
-    output.show(*made.notes)
+    if made.notes:
+        output.show(*made.notes)
     if args.export is not None:
         size = viewing.export(made, args.export)
         output.show(f"{args.export}: {size / 1e6:.1f} MB, for any browser")

@@ -183,7 +183,7 @@ def _kernel(rank: int, name: str, kind: str, times: Sequence[int]) -> Row:
         "stddev": round(deviation, 3),
         "mean (us)": statistics.fmean(us),
     }
-    return {"name": name, "sum (us)": sum(us), **spread, "calls": len(us), "kernel type": kind, "rank": rank}
+    return {"name": name, "sum (us)": sum(us), **spread, "calls": len(us), "kernel_type": kind, "rank": rank}
 
 
 def own_times(trace: RankTrace) -> Mapping[int, tuple[TraceEvent, int]]:

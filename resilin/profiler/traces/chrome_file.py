@@ -140,6 +140,8 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
 
 
 def _ns(microseconds: Any) -> int:
+    if isinstance(microseconds, str):
+        raise TypeError(f"a time of {microseconds!r:.40}")
     found = int(microseconds * 1000)
     if abs(found) > _LATEST_NS:
         raise ValueError(f"a time of {microseconds:.3g} us")

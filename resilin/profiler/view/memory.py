@@ -13,7 +13,7 @@ from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Recording, Span
 from resilin.profiler import memory_page
 from resilin.profiler.memory_owners import Category, Owned
-from resilin.profiler.memory_timeline import NEVER, ORDER, MemoryBlock, MemoryTimeline
+from resilin.profiler.memory_timeline import ORDER, MemoryBlock, MemoryTimeline
 from resilin.profiler.nesting import Placed
 from resilin.profiler.recorded import MEMORY, Recorded
 from resilin.profiler.traces import breakdown

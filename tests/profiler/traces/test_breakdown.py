@@ -58,9 +58,9 @@ def test_operators_are_told_by_their_own_time(made):
         made(0).span("aten::linear", 0, 50, category="cpu_op").span("aten::addmm", 10, 45, category="cpu_op").ready()
     )
     rows = breakdown.kernel_breakdown([trace], 5)
-    assert [(row["name"], row["sum (us)"], row["kernel type"]) for row in rows] == [
-        ("aten::addmm", 35, "COMPUTE"),
-        ("aten::linear", 15, "COMPUTE"),
+    assert [(row["name"], row["sum (us)"], row["kernel_type"]) for row in rows] == [
+        ("aten::addmm", 35, "COMPUTATION"),
+        ("aten::linear", 15, "COMPUTATION"),
     ]
     assert len(breakdown.kernel_breakdown([trace], 1)) == 1
 

@@ -18,7 +18,9 @@ COLORS = """() => {
   const canvas = document.querySelector("%s");
   const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
   const found = new Set();
-  for (let at = 0; at < pixels.length; at += 4) if (pixels[at + 3]) found.add((pixels[at] << 16) | (pixels[at + 1] << 8) | pixels[at + 2]);
+  for (let at = 0; at < pixels.length; at += 4) {
+    if (pixels[at + 3]) found.add((pixels[at] << 16) | (pixels[at + 1] << 8) | pixels[at + 2]);
+  }
   return found.size;
 }"""
 
@@ -81,7 +83,7 @@ def test_kernels_have_utilisation_and_occupancy(device, served, opened):
         one = opened(server.url)
         one.tab("Kernels")
         first = one.page.locator("#tab-Kernels table").first.inner_text()
-        # 400 of the 600 us from the first to the last hold a kernel, and 100 a copy; occupancy by time: 200 at 40, 300 at 10
+        # of the 600 us from the first to the last 400 hold a kernel, 100 a copy; occupancy: 200 us at 40, 300 at 10
         assert re.search(r"^0\s+0\s+83.33\s+50\s+22\s+2\s+1$", first, re.M), first
         rows = {row[1]: row for row in one.rows("Kernels")}
         assert rows["gemm"][7:10] == ["50", "40", "[8, 1, 1]"]
