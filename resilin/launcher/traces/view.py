@@ -12,7 +12,7 @@ from resilin._base import env
 from resilin.launcher import output
 from resilin.launcher.traces import files
 
-_MEGABYTES = 512  # of text: what is read within a minute, in a few GB of memory
+_MEGABYTES = 256  # of text: about a minute, and 2 GB of memory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

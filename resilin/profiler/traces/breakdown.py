@@ -77,7 +77,7 @@ class Breakdown:
         low, high = self.window if start_ns is None or end_ns is None else (start_ns, end_ns)
 
         def us(covered: Sequence[Interval]) -> float:
-            return intervals.total(intervals.clip(covered, low, high)) / 1000
+            return intervals.total(intervals.within(covered, low, high)) / 1000
 
         whole = (high - low) / 1000
         idle, compute = us(self.idle), us(self.compute)

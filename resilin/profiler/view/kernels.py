@@ -78,7 +78,9 @@ def _kernel(rank: int, name: str, events: Sequence[TraceEvent], whole_ns: int) -
 
 def _number(event: TraceEvent, name: str) -> float | None:
     value = event.args.get(name)
-    return float(value) if isinstance(value, (int, float, Decimal)) and abs(value) < _MOST else None
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        return None
+    return float(value) if -_MOST < value < _MOST else None
 
 
 def _efficiency(event: TraceEvent) -> float | None:

@@ -46,7 +46,7 @@ def memory(traces: Sequence[RankTrace], base_ns: int, places: Places) -> dict[st
 
 def _in_bounds(value: Any) -> bool:
     """Whether a file says a number here that is one: addresses have 64 bits."""
-    return isinstance(value, int) and abs(value) < 1 << 64
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 64
 
 
 def _series(
@@ -94,7 +94,7 @@ def _functions(around: Placed | None) -> Iterator[str]:
 def _recorded(trace: RankTrace, moments: list[dict[str, Any]]) -> Recorded:
     """What was recorded, in times of the aligned clock."""
     threads: dict[Any, int] = {}
-    spans = []
+    spans: list[Span] = []
     for event in trace.events:
         if not breakdown.on_device(event):
             thread = threads.setdefault(event.thread, len(threads))

@@ -12,6 +12,7 @@ from resilin.profiler.traces.rank_trace import STEP, TraceEvent
 KINDS = ("compute", "communication", "data", "other", "python", "step", "memory", "together")
 """Of spans; the last: short ones that are drawn as one."""
 _MOST_CHARS = 400
+_JSON = json.JSONEncoder(default=float)  # numbers with a point are Decimal in traces
 _OF_KERNELS = (
     ("grid", "grid"), ("block", "block"), ("registers per thread", "registers per thread"),
     ("est. achieved occupancy %", "% occupancy"), ("bytes", "bytes"), ("memory bandwidth (GB/s)", "GB/s"),
@@ -49,7 +50,7 @@ def details(event: TraceEvent) -> str:
 
 def plain(value: Any) -> str:
     """Return a value of a trace as text."""
-    return value if isinstance(value, str) else json.dumps(value, default=float)  # numbers with a point are Decimal
+    return value if isinstance(value, str) else _JSON.encode(value)
 
 
 def cut(text: str) -> str:

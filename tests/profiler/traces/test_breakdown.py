@@ -110,6 +110,8 @@ def test_sets_of_times():
     assert intervals.without(one, [(1, 2), (3, 6)]) == [(0, 1), (2, 3), (6, 9)]
     assert intervals.without([(0, 10)], []) == [(0, 10)]
     assert intervals.clip(one, 3, 6) == [(3, 4), (5, 6)]
+    for start, end in ((3, 6), (-1, 100), (4, 5), (0, 4), (9, 10), (6, 6)):
+        assert intervals.within(one, start, end) == intervals.clip(one, start, end)
 
 
 def test_the_innermost_span_counts(made):
