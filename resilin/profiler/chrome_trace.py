@@ -256,7 +256,8 @@ class _Events:
         start_ns, stop_ns = self._recorded.start_ns, self._recorded.stop_ns
         start = self._time(start_ns)
         yield (
-            f'{{"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", '
+            # PyTorch's process is "Spans" here, at which speedscope ends: it wants numbers
+            f'{{"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": {self._process}, "tid": 0, '
             f'"ts": {start}, "dur": {microseconds(stop_ns - start_ns)}, "args": {{"Op count": 0}}}}'
         )
         yield (

@@ -10,7 +10,7 @@ VARIABLE = "RESILIN_CHROMIUM"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 MISSING = f"no Chromium is there: on Debian `apt install chromium`; or {VARIABLE}=PROGRAM"
 # Its sandbox needs rights that root in a container has not; what it opens here is ours. It draws without a GPU.
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+FLAGS = ["--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader", "--disable-dev-shm-usage"]
 
 
 def found() -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 import viewed_traces
@@ -84,13 +85,13 @@ def test_kernels_are_averaged_over_their_time_and_what_is_not_said_is_empty(tmp_
     )
     (device,) = found["kernels"]["devices"]
     assert device == {
-        "rank": 0, "device": "0", "utilisation_pctg": 90.0, "sm_efficiency_pctg": 66.67, "occupancy_pctg": 40.0,
+        "rank": 0, "device": "0", "utilisation_pctg": 90.0, "sm_efficiency_pctg": 62.5, "occupancy_pctg": 40.0,
         "kernels": 3, "copies": 0,
     }  # fmt: skip
     wanted = ("name", "calls", "total(us)", "sm_efficiency_pctg", "occupancy_pctg", "bytes")
     assert rows(found["kernels"], *wanted) == [
         ("gemm", 2, 400.0, 62.5, 40.0, None),
-        ("relu", 1, 50.0, 100.0, None, None),
+        ("relu", 1, 50.0, None, None, None),
     ]
     assert kernels.kernels([]) == {"devices": [], "columns": kernels.COLUMNS, "rows": [], "left_out": 0}
 
@@ -229,3 +230,15 @@ def test_a_torn_file_beside_a_whole_one_is_noted(tmp_path):
     assert any("b.json" in note and "torn" in note for note in found["notes"])
     with pytest.raises(UsageError, match=r"b\.json"):
         reports.aligned([tmp_path / "b.json"])
+
+
+def test_a_trace_of_pytorch_opens(tmp_path):
+    """Of its profiler, compressed: see tests/fixtures/make_torch_trace.py."""
+    kept = Path(__file__).parents[2] / "fixtures" / "torch_trace.json.gz"
+    found, _ = report.make(reports.aligned([kept]), "PyTorch", [tmp_path])
+    names = {name for name, kind in rows(found["operators"], "name", "kind") if kind == "compute"}
+    assert {"aten::addmm", "AddmmBackward0", "Optimizer.step#SGD.step"} <= names
+    (series,) = found["memory"]["series"]
+    told = {name for name, most in zip(found["memory"]["owners"], series["highest"], strict=True) if most}
+    assert {"activation", "gradient"} <= told
+    assert any(track["name"].startswith("thread ") for track in found["timeline"]["tracks"])

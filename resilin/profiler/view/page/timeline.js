@@ -34,7 +34,8 @@ function timeline() {
 
   function draw() {
     state.frame = 0;
-    const high = Math.max(60, view.clientHeight);
+    view.style.height = `${Math.max(120, Math.min(height + AXIS + 2, window.innerHeight * 0.68))}px`;
+    const high = view.clientHeight;
     canvas.style.height = `${high}px`;
     spacer.style.height = `${Math.max(0, height + AXIS - high)}px`;
     const context = pen(canvas, view.clientWidth, high);
@@ -201,7 +202,7 @@ function timeline() {
 }
 
 function fitting(text, width) {
-  const most = Math.max(1, Math.floor(width / 6.4));
+  const most = Math.max(1, Math.floor(width / 7));
   return text.length > most ? `${text.slice(0, Math.max(1, most - 1))}\u2026` : text;
 }
 
