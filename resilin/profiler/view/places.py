@@ -16,7 +16,7 @@ _FUNCTION = re.compile(r"([^\0\n]{1,4000}?)\((\d{1,9})\): ")
 
 
 @dataclass(frozen=True)
-class Place:
+class SourceLine:
     """A line of a file."""
 
     text: str
@@ -37,7 +37,7 @@ class Places:
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder.resolve() for folder in folders]
         self._numbers: dict[str, int] = {}  # by the name of a function
-        self.found: list[Place] = []
+        self.found: list[SourceLine] = []
 
     def number(self, name: str) -> int:
         """Return the number of the place where a function is; -1 for a name that is none of a function."""
@@ -47,7 +47,7 @@ class Places:
             known = -1
             if match is not None:
                 known = len(self.found)
-                self.found.append(Place(f"{match[1]}:{match[2]}", self._find(match[1]), int(match[2])))
+                self.found.append(SourceLine(f"{match[1]}:{match[2]}", self._find(match[1]), int(match[2])))
             self._numbers[name] = known
         return known
 

@@ -14,10 +14,11 @@ import sys
 from http import HTTPStatus
 from typing import Any
 
+from resilin._base import host_port
 from resilin.errors import UsageError
 from resilin.profiler.view import page_files
 from resilin.profiler.view.editor import Editor
-from resilin.profiler.view.places import Place
+from resilin.profiler.view.places import SourceLine
 
 HOST = "127.0.0.1"
 _QUIET_S = 30.0  # a connection that sends nothing for so long is closed
@@ -29,7 +30,7 @@ class ViewServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True  # a browser that keeps a connection does not keep the program
 
-    def __init__(self, port: int, data: str, places: list[Place], editor: Editor | None) -> None:
+    def __init__(self, port: int, data: str, places: list[SourceLine], editor: Editor | None) -> None:
         """Listen on `port`, 0: on a free one. UsageError when it is taken."""
         self.files = page_files.served()
         self.packed = gzip.compress(data.encode(), 5)
@@ -44,7 +45,7 @@ class ViewServer(http.server.ThreadingHTTPServer):
     @property
     def url(self) -> str:
         """Where the page is."""
-        return f"http://{HOST}:{self.server_port}/{self.secret}/"
+        return f"http://{host_port.join(HOST, self.server_port)}/{self.secret}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a browser that goes away; all else is shown."""
@@ -90,7 +91,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _name(self) -> str | None:
         """What is asked for beneath the secret name; None: not beneath it, or under another host's name."""
-        hosts = (f"{HOST}:{self.server.server_port}", f"localhost:{self.server.server_port}")
+        hosts = [host_port.join(name, self.server.server_port) for name in (HOST, "localhost")]
         start = f"/{self.server.secret}/"
         if self.headers.get("Host") not in hosts or not secrets.compare_digest(
             self.path[: len(start)].encode(), start.encode()

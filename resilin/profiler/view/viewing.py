@@ -12,7 +12,7 @@ from resilin.profiler.traces import reports
 from resilin.profiler.traces.fetching import fetched
 from resilin.profiler.view import page_files, report
 from resilin.profiler.view.editor import Editor
-from resilin.profiler.view.places import Place
+from resilin.profiler.view.places import SourceLine
 from resilin.profiler.view.report import Opens
 from resilin.profiler.view.server import ViewServer
 
@@ -24,7 +24,7 @@ class Report:
     title: str
     data: str
     """JSON, see `report`."""
-    places: list[Place]
+    places: list[SourceLine]
     notes: list[str]
 
 
