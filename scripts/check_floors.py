@@ -164,6 +164,7 @@ LAZY: dict[tuple[str, str], str] = {
     ("resilin.launcher.run", "resilin.launcher.health"): "grpc, as above",
     ("resilin.launcher.store", "resilin.store.server"): "grpc, for one of many subcommands",
     ("resilin.launcher.traces.files", "resilin.profiler.traces.reports"): "numpy, which the profiler loads",
+    ("resilin.launcher.traces.view", "resilin.profiler.view.viewing"): "numpy, as above",
     ("resilin.launcher.ledger", "resilin.elastic.sample_ids"): "numpy, only to name the samples of a broken ledger",
     **{
         (f"resilin.launcher.checkpoint.{command}", f"resilin.checkpoint.tools.{module}"): "numpy, which it reads with"

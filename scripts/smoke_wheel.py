@@ -21,7 +21,12 @@ SIZE_MAY_DIFFER = 0.2  # of what README says, by compilers and small changes; mo
 TIMEOUT_S = 300
 NATIVE = re.compile(r"^(resilin/[\w/]+/_native)\.[\w-]+\.so$")
 UNWANTED = re.compile(r"(^|/)(tests?|build|benchmarks|examples|docs|\.\w[^/]*)/|\.(cpp|hpp|o|a|pyc|md)$|CMakeLists")
-WANTED = ("resilin/__init__.py", "resilin/core/kernels/cuda/", "resilin/as_torch/_modules/torch.egg-info")
+WANTED = (
+    "resilin/__init__.py",
+    "resilin/core/kernels/cuda/",
+    "resilin/profiler/view/page/page.html",
+    "resilin/as_torch/_modules/torch.egg-info",
+)
 
 
 def problems(wheel: Path) -> list[str]:

@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the findings and all that the files hold as JSON")
     parser.epilog = (
         "Returns 0 when nothing is wrong, 1 when a group is STUCK, FAILED or DISAGREEs, 2 without files or without a "
-        "group of --group. What ranks spent their time on is told by resilin trace record, merge, analyse and why; a "
-        "folder of such a name is written with a dot: ./record."
+        "group of --group. What ranks spent their time on is told by resilin trace record, merge, analyse, view and "
+        "why; a folder of such a name is written with a dot: ./record."
     )
 
 

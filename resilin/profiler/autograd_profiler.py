@@ -242,7 +242,7 @@ class profile:
 
         metadata: JSON by key, for the file's head. use_python_export is taken as it is.
         """
-        chrome_trace.write(self._read(), path, About(self.trace_id, metadata or {}))
+        chrome_trace.write(self._read(), path, About(self.trace_id, metadata or {}, self._owned))
 
     def export_stacks(self, path: str | os.PathLike[str], metric: str = "self_cpu_time_total") -> None:
         """Write stacks for flame graphs: see `EventList.export_stacks`. AssertionError without with_stack."""

@@ -13,7 +13,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,7 @@ from resilin._base import span_file
 from resilin._base.trace import SpanKind
 from resilin.core.whole_file import write_whole
 from resilin.profiler.inputs import Inputs
+from resilin.profiler.memory_owners import Owned
 from resilin.profiler.nesting import Placed, function_around
 from resilin.profiler.recorded import MEMORY, Recorded, category
 from resilin.version import __version__
@@ -38,6 +39,8 @@ class About:
     trace_id: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Values are JSON."""
+    owned: Sequence[Owned] = ()
+    """Memory of parameters, gradients and optimizers, for those who draw memory over time."""
 
 
 def write(recorded: Recorded, path: str | os.PathLike[str], about: About) -> None:
@@ -79,6 +82,8 @@ def _texts(recorded: Recorded, path: str, about: About) -> Iterator[str]:
         "wall_minus_monotonic_ns": recording.wall_ns - recording.monotonic_ns,
         "paths": [folder for folder in sys.path if folder],  # which names of functions leave out
     }
+    if about.owned:
+        own["owners"] = [[one.address, one.nbytes, one.category.value] for one in about.owned]
     yield '{\n"schemaVersion": 1,\n"deviceProperties": [],\n'
     yield f'"trace_id": {json.dumps(about.trace_id)},\n'
     for key, value in about.metadata.items():
@@ -251,7 +256,8 @@ class _Events:
         start_ns, stop_ns = self._recorded.start_ns, self._recorded.stop_ns
         start = self._time(start_ns)
         yield (
-            f'{{"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": "Spans", "tid": "PyTorch Profiler", '
+            # PyTorch's process is "Spans" here, at which speedscope ends: it wants numbers
+            f'{{"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "pid": {self._process}, "tid": 0, '
             f'"ts": {start}, "dur": {microseconds(stop_ns - start_ns)}, "args": {{"Op count": 0}}}}'
         )
         yield (

@@ -9,7 +9,7 @@ from resilin.profiler.formatting import format_memory
 WIDTH, HEIGHT = 1200, 560
 _LEFT, _RIGHT, _TOP, _BOTTOM = 90, 20, 20, 50
 _COLUMNS = 1500  # more points than that are one column of pixels: its largest total stands for it
-_COLORS = ("#2e7d32", "#f9a825", "#37474f", "#8e6bbf", "#d84315", "#1565c0", "#64b5f6", "#9e9e9e")
+COLORS = ("#2e7d32", "#f9a825", "#37474f", "#8e6bbf", "#d84315", "#1565c0", "#64b5f6", "#9e9e9e")
 _PAGE = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>Memory timeline</title>
 <style>body{{font:14px sans-serif;margin:20px}} svg{{max-width:100%}} .k{{display:inline-block;width:12px;height:12px}}
@@ -30,7 +30,7 @@ def page(times_us: list[int], sizes: list[list[int]], names: list[str]) -> str:
     peak = max(1, sum(sizes[most]))
     highest = [max(row[number + 1] for row in sizes) for number in range(len(names))]
     rows = [
-        f'<tr><td><span class="k" style="background:{_COLORS[number]}"></span> {html.escape(name)}</td>'
+        f'<tr><td><span class="k" style="background:{COLORS[number]}"></span> {html.escape(name)}</td>'
         f"<td>at most {format_memory(highest[number])}</td></tr>"
         for number, name in enumerate(names)
     ]
@@ -42,17 +42,23 @@ def page(times_us: list[int], sizes: list[list[int]], names: list[str]) -> str:
     )
 
 
+def columns(times_us: list[int], sizes: list[list[int]]) -> list[tuple[int, list[int]]]:
+    """Return so many of the rows of `sizes`, each with its time, as a picture can show, the last one among them."""
+    start, length = times_us[0], max(1, times_us[-1] - times_us[0])
+    found: dict[int, tuple[int, list[int]]] = {}
+    for time, row in zip(times_us, sizes, strict=True):
+        column = (time - start) * _COLUMNS // length
+        if column not in found or sum(row) >= sum(found[column][1]):
+            found[column] = time, row
+    points = list(found.values())
+    if points[-1][0] < times_us[-1]:
+        points.append((times_us[-1], sizes[-1]))
+    return points
+
+
 def _svg(times_us: list[int], sizes: list[list[int]], names: list[str], peak: int) -> str:
     start, length = times_us[0], max(1, times_us[-1] - times_us[0])
-    columns: dict[int, tuple[float, list[int]]] = {}
-    for time, row in zip(times_us, sizes, strict=True):
-        place = (time - start) / length
-        column = int(place * _COLUMNS)
-        if column not in columns or sum(row) >= sum(columns[column][1]):
-            columns[column] = place, row
-    points = list(columns.values())
-    if points[-1][0] < 1:
-        points.append((1.0, sizes[-1]))
+    points = [((time - start) / length, row) for time, row in columns(times_us, sizes)]
     wide, high = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 
     def y(nbytes: int) -> str:
@@ -70,7 +76,7 @@ def _svg(times_us: list[int], sizes: list[list[int]], names: list[str], peak: in
         return found
 
     areas = [
-        f'<polygon fill="{_COLORS[number]}" points="{" ".join(outline(number + 1) + outline(number)[::-1])}">'
+        f'<polygon fill="{COLORS[number]}" points="{" ".join(outline(number + 1) + outline(number)[::-1])}">'
         f"<title>{html.escape(name)}</title></polygon>"
         for number, name in enumerate(names)
         if any(row[number + 1] for row in sizes)

@@ -34,7 +34,8 @@ ORDER: tuple[Category | None, ...] = (
 )
 """Categories by their numbers in files; None: not known."""
 PREEXISTING, CREATE, DESTROY = 1, 2, 4
-_NEVER = 1 << 63
+NEVER = 1 << 63
+"""When a block dies that is alive when the recording ends."""
 
 
 @dataclass(slots=True)
@@ -49,6 +50,8 @@ class MemoryBlock:
     """2**63: not before it ended."""
     thread: int
     category: Category | None = None
+    around: Placed | None = None
+    """The innermost span that it was taken in; None: outside of all, or before the recording."""
 
 
 class MemoryTimeline:
@@ -69,7 +72,7 @@ class MemoryTimeline:
                 found.append((-1, PREEXISTING, block.nbytes, number))
             else:
                 found.append((self._recorded.wall_ns(block.born_ns), CREATE, block.nbytes, number))
-            if block.died_ns < _NEVER:
+            if block.died_ns < NEVER:
                 found.append((self._recorded.wall_ns(block.died_ns), DESTROY, -block.nbytes, number))
         found.sort(key=lambda change: change[0])
         return found
@@ -108,7 +111,7 @@ def _blocks(memory: list[Span]) -> list[MemoryBlock]:
     alive: dict[int, MemoryBlock] = {}
     for moment in memory:
         if moment.value > 0:
-            alive[moment.link] = MemoryBlock(moment.link, moment.value, moment.start_ns, _NEVER, moment.thread)
+            alive[moment.link] = MemoryBlock(moment.link, moment.value, moment.start_ns, NEVER, moment.thread)
             blocks.append(alive[moment.link])
         elif moment.value < 0:
             block = alive.pop(moment.link, None)
@@ -121,7 +124,7 @@ def _blocks(memory: list[Span]) -> list[MemoryBlock]:
 
 def _judge_by_owners(blocks: list[MemoryBlock], owned: list[Owned]) -> list[MemoryBlock]:
     """Say of blocks that are alive at the end whose they are, and return those that were there all the time."""
-    alive = sorted((block for block in blocks if block.died_ns == _NEVER), key=lambda block: block.address)
+    alive = sorted((block for block in blocks if block.died_ns == NEVER), key=lambda block: block.address)
     addresses = [block.address for block in alive]
     before: list[MemoryBlock] = []
     for one in owned:
@@ -129,7 +132,7 @@ def _judge_by_owners(blocks: list[MemoryBlock], owned: list[Owned]) -> list[Memo
         if at >= 0 and one.address < alive[at].address + alive[at].nbytes:
             alive[at].category = one.category
         elif not before or one.address >= before[-1].address + before[-1].nbytes:  # parts of one tensor count once
-            before.append(MemoryBlock(one.address, one.nbytes, None, _NEVER, 0, one.category))
+            before.append(MemoryBlock(one.address, one.nbytes, None, NEVER, 0, one.category))
     return before
 
 
@@ -153,6 +156,7 @@ def _judge_by_spans(blocks: list[MemoryBlock], recorded: Recorded) -> None:
             while around is not None and around.end_ns < block.born_ns:
                 around = around.parent
         if around is not None:
+            block.around = around
             block.category = _category(block, around, forward.get(block.thread, []))
 
 
@@ -164,7 +168,7 @@ def _category(block: MemoryBlock, around: Placed, forward: list[int]) -> Categor
             return kept if died > found.end_ns else Category.TEMPORARY
     if _outermost(around, SpanKind.BACKWARD) is not None:
         following = bisect_right(forward, born)
-        ended = forward[following] if following < len(forward) else _NEVER - 1
+        ended = forward[following] if following < len(forward) else NEVER - 1
         return Category.GRADIENT if died > ended else Category.AUTOGRAD_DETAIL
     operation = _outermost(around, SpanKind.OP)
     if operation is None:

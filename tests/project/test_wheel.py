@@ -16,6 +16,7 @@ GOOD = [
     "resilin/core/_native.cpython-311-x86_64-linux-gnu.so",
     "resilin/core/kernels/cuda/layer_norm.cu",
     "resilin/testing/__init__.py",
+    "resilin/profiler/view/page/page.html",
     "resilin/as_torch/_modules/torch.egg-info",
     "resilin-0.1.0.dist-info/licenses/LICENSE",
 ]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 
-from resilin.launcher.traces import analyse, merge, record, why
+from resilin.launcher.traces import analyse, merge, record, view, why
 
 COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None], Callable[[argparse.Namespace], int], str]] = {
     "trace record": (record.add_arguments, record.run, "run a program whose processes record what they do"),
     "trace merge": (merge.add_arguments, merge.run, "make one file of the traces of all ranks, with one clock"),
     "trace analyse": (analyse.add_arguments, analyse.run, "say where the time of each rank went"),
+    "trace view": (view.add_arguments, view.run, "show the traces of all ranks as a page in the browser"),
     "trace why": (why.add_arguments, why.run, "name the rank and operation that made the others wait"),
 }
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+LAST = "of the newest spans only, back to so many seconds before the last one; of a job that runs: just now"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare which traces are meant."""
@@ -18,10 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what `resilin trace record` recorded into, or traces that profilers wrote (*.json, *.json.gz); of "
         "several hosts together",
     )  # fmt: skip
-    parser.add_argument(
-        "--last", type=number, default=0.0, metavar="SECONDS",
-        help="of the newest spans only, back to so many seconds before the last one; of a job that runs: just now",
-    )  # fmt: skip
+    parser.add_argument("--last", type=number, default=0.0, metavar="SECONDS", help=LAST)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

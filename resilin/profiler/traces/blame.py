@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from resilin.profiler.traces.innermost import Timeline
 from resilin.profiler.traces.meetings import DeliveredMessage, Meeting, is_collective, meetings, messages
-from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent
+from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent, step_number
 
 OUTSIDE = "(outside of spans)"
 _MOST_LINKS = 16  # of a chain of ranks that waited for one another
@@ -182,8 +182,8 @@ def _median(values: Iterable[int]) -> int:
 
 def _steps(trace: RankTrace) -> list[tuple[int, int, int]]:
     """Of each step of the profile its start, end and number."""
-    named = ((event, event.name.removeprefix(STEP)) for event in trace.events if event.name.startswith(STEP))
-    return [(event.start_ns, event.end_ns, int(number)) for event, number in named if number.isdigit()]
+    numbered = ((event, step_number(event.name)) for event in trace.events)
+    return [(event.start_ns, event.end_ns, number) for event, number in numbered if number is not None]
 
 
 def totals(causes: Iterable[Cause]) -> list[dict[str, object]]:

@@ -2,7 +2,8 @@
 
 A moment counts once. Where operations run, it is compute, whatever else goes on; else, in a collective or message, it
 is communication, of which waiting is the part before the last rank had entered; else loading of data; else any other
-span; else idle. Together these are the rank's time, to the nanosecond. Traces of devices: kernels are what counts.
+span; else idle. Together these are the rank's time, to the nanosecond. Traces of devices: kernels are what counts,
+from the first one's begin to the last one's end; copies are neither compute nor communication.
 """
 
 from __future__ import annotations
@@ -16,18 +17,26 @@ from resilin.profiler.traces import intervals
 from resilin.profiler.traces.innermost import Timeline
 from resilin.profiler.traces.intervals import Interval
 from resilin.profiler.traces.meetings import Meeting, is_collective
-from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent
+from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent, step_number
 
 Row = dict[str, Any]
 _DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_TYPES = {"compute": "COMPUTATION"}  # as HolisticTraceAnalysis calls it; all others are our words
 _DEVICE_COMMUNICATION = re.compile(r"(^nccl)|(^hip)|(^hccl)|(ncclKernel)|(^cuda_ipc)")
 _DATA = re.compile(r"DataLoader|^data[.:]")
 _STEP_AS_COMPUTE = re.compile(r"^Optimizer\.")
 
 
+def on_device(event: TraceEvent) -> bool:
+    """Whether it ran on a device: a kernel, or a copy."""
+    return event.category in _DEVICE
+
+
 def category(event: TraceEvent) -> str:
-    """Return compute, communication, data, other, or "" for what only surrounds others."""
+    """Return compute, communication, data, memory (a device's copies), other, or "" for what only surrounds others."""
     if event.category in _DEVICE:
+        if event.category != "kernel":
+            return "memory"
         return "communication" if _DEVICE_COMMUNICATION.search(event.name) else "compute"
     if is_collective(event) or event.name.startswith(("gloo:", "nccl:")):
         return "communication"
@@ -44,10 +53,9 @@ class Breakdown:
     def __init__(self, trace: RankTrace, together: Sequence[Meeting] = ()) -> None:
         self.rank = trace.rank
         self.window = _window(trace)
-        on_device = any(event.category in _DEVICE for event in trace.events)
         found: dict[str, list[Interval]] = {}
-        for event in trace.events:
-            kind = category(event) if not on_device or event.category in _DEVICE else ""
+        for event in _counted(trace):
+            kind = "other" if event.category in _DEVICE and event.category != "kernel" else category(event)
             if kind:
                 found.setdefault(kind, []).append((event.start_ns, event.end_ns))
         covers = {
@@ -69,7 +77,7 @@ class Breakdown:
         low, high = self.window if start_ns is None or end_ns is None else (start_ns, end_ns)
 
         def us(covered: Sequence[Interval]) -> float:
-            return intervals.total(intervals.clip(covered, low, high)) / 1000
+            return intervals.total(intervals.within(covered, low, high)) / 1000
 
         whole = (high - low) / 1000
         idle, compute = us(self.idle), us(self.compute)
@@ -97,9 +105,15 @@ class Breakdown:
 
 def _window(trace: RankTrace) -> Interval:
     """From the first event to the last one's end: what lies before and after is not the program's."""
-    if not trace.events:
+    counted = _counted(trace)
+    if not counted:
         return trace.start_ns, trace.stop_ns
-    return trace.events[0].start_ns, max(event.end_ns for event in trace.events)
+    return counted[0].start_ns, max(event.end_ns for event in counted)
+
+
+def _counted(trace: RankTrace) -> list[TraceEvent]:
+    """What ran on devices, where something did; else everything."""
+    return [event for event in trace.events if event.category in _DEVICE] or trace.events
 
 
 def _waits(trace: RankTrace, together: Sequence[Meeting]) -> list[Interval]:
@@ -128,10 +142,9 @@ def steps(traces: Sequence[RankTrace], together: Sequence[Meeting]) -> list[Row]
         whole = Breakdown(trace, together)
         for event in trace.events:
             if event.name.startswith(STEP):
-                number = event.name.removeprefix(STEP)
-                found.append(
-                    {"step": int(number) if number.isdigit() else number, **whole.row(event.start_ns, event.end_ns)}
-                )
+                number = step_number(event.name)
+                step = event.name.removeprefix(STEP) if number is None else number
+                found.append({"step": step, **whole.row(event.start_ns, event.end_ns)})
     return found
 
 
@@ -149,12 +162,12 @@ def kernel_breakdown(traces: Sequence[RankTrace], count: int) -> list[Row]:
     """Return the `count` operators of each rank that took most time of their own."""
     rows = []
     for trace in traces:
-        on_device = any(event.category in _DEVICE for event in trace.events)
+        with_device = any(event.category in _DEVICE for event in trace.events)
         times: dict[tuple[str, str], list[int]] = {}
-        for event, own_ns in _own_times(trace).values():
+        for event, own_ns in own_times(trace).values():
             kind = category(event)
-            if kind and (not on_device or event.category in _DEVICE):
-                times.setdefault((event.name, kind.upper()), []).append(own_ns)
+            if kind and (not with_device or event.category in _DEVICE):
+                times.setdefault((event.name, _TYPES.get(kind, kind.upper())), []).append(own_ns)
         rows += sorted((_kernel(trace.rank, *key, own) for key, own in times.items()), key=lambda r: -r["sum (us)"])[
             :count
         ]
@@ -170,10 +183,11 @@ def _kernel(rank: int, name: str, kind: str, times: Sequence[int]) -> Row:
         "stddev": round(deviation, 3),
         "mean (us)": statistics.fmean(us),
     }
-    return {"name": name, "sum (us)": sum(us), **spread, "calls": len(us), "kernel type": kind, "rank": rank}
+    return {"name": name, "sum (us)": sum(us), **spread, "calls": len(us), "kernel_type": kind, "rank": rank}
 
 
-def _own_times(trace: RankTrace) -> Mapping[int, tuple[TraceEvent, int]]:
+def own_times(trace: RankTrace) -> Mapping[int, tuple[TraceEvent, int]]:
+    """Return, by the identity of each event that has any, the event and its time outside of those within it."""
     found: dict[int, tuple[TraceEvent, int]] = {}
     for events in trace.by_thread.values():
         for start, end, event in Timeline(events).pieces:

@@ -1,4 +1,4 @@
-"""Reads a rank's trace from a file for chrome://tracing: ours, or PyTorch's."""
+"""Reads the trace of a rank, or of several that were merged, from a file for chrome://tracing: ours, or PyTorch's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from typing import Any
 from resilin.errors import UsageError
 from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent
 
-_MOST_BYTES = 8 << 30  # of the text
+MOST_BYTES = 8 << 30
+"""Of the text of one file."""
+_LATEST_NS = 1 << 62  # a century and a half
+_MOST_RANKS = 1 << 20
 
 
 def read(path: Path) -> RankTrace | None:
@@ -20,33 +23,74 @@ def read(path: Path) -> RankTrace | None:
 
     UsageError says what is wrong with the file; OSError when it cannot be read.
     """
-    body = _body(path)
+    found = read_each(path, merged=False)
+    return found[0] if found else None
+
+
+def read_each(path: Path, most_bytes: int = MOST_BYTES, *, merged: bool = True) -> list[RankTrace]:
+    """Read a trace, or of a file that `merge` wrote those of all ranks if `merged`, else none. Errors are `read`'s.
+
+    most_bytes: of text. A longer one is refused.
+    """
+    body = _body(path, most_bytes)
     events = body.get("traceEvents") if isinstance(body, dict) else body
     about = body if isinstance(body, dict) else {}
     if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
         raise UsageError(f"{path}: expected a trace with a list of objects at traceEvents")
     if isinstance(about.get("resilin"), dict) and "ranks" in about["resilin"]:
-        return None
+        return _each(path, about, events) if merged else []
     try:
-        return _trace(path, about, events)
+        return [_trace(path, about, events)]
     except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise UsageError(
             f"{path}: expected a trace, an event of it makes no sense ({type(error).__name__}: {error})"
         ) from error
 
 
-def _body(path: Path) -> Any:
+def _each(path: Path, about: dict[str, Any], events: list[dict[str, Any]]) -> list[RankTrace]:
+    """The traces of a merged file: each process number in it is one, and their times are of one clock."""
+    by_number: dict[Any, list[dict[str, Any]]] = {}
+    try:
+        for event in events:
+            by_number.setdefault(event.get("pid"), []).append(event)
+        found = []
+        for one in about["resilin"]["ranks"]:
+            world = {
+                "rank": int(one["rank"]),
+                "world_size": 1 + max(int(each["rank"]) for each in about["resilin"]["ranks"]),
+            }
+            head = {
+                **about,
+                "distributedInfo": world,
+                "host_name": one["host"],
+                "resilin": {"owners": one.get("owners")},
+            }
+            trace = _trace(path, head, by_number.get(one["pid"], []))
+            trace.source, trace.process, trace.clock = str(one["file"]), int(one["process"]), f"merged in {path.name}"
+            found.append(trace)
+    except (KeyError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise UsageError(f"{path}: expected what merge writes ({type(error).__name__}: {error})") from error
+    return found
+
+
+def _body(path: Path, most_bytes: int) -> Any:
     with open(path, "rb") as file:
         start = file.read(2)
         file.seek(0)
         try:
             if start == b"\x1f\x8b":
                 with gzip.GzipFile(fileobj=file) as packed:
-                    text = packed.read(_MOST_BYTES)
+                    text = packed.read(most_bytes + 1)
             else:
-                text = file.read(_MOST_BYTES)
+                text = file.read(most_bytes + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(f"{path}: its compressed data ends or breaks early ({error}): the file is torn") from None
+    if len(text) > most_bytes:
+        allow = "" if most_bytes == MOST_BYTES else ", or allow more (--megabytes)"
+        raise UsageError(
+            f"{path}: expected at most {most_bytes >> 20} MiB of text, got more: record fewer steps (`active` of a "
+            f"schedule){allow}"
+        )
     try:
         return json.loads(text, parse_float=Decimal)  # microseconds with nanoseconds behind the point, exactly
     except (ValueError, RecursionError) as error:
@@ -74,9 +118,9 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
             fields = (
                 str(one["name"]),
                 str(one.get("cat", "")),
-                one.get("tid", 0),
+                _thread(one.get("tid", 0)),
                 start,
-                start + _ns(one.get("dur", 0)),
+                start + max(0, _ns(one.get("dur", 0))),
             )
             events.append(TraceEvent(*fields, args, args.get("finished") is False))
         else:
@@ -87,15 +131,33 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
         start_ns = min((event.start_ns for event in events), default=0)
         stop_ns = max((event.end_ns for event in events), default=0)
     found = RankTrace(
-        path.name, int(world.get("rank", -1)), host, _process(given), clock, events, others, start_ns, stop_ns,
-        to_wall_ns, int(world.get("world_size", -1)), dropped=int(own.get("dropped", 0)),
+        path.name, _of_world(world.get("rank", -1)), host, _process(given), clock, events, others, start_ns, stop_ns,
+        to_wall_ns, _of_world(world.get("world_size", -1)), dropped=int(own.get("dropped", 0)),
+        owners=[(int(at), int(size), int(kind)) for at, size, kind in own.get("owners") or ()],
     )  # fmt: skip
     found.sort()
     return found
 
 
 def _ns(microseconds: Any) -> int:
-    return int(microseconds * 1000)
+    if isinstance(microseconds, str):
+        raise TypeError(f"a time of {microseconds!r:.40}")
+    found = int(microseconds * 1000)
+    if abs(found) > _LATEST_NS:
+        raise ValueError(f"a time of {microseconds:.3g} us")
+    return found
+
+
+def _thread(given: Any) -> int | str:
+    return given if isinstance(given, (int, str)) else str(given)
+
+
+def _of_world(value: Any) -> int:
+    """A rank, or how many there are."""
+    number = int(value)
+    if not -1 <= number <= _MOST_RANKS:
+        raise ValueError(f"rank or world size {number}")
+    return number
 
 
 def _process(given: list[dict[str, Any]]) -> int:

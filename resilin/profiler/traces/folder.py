@@ -24,8 +24,11 @@ class Traces:
     notes: list[str] = field(default_factory=list)
 
 
-def read(given: Sequence[Path]) -> Traces:
-    """Read files, and those in folders. UsageError when none can be read."""
+def read(given: Sequence[Path], most_bytes: int = chrome_file.MOST_BYTES) -> Traces:
+    """Read files, and those in folders. UsageError when none can be read.
+
+    What `merge` wrote is read if it is given itself: in a folder it lies beside the traces that it was made of.
+    """
     paths: list[Path] = []
     for place in given:
         paths += sorted(p for p in place.rglob("*") if p.name.endswith(SUFFIXES)) if place.is_dir() else [place]
@@ -33,17 +36,15 @@ def read(given: Sequence[Path]) -> Traces:
     if not paths:
         where = ", ".join(map(str, given))
         raise UsageError(f"{where}: no traces (*{', *'.join(SUFFIXES)}): is it the folder that ranks recorded into?")
-    found, notes = [], []
+    found: list[RankTrace] = []
+    notes = []
     for path in paths:
         try:
             if path.name.endswith(span_file.SUFFIX):
                 trace = memory_file.read(path)  # None: a process that did nothing, and is no rank
+                found += [trace] if trace is not None else []
             else:
-                trace = chrome_file.read(path)
-                if trace is None and path in given:
-                    notes.append(f"not read: {path} is what merge wrote of several ranks")
-            if trace is not None:
-                found.append(trace)
+                found += chrome_file.read_each(path, most_bytes, merged=path in given)
         except (UsageError, OSError) as error:
             notes.append(f"not read: {error}")
     if not found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 Interval = tuple[int, int]
@@ -55,6 +56,13 @@ def without(one: Sequence[Interval], other: Sequence[Interval]) -> list[Interval
         if start < end:
             found.append((start, end))
     return found
+
+
+def within(intervals: Sequence[Interval], start: int, end: int) -> list[Interval]:
+    """Return what lies between `start` and `end` of intervals in order that do not overlap, found quickly."""
+    first = bisect_right(intervals, start, key=lambda each: each[1])
+    last = bisect_left(intervals, end, key=lambda each: each[0])
+    return clip(intervals[first:last], start, end)
 
 
 def clip(intervals: Iterable[Interval], start: int, end: int) -> list[Interval]:

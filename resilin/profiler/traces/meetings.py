@@ -74,6 +74,11 @@ def is_message(event: TraceEvent) -> bool:
     return is_collective(event) and "Src Rank" in event.args and "Dst Rank" in event.args
 
 
+def _whole(value: object, otherwise: int) -> int:
+    """A number of a file that may hold anything."""
+    return value if isinstance(value, int) else otherwise
+
+
 def meetings(traces: Iterable[RankTrace]) -> list[Meeting]:
     """Return all collectives that at least one rank is in, by the time of the first to enter."""
     found: dict[tuple[object, ...], Meeting] = {}
@@ -84,14 +89,14 @@ def meetings(traces: Iterable[RankTrace]) -> list[Meeting]:
             if not is_collective(event) or is_message(event) or not isinstance(number, int) or number < 0:
                 continue
             args, ranks = event.args, tuple(ranks_of(event.args))
-            generation = args.get("Generation", 0)
+            generation = _whole(args.get("Generation", 0), 0)
             name, group = str(args["Collective name"]), str(args.get("Process Group Name", ""))
             key: tuple[object, ...] = (group, generation, ranks, number, name)
             times[key] = times.get(key, 0) + 1  # parts of one call have its number, too: in their order
             key = (*key, times[key])
             meeting = found.get(key)
             if meeting is None:
-                root = args.get("Root rank", -1)
+                root = _whole(args.get("Root rank", -1), -1)
                 meeting = found[key] = Meeting(name, group, generation, number, ranks, root)
             place = args.get("Rank")
             rank = ranks[place] if isinstance(place, int) and 0 <= place < len(ranks) else trace.rank
@@ -110,9 +115,9 @@ def messages(traces: Iterable[RankTrace]) -> list[DeliveredMessage]:
         for event in trace.events:
             if is_message(event):
                 args = event.args
-                who = (args["Src Rank"], args["Dst Rank"])
-                group = args.get("Process Group Name"), args.get("Generation", 0)
-                key: tuple[object, ...] = (*group, *who, args.get("Tag", 0))
+                who = _whole(args["Src Rank"], -1), _whole(args["Dst Rank"], -1)
+                group = str(args.get("Process Group Name")), _whole(args.get("Generation", 0), 0)
+                key: tuple[object, ...] = (*group, *who, _whole(args.get("Tag", 0), 0))
                 side = received if "recv" in str(args["Collective name"]) else sent
                 side.setdefault(key, []).append((trace, event))
     found = []

@@ -30,7 +30,7 @@ def write(traces: Sequence[RankTrace], path: Path, notes: Sequence[str] = ()) ->
 
     Raises FileNotFoundError when there is no such folder, OSError that names `path` (a full disk, say).
     """
-    arrows = list(_arrows(traces))
+    found = list(arrows(traces))
 
     def fill(file: BinaryIO) -> None:
         if path.name.endswith(".gz"):
@@ -41,7 +41,7 @@ def write(traces: Sequence[RankTrace], path: Path, notes: Sequence[str] = ()) ->
 
     def _fill(file: Any) -> None:
         block = io.StringIO()
-        for text in _texts(traces, arrows, notes, os.fspath(path)):
+        for text in _texts(traces, found, notes, os.fspath(path)):
             block.write(text)
             if block.tell() >= _BLOCK_CHARS:
                 file.write(block.getvalue().encode())
@@ -49,7 +49,7 @@ def write(traces: Sequence[RankTrace], path: Path, notes: Sequence[str] = ()) ->
         file.write(block.getvalue().encode())
 
     write_whole(path, fill)
-    return len(arrows)
+    return len(found)
 
 
 def _texts(
@@ -57,7 +57,7 @@ def _texts(
 ) -> Iterator[str]:
     base_ns = min((min(t.start_ns, t.events[0].start_ns if t.events else t.start_ns) for t in traces), default=0)
     ranks = [
-        {"rank": t.rank, "pid": pid, "host": t.host, "process": t.process, "file": t.source}
+        {"rank": t.rank, "pid": pid, "host": t.host, "process": t.process, "file": t.source, "owners": t.owners}
         for pid, t in _numbered(traces)
     ]
     about = {"ranks": ranks, "notes": list(notes)}
@@ -135,7 +135,8 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, Decimal) else str(value)
 
 
-def _arrows(traces: Sequence[RankTrace]) -> Iterator[tuple[_End, _End, str]]:
+def arrows(traces: Sequence[RankTrace]) -> Iterator[tuple[_End, _End, str]]:
+    """Yield the arrows between ranks: where each begins and ends, and whether it is of a message or a collective."""
     for message in messages(traces):
         sent, received = message.send, message.receive
         end_ns = max(received.start_ns, min(received.end_ns, sent.start_ns))

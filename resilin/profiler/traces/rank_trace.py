@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 STEP = "ProfilerStep#"
+_STEP = re.compile(rf"{STEP}([0-9]{{1,18}})")
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class RankTrace:
     """Whether nobody ended the recording: its process runs, or ended amid it."""
     dropped: int = 0
     """Spans that newer ones took the place of."""
+    owners: list[tuple[int, int, int]] = field(default_factory=list)
+    """Address, bytes and category of memory that parameters, gradients and optimizers had when it ended."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -93,6 +97,12 @@ class RankTrace:
     def sort(self) -> None:
         """Bring the events in order."""
         self.events.sort(key=lambda event: (event.start_ns, -event.end_ns))
+
+
+def step_number(name: str) -> int | None:
+    """Return the number of the profile's step that a span of this name is; None: it is none, or has no number."""
+    found = _STEP.fullmatch(name)
+    return int(found[1]) if found else None
 
 
 def ranks_of(args: dict[str, Any]) -> Sequence[int]:

@@ -9,16 +9,28 @@ from typing import Any
 
 from resilin.errors import UsageError
 from resilin.profiler.recorded import collection_paused
-from resilin.profiler.traces import blame, breakdown, clocks, critical_path, folder, hang_causes, merged_file
+from resilin.profiler.traces import (
+    blame,
+    breakdown,
+    chrome_file,
+    clocks,
+    critical_path,
+    folder,
+    hang_causes,
+    merged_file,
+)
 from resilin.profiler.traces.blame import Blame
 from resilin.profiler.traces.folder import Traces
 from resilin.profiler.traces.meetings import meetings
 
 
-def aligned(paths: Sequence[Path], last_ns: int = 0) -> Traces:
-    """Read traces and bring them to one clock; of the last `last_ns`, 0: of all. UsageError when none can be read."""
+def aligned(paths: Sequence[Path], last_ns: int = 0, most_bytes: int = chrome_file.MOST_BYTES) -> Traces:
+    """Read traces and bring them to one clock; of the last `last_ns`, 0: of all. UsageError when none can be read.
+
+    most_bytes: of the text of each trace that a profiler wrote; what is longer is left out, which is noted.
+    """
     with collection_paused():
-        found = folder.read(paths)
+        found = folder.read(paths, most_bytes)
     found.notes += clocks.align(found.ranks)
     if last_ns:
         since_ns = max(trace.stop_ns for trace in found.ranks) - last_ns
@@ -48,7 +60,11 @@ def merge(paths: Sequence[Path], out: Path, last_ns: int = 0) -> dict[str, Any]:
 
 def analyse(paths: Sequence[Path], top: int, last_ns: int = 0) -> dict[str, Any]:
     """Return HolisticTraceAnalysis' tables, lists of rows; `top`: operators of each rank, and parts of the path."""
-    found = aligned(paths, last_ns)
+    return tables(aligned(paths, last_ns), top)
+
+
+def tables(found: Traces, top: int) -> dict[str, Any]:
+    """Return the tables of traces that were read."""
     together = meetings(found.ranks)
     path = critical_path.critical_path(found.ranks, together)
     return {
@@ -64,7 +80,11 @@ def analyse(paths: Sequence[Path], top: int, last_ns: int = 0) -> dict[str, Any]
 
 def why(paths: Sequence[Path], least_ns: int, after_ns: int, last_ns: int = 0) -> dict[str, Any]:
     """Return who made others wait: `hang`, `causes` of single waits, and `totals`. See `blame` and `hang_causes`."""
-    found = aligned(paths, last_ns)
+    return waits(aligned(paths, last_ns), least_ns, after_ns)
+
+
+def waits(found: Traces, least_ns: int, after_ns: int) -> dict[str, Any]:
+    """Return who made others wait in traces that were read."""
     hang = hang_causes.find(found.ranks, after_ns)
     causes = Blame(found.ranks).causes(least_ns)
     return {

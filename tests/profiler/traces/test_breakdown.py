@@ -58,9 +58,9 @@ def test_operators_are_told_by_their_own_time(made):
         made(0).span("aten::linear", 0, 50, category="cpu_op").span("aten::addmm", 10, 45, category="cpu_op").ready()
     )
     rows = breakdown.kernel_breakdown([trace], 5)
-    assert [(row["name"], row["sum (us)"], row["kernel type"]) for row in rows] == [
-        ("aten::addmm", 35, "COMPUTE"),
-        ("aten::linear", 15, "COMPUTE"),
+    assert [(row["name"], row["sum (us)"], row["kernel_type"]) for row in rows] == [
+        ("aten::addmm", 35, "COMPUTATION"),
+        ("aten::linear", 15, "COMPUTATION"),
     ]
     assert len(breakdown.kernel_breakdown([trace], 1)) == 1
 
@@ -110,6 +110,8 @@ def test_sets_of_times():
     assert intervals.without(one, [(1, 2), (3, 6)]) == [(0, 1), (2, 3), (6, 9)]
     assert intervals.without([(0, 10)], []) == [(0, 10)]
     assert intervals.clip(one, 3, 6) == [(3, 4), (5, 6)]
+    for start, end in ((3, 6), (-1, 100), (4, 5), (0, 4), (9, 10), (6, 6)):
+        assert intervals.within(one, start, end) == intervals.clip(one, start, end)
 
 
 def test_the_innermost_span_counts(made):

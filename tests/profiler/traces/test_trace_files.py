@@ -191,8 +191,62 @@ def test_a_merged_file_among_the_traces_is_no_rank(made, tmp_path):
     merged_file.write([made(0).span("load", 0, 10).ready()], tmp_path / "merged.json")
     found = folder.read([tmp_path])
     assert ([trace.source for trace in found.ranks], found.notes) == (["a.json"], [])
-    with pytest.raises(UsageError, match="is what merge wrote of several ranks"):
+
+
+def test_a_merged_file_that_is_given_itself_is_all_its_ranks_again(made, tmp_path):
+    ranks = (0, 1)
+    traces = [
+        made(0).span("load", 0, 10).collective(10, 40, 0, ranks).ready(),
+        made(1, clock="another").span("load", 5, 30).collective(30, 40, 0, ranks).ready(),
+    ]
+    merged_file.write(traces, tmp_path / "merged.json")
+    found = folder.read([tmp_path / "merged.json"])
+    assert found.notes == []
+    assert [(one.rank, one.host, one.process, one.source) for one in found.ranks] == [
+        (0, "host", 100, "rank0.json"),
+        (1, "host", 101, "rank1.json"),
+    ]
+    assert {one.clock for one in found.ranks} == {"merged in merged.json"}
+    for before, after in zip(traces, found.ranks, strict=True):
+        assert [(event.name, event.start_ns, event.end_ns) for event in after.events] == [
+            (event.name, event.start_ns, event.end_ns) for event in before.events
+        ]
+
+
+@pytest.mark.parametrize("ranks", [[{}], [{"rank": 0}], [{"rank": "x", "pid": 0}], 5, [5]])
+def test_a_merged_file_whose_head_makes_no_sense_is_refused(tmp_path, ranks):
+    (tmp_path / "merged.json").write_text(json.dumps({"resilin": {"ranks": ranks}, "traceEvents": []}))
+    with pytest.raises(UsageError, match=r"merged\.json: expected what merge writes"):
         folder.read([tmp_path / "merged.json"])
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_a_text_longer_than_what_is_read_is_refused_with_what_to_do(tmp_path, name):
+    text = json.dumps({"traceEvents": [{"ph": "X", "name": "a" * (2 << 20), "ts": 1, "dur": 2}]}).encode()
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    with pytest.raises(UsageError, match=f"{name}: expected at most 1 MiB of text, got more: record fewer steps"):
+        chrome_file.read_each(tmp_path / name, 1 << 20)
+    assert len(chrome_file.read_each(tmp_path / name, 3 << 20)) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"ts": 1e300}, {"ts": "x"}, {"dur": -1e300}, {"args": 5}])
+def test_values_that_no_trace_has_are_refused(tmp_path, wrong):
+    event = {"ph": "X", "name": "a", "ts": 1, "dur": 2, **wrong}
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": [event]}))
+    with pytest.raises(UsageError, match="makes no sense"):
+        folder.read([tmp_path / "a.json"])
+
+
+def test_a_thread_may_have_any_name(tmp_path):
+    event = {"ph": "X", "name": "a", "ts": 1, "dur": 2, "tid": [[1]]}
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": [event]}))
+    assert list(chrome_file.read(tmp_path / "a.json").by_thread) == ["[[1]]"]
+
+
+def test_a_rank_beyond_all_worlds_is_refused(tmp_path):
+    _chrome(tmp_path / "a.json", rank=10**12)
+    with pytest.raises(UsageError, match="makes no sense"):
+        folder.read([tmp_path])
 
 
 def test_a_memory_file_is_read_while_its_ring_goes_round(tmp_path):
