@@ -1,4 +1,4 @@
-"""`resilin trace record --out FOLDER`: run a program whose processes record what they do, or have a running job do it."""
+"""`resilin trace record --out FOLDER`: run a program whose processes record, or have a running job do it."""
 
 from __future__ import annotations
 

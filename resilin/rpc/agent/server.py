@@ -55,8 +55,8 @@ class Request:
     """A call that is being run, and where its reply goes."""
 
     __slots__ = (
-        "at", "begun", "collected", "counted", "frame", "name", "number", "own_fork", "owner", "queue", "server", "source",
-        "thread",
+        "at", "begun", "collected", "counted", "frame", "name", "number", "own_fork", "owner", "queue", "server",
+        "source", "thread",
     )  # fmt: skip
 
     def __init__(
