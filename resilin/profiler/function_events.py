@@ -283,7 +283,8 @@ class FunctionEvent(FormattedTimesMixin):
         )
 
 
-FunctionEvent.metadata_json = _older("metadata_json", "_metadata_json")  # in the class it would be the default
+# within the class it would be the argument's default
+FunctionEvent.metadata_json = _older("metadata_json", "_metadata_json")  # type: ignore[attr-defined]
 
 _SUMMED = (
     "cpu_time_total",

@@ -36,7 +36,11 @@ def traced(call: Callable[..., Any], name: str, plain: Callable[..., Any] | None
 
 def named(name: str) -> Callable[[Called], Called]:
     """Return a decorator: what it decorates is a span `name` while somebody records."""
-    return lambda call: cast("Called", traced(call, name))
+
+    def decorate(call: Called) -> Called:
+        return cast(Called, traced(call, name))
+
+    return decorate
 
 
 if native is not None:

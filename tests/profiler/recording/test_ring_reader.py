@@ -110,11 +110,11 @@ def test_what_is_no_ring_is_refused():
         with pytest.raises(UsageError):
             span_rings.read(bytes(buffer[:cut]))
         with pytest.raises(ValueError, match="trace buffer"):
-            native.spans_in(bytes(buffer[:cut]), 0, 0, trace_ring.Span, {}, None, None)
+            native.spans_in(bytes(buffer[:cut]), 0, 0, trace_ring.Span, {}, None, None, None)
     for place in (8, 16, 24):  # sizes in the head
         wrong = bytearray(buffer)
         wrong[place : place + 8] = b"\xff" * 8
         with pytest.raises(UsageError, match="speaks of more"):
             span_rings.read(wrong)
         with pytest.raises(ValueError, match="speaks of more"):
-            native.spans_in(wrong, 0, 0, trace_ring.Span, {}, None, None)
+            native.spans_in(wrong, 0, 0, trace_ring.Span, {}, None, None, None)

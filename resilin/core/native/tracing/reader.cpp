@@ -118,8 +118,8 @@ class Operands {
 
 class Reader {
   public:
-    Reader(const char *memory, size_t length, nb::handle tensor_input, nb::handle loads)
-        : memory_(memory), tensor_input_(tensor_input), loads_(loads) {
+    Reader(const char *memory, size_t length, nb::handle tensor_input, nb::handle scan, nb::handle loads)
+        : memory_(memory), tensor_input_(tensor_input), scan_(scan), loads_(loads) {
         if (length < HEAD_BYTES) throw nb::value_error("trace buffer: too small");
         records_ = at<uint64_t>(memory + SIZES_AT), room_ = at<uint64_t>(memory + SIZES_AT + 8);
         name_room_ = at<uint64_t>(memory + SIZES_AT + 16), written_ = at<uint64_t>(memory + WRITTEN_AT);
@@ -189,12 +189,28 @@ class Reader {
             found["inputs"] = inputs;
             return found;
         }
+        nb::object found = scanned();
+        if (found.is_valid()) return found;
         try {
             return loads_(nb::bytes(text_.data(), text_.size()));
         } catch (nb::python_error &error) {
             if (error.matches(PyExc_ValueError) || error.matches(PyExc_RecursionError)) return {};
             throw;
         }
+    }
+
+    // What json.loads gives, in half the time, for what recorders write; invalid for all else.
+    nb::object scanned() {
+        const auto length = static_cast<Py_ssize_t>(text_.size());
+        nb::object text = nb::steal(PyUnicode_DecodeUTF8(text_.data(), length, nullptr)), found;
+        if (text.is_valid()) found = nb::steal(PyObject_CallFunction(scan_.ptr(), "On", text.ptr(), Py_ssize_t{0}));
+        if (!found.is_valid()) {
+            if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+            PyErr_Clear();
+            return {};
+        }
+        nb::object value = found[0];
+        return nb::cast<Py_ssize_t>(found[1]) == PyUnicode_GET_LENGTH(text.ptr()) ? value : nb::object();
     }
 
     nb::object name(uint32_t number) {
@@ -237,13 +253,13 @@ class Reader {
 
     const char *memory_, *args_, *names_;
     uint64_t records_, room_, name_room_, written_;
-    nb::handle tensor_input_, loads_;
+    nb::handle tensor_input_, scan_, loads_;
     std::string text_;
     std::unordered_map<uint32_t, nb::object> known_;
 };
 
 nb::object spans_in(nb::handle buffer, uint64_t first, uint32_t thread, nb::handle span_type, nb::dict kinds,
-                    nb::handle tensor_input, nb::handle loads) {
+                    nb::handle tensor_input, nb::handle scan, nb::handle loads) {
     Py_buffer view;
     if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
     struct Release {
@@ -252,7 +268,8 @@ nb::object spans_in(nb::handle buffer, uint64_t first, uint32_t thread, nb::hand
     } release{&view};
     std::array<PyObject *, 256> known{};
     for (auto [kind, object] : kinds) known[nb::cast<uint8_t>(kind)] = object.ptr();
-    Reader reader(static_cast<const char *>(view.buf), static_cast<size_t>(view.len), tensor_input, loads);
+    Reader reader(static_cast<const char *>(view.buf), static_cast<size_t>(view.len), tensor_input, scan,
+                  loads);
     return reader.spans(first, thread, span_type, known);
 }
 
@@ -263,7 +280,8 @@ namespace resilin {
 
 void bind_trace_reader(nb::module_ &m) {
     m.def("spans_in", &tracing::spans_in, nb::arg("buffer"), nb::arg("first"), nb::arg("thread"),
-          nb::arg("span_type"), nb::arg("kinds"), nb::arg("tensor_input").none(), nb::arg("loads").none());
+          nb::arg("span_type"), nb::arg("kinds"), nb::arg("tensor_input").none(), nb::arg("scan").none(),
+          nb::arg("loads").none());
 }
 
 } // namespace resilin
