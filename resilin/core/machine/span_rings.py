@@ -9,8 +9,6 @@ from resilin._base import trace, trace_ring
 from resilin._base.trace_ring import KINDS, Recording, Span, TensorInput
 from resilin.core.kernels.loader import native
 
-_SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # which typeshed leaves out
-
 
 def make_recorder(
     buffer: Any,
@@ -43,5 +41,5 @@ def spans_in(buffer: Any, first: int, thread: int = 0) -> tuple[list[Span], int]
     """Return the spans from number `first` on, and how many arguments were lost; see `trace_ring.spans_in`."""
     if native is None:
         return trace_ring.spans_in(memoryview(buffer).cast("B"), first, thread)
-    found: tuple[list[Span], int] = native.spans_in(buffer, first, thread, Span, KINDS, TensorInput, _SCAN, json.loads)
+    found: tuple[list[Span], int] = native.spans_in(buffer, first, thread, Span, KINDS, TensorInput, json.loads)
     return found

@@ -62,7 +62,7 @@ def test_every_message_is_tried():
     kinds = {strategy_kind for strategy_kind in control.MESSAGES}
     assert kinds == {
         "hello", "entering", "progress", "committed", "pause", "interrupted", "stuck", "waiting", "leaving", "left",
-        "failed", "done", "world", "standby", "abort", "pending", "leave", "stay", "finish",
+        "failed", "done", "recorded", "world", "standby", "abort", "pending", "leave", "stay", "record", "finish",
     }  # fmt: skip
 
 

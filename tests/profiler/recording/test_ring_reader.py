@@ -24,7 +24,8 @@ def _same(buffer):
 
 
 def _argument(random_, depth=0):
-    choices = [None, True, -3, 2.5, "text", "ünïcode", float("inf"), 1 << 70]
+    choices = [None, True, False, -3, 0, 2.5, -0.0, 1e300, "text", "ünïcode", float("inf"), 1 << 70, -(1 << 60)]
+    choices += [999_999_999_999_999_999, 'a "quoted" \\ one\n', "x" * 60, "\x7f", "", {}, {"k": {"": [{}]}}]
     if depth < 3 and random_.random() < 0.3:
         return [_argument(random_, depth + 1) for _ in range(random_.randrange(4))]
     return random_.choice(choices)
@@ -110,11 +111,11 @@ def test_what_is_no_ring_is_refused():
         with pytest.raises(UsageError):
             span_rings.read(bytes(buffer[:cut]))
         with pytest.raises(ValueError, match="trace buffer"):
-            native.spans_in(bytes(buffer[:cut]), 0, 0, trace_ring.Span, {}, None, None, None)
+            native.spans_in(bytes(buffer[:cut]), 0, 0, trace_ring.Span, {}, trace_ring.TensorInput, None)
     for place in (8, 16, 24):  # sizes in the head
         wrong = bytearray(buffer)
         wrong[place : place + 8] = b"\xff" * 8
         with pytest.raises(UsageError, match="speaks of more"):
             span_rings.read(wrong)
         with pytest.raises(ValueError, match="speaks of more"):
-            native.spans_in(wrong, 0, 0, trace_ring.Span, {}, None, None, None)
+            native.spans_in(wrong, 0, 0, trace_ring.Span, {}, trace_ring.TensorInput, None)

@@ -2,6 +2,7 @@
 #include "recorder.hpp"
 
 #include "binding/kernels.hpp"
+#include "tracing/plain_json.hpp"
 
 #include <algorithm>
 #include <array>
@@ -42,11 +43,52 @@ nb::object checked(PyObject *made) {
     return nb::steal(made);
 }
 
+// Makes objects of a dataclass with slots without a call of its __init__.
+template <size_t N> class Slotted {
+  public:
+    Slotted(nb::handle type, const char *const (&fields)[N]) : type_(reinterpret_cast<PyTypeObject *>(type.ptr())) {
+        for (size_t i = 0; i < N; i++) {
+            nb::object member = type.attr(fields[i]);
+            if (Py_TYPE(member.ptr()) != &PyMemberDescr_Type) throw nb::type_error("trace reader: expected a class with slots");
+            offsets_[i] = reinterpret_cast<PyMemberDescrObject *>(member.ptr())->d_member->offset;
+        }
+    }
+    nb::object make(nb::object (&&values)[N]) const {
+        nb::object made = checked(type_->tp_alloc(type_, 0));
+        for (size_t i = 0; i < N; i++)
+            *reinterpret_cast<PyObject **>(reinterpret_cast<char *>(made.ptr()) + offsets_[i]) = values[i].release().ptr();
+        return made;
+    }
+
+  private:
+    PyTypeObject *type_;
+    std::array<Py_ssize_t, N> offsets_;
+};
+
+// `trace_ring.TensorInput`s.
+class TensorInputs {
+  public:
+    explicit TensorInputs(nb::handle type) : type_(type, FIELDS) {}
+    nb::object make(nb::object shape, nb::object strides, char kind, uint8_t item) {
+        nb::object &dtype = dtypes_[static_cast<uint8_t>(kind) * 256 + item];
+        if (!dtype.is_valid()) {
+            const std::string code = kind + std::to_string(item);
+            dtype = checked(PyUnicode_DecodeLatin1(code.data(), static_cast<Py_ssize_t>(code.size()), nullptr));
+        }
+        return type_.make({std::move(shape), std::move(strides), dtype});
+    }
+
+  private:
+    static constexpr const char *FIELDS[] = {"shape", "strides", "dtype"};
+    Slotted<3> type_;
+    std::unordered_map<int, nb::object> dtypes_;
+};
+
 // The short form of operations' inputs, see `trace_ring.operands_of`. Null: it is none, or was overwritten meanwhile.
 class Operands {
   public:
-    Operands(const char *text, size_t length, nb::handle tensor_input)
-        : at_(text), end_(text + length), tensor_input_(tensor_input) {}
+    Operands(const char *text, size_t length, TensorInputs &tensor_inputs)
+        : at_(text), end_(text + length), tensor_inputs_(tensor_inputs) {}
 
     nb::object all() {
         nb::list found;
@@ -77,9 +119,7 @@ class Operands {
         const auto item = take<uint8_t>(), dims = take<uint8_t>();
         if (!has(size_t{16} * dims)) return {};
         nb::object shape = extents(dims), strides = extents(dims);
-        const std::string size = std::to_string(item), code = kind + size;
-        nb::object dtype = checked(PyUnicode_DecodeLatin1(code.data(), static_cast<Py_ssize_t>(code.size()), nullptr));
-        return tensor_input_(shape, strides, dtype);
+        return tensor_inputs_.make(std::move(shape), std::move(strides), kind, item);
     }
     nb::object list(int depth) {
         if (!has(1) || depth > DEEPEST) return {};
@@ -113,13 +153,13 @@ class Operands {
     }
 
     const char *at_, *end_;
-    nb::handle tensor_input_;
+    TensorInputs &tensor_inputs_;
 };
 
 class Reader {
   public:
-    Reader(const char *memory, size_t length, nb::handle tensor_input, nb::handle scan, nb::handle loads)
-        : memory_(memory), tensor_input_(tensor_input), scan_(scan), loads_(loads) {
+    Reader(const char *memory, size_t length, nb::handle tensor_input, nb::handle loads)
+        : memory_(memory), tensor_inputs_(tensor_input), loads_(loads) {
         if (length < HEAD_BYTES) throw nb::value_error("trace buffer: too small");
         records_ = at<uint64_t>(memory + SIZES_AT), room_ = at<uint64_t>(memory + SIZES_AT + 8);
         name_room_ = at<uint64_t>(memory + SIZES_AT + 16), written_ = at<uint64_t>(memory + WRITTEN_AT);
@@ -153,14 +193,13 @@ class Reader {
             return one.mark < two.mark;
         });
         nb::object made = checked(PyList_New(static_cast<Py_ssize_t>(found.size())));
-        const auto slots = slots_of(span_type);
+        const Slotted<FIELD_COUNT> type(span_type, FIELDS);
         for (size_t i = 0; i < found.size(); i++)
-            PyList_SET_ITEM(made.ptr(), i, span(found[i], span_type, slots, kinds).release().ptr());
+            PyList_SET_ITEM(made.ptr(), i, span(found[i], type, kinds).release().ptr());
         return nb::make_tuple(made, lost);
     }
 
   private:
-    using Slots = std::array<Py_ssize_t, FIELD_COUNT>;
     struct Found {
         Fields record;
         nb::object args;
@@ -183,13 +222,13 @@ class Reader {
 
     nb::object parsed(uint8_t flags) {
         if (flags & OPERANDS) {
-            nb::object inputs = Operands(text_.data(), text_.size(), tensor_input_).all();
+            nb::object inputs = Operands(text_.data(), text_.size(), tensor_inputs_).all();
             if (!inputs.is_valid()) return {};
             nb::dict found;
             found["inputs"] = inputs;
             return found;
         }
-        nb::object found = scanned();
+        nb::object found = plain_.parse(text_);
         if (found.is_valid()) return found;
         try {
             return loads_(nb::bytes(text_.data(), text_.size()));
@@ -197,20 +236,6 @@ class Reader {
             if (error.matches(PyExc_ValueError) || error.matches(PyExc_RecursionError)) return {};
             throw;
         }
-    }
-
-    // What json.loads gives, in half the time, for what recorders write; invalid for all else.
-    nb::object scanned() {
-        const auto length = static_cast<Py_ssize_t>(text_.size());
-        nb::object text = nb::steal(PyUnicode_DecodeUTF8(text_.data(), length, nullptr)), found;
-        if (text.is_valid()) found = nb::steal(PyObject_CallFunction(scan_.ptr(), "On", text.ptr(), Py_ssize_t{0}));
-        if (!found.is_valid()) {
-            if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
-            PyErr_Clear();
-            return {};
-        }
-        nb::object value = found[0];
-        return nb::cast<Py_ssize_t>(found[1]) == PyUnicode_GET_LENGTH(text.ptr()) ? value : nb::object();
     }
 
     nb::object name(uint32_t number) {
@@ -227,39 +252,26 @@ class Reader {
         return found->second;
     }
 
-    nb::object span(const Found &one, nb::handle type, const Slots &slots, const std::array<PyObject *, 256> &kinds) {
+    nb::object span(const Found &one, const Slotted<FIELD_COUNT> &type, const std::array<PyObject *, 256> &kinds) {
         const Fields &record = one.record;
-        auto *made_type = reinterpret_cast<PyTypeObject *>(type.ptr());
-        nb::object made = checked(made_type->tp_alloc(made_type, 0));
         const auto number = [](int64_t value) { return checked(PyLong_FromLongLong(value)); };
-        nb::object values[] = {
-            number(static_cast<int64_t>(record.mark - 1)), name(record.name), nb::borrow(kinds[record.kind]),
-            number(record.start), record.end ? number(record.end) : nb::none(), number(record.thread),
-            number(record.link), number(record.value), one.args, nb::bool_((record.flags & INSTANT) != 0)};
-        for (size_t i = 0; i < FIELD_COUNT; i++)
-            *reinterpret_cast<PyObject **>(reinterpret_cast<char *>(made.ptr()) + slots[i]) = values[i].release().ptr();
-        return made;
-    }
-
-    static Slots slots_of(nb::handle type) {
-        Slots found{};
-        for (size_t i = 0; i < FIELD_COUNT; i++) {
-            nb::object member = type.attr(FIELDS[i]);
-            if (Py_TYPE(member.ptr()) != &PyMemberDescr_Type) throw nb::type_error("Span: expected a class with slots");
-            found[i] = reinterpret_cast<PyMemberDescrObject *>(member.ptr())->d_member->offset;
-        }
-        return found;
+        return type.make({number(static_cast<int64_t>(record.mark - 1)), name(record.name),
+                          nb::borrow(kinds[record.kind]), number(record.start),
+                          record.end ? number(record.end) : nb::none(), number(record.thread), number(record.link),
+                          number(record.value), one.args, nb::bool_((record.flags & INSTANT) != 0)});
     }
 
     const char *memory_, *args_, *names_;
     uint64_t records_, room_, name_room_, written_;
-    nb::handle tensor_input_, scan_, loads_;
+    TensorInputs tensor_inputs_;
+    nb::handle loads_;
+    PlainJson plain_;
     std::string text_;
     std::unordered_map<uint32_t, nb::object> known_;
 };
 
 nb::object spans_in(nb::handle buffer, uint64_t first, uint32_t thread, nb::handle span_type, nb::dict kinds,
-                    nb::handle tensor_input, nb::handle scan, nb::handle loads) {
+                    nb::handle tensor_input, nb::handle loads) {
     Py_buffer view;
     if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
     struct Release {
@@ -268,8 +280,7 @@ nb::object spans_in(nb::handle buffer, uint64_t first, uint32_t thread, nb::hand
     } release{&view};
     std::array<PyObject *, 256> known{};
     for (auto [kind, object] : kinds) known[nb::cast<uint8_t>(kind)] = object.ptr();
-    Reader reader(static_cast<const char *>(view.buf), static_cast<size_t>(view.len), tensor_input, scan,
-                  loads);
+    Reader reader(static_cast<const char *>(view.buf), static_cast<size_t>(view.len), tensor_input, loads);
     return reader.spans(first, thread, span_type, known);
 }
 
@@ -280,8 +291,7 @@ namespace resilin {
 
 void bind_trace_reader(nb::module_ &m) {
     m.def("spans_in", &tracing::spans_in, nb::arg("buffer"), nb::arg("first"), nb::arg("thread"),
-          nb::arg("span_type"), nb::arg("kinds"), nb::arg("tensor_input").none(), nb::arg("scan").none(),
-          nb::arg("loads").none());
+          nb::arg("span_type"), nb::arg("kinds"), nb::arg("tensor_input").none(), nb::arg("loads").none());
 }
 
 } // namespace resilin

@@ -76,7 +76,7 @@ void Ring::close(const Open &span, int64_t end) {
     Record &record = at(span.number);
     if (record.mark.load(std::memory_order_relaxed) == span.number + 1) {
         record.link = span.link;
-        if (record.args_at != span.args.at) record.args_at = span.args.at, record.args_bytes = span.args.length;
+        if (span.args.length) record.args_at = span.args.at, record.args_bytes = span.args.length;
         record.end = end;
         return;
     }
