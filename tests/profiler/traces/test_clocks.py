@@ -61,8 +61,8 @@ PINGS = """
 import os, time
 import resilin
 from resilin import dist
-dist.init_process_group("gloo", init_method=os.environ["TEST_INIT_METHOD"])
-rank, x, trips = dist.get_rank(), resilin.ones(1), []
+rank, x, trips = int(os.environ["RANK"]), resilin.ones(1), []
+dist.init_process_group("gloo", init_method=os.environ["TEST_INIT_METHOD"], rank=rank, world_size=2)
 for turn in range(400):
     begun = time.monotonic_ns()
     for sends in (rank == 0, rank == 1):
@@ -71,12 +71,12 @@ for turn in range(400):
     if turn % 10 == 0:
         dist.all_reduce(x)
         time.sleep(0.005)
-print(sorted(trips)[len(trips) // 2] if rank == 0 else "")
+print(min(trips) if rank == 0 else "")
 """
 
 
 def _pinged(hosts, place):
-    """What two ranks recorded, one in each of two namespaces, and the median of the ways there and back of rank 0."""
+    """What two ranks recorded, one in each of two namespaces, and the quickest way there and back of rank 0."""
     variables = {"WORLD_SIZE": "2", "TEST_INIT_METHOD": f"file://{place}/store", "RESILIN_RECORD_DIR": f"{place}/spans"}
     ranks = [
         RankProcess(
