@@ -46,7 +46,7 @@ def _of_events(
     """A method of a profile that does what `method` does with all of its events."""
 
     @functools.wraps(method)
-    def call(self: profile, *args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
+    def call(self: profile, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
         return method(self._ensure_function_events(), *args, **kwargs)
 
     return call

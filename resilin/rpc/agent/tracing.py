@@ -27,7 +27,7 @@ def called(how: str, function: Any, caller: WorkerInfo, callee: WorkerInfo) -> I
         with remote_events.asking(asked):
             yield
     finally:
-        recorder.end(token, asked and asked.args(args))
+        recorder.end(token, None if asked is None else asked.args(args))
 
 
 def begun(
@@ -46,7 +46,7 @@ def begun(
     except BaseException:
         recorder.end(token)
         raise
-    future.when_done(lambda _: recorder.end(token, asked and asked.args(args)))
+    future.when_done(lambda _: recorder.end(token, None if asked is None else asked.args(args)))
     return future
 
 
