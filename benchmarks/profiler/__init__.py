@@ -20,7 +20,7 @@ the differences between neighbouring blocks, where it says so divided by the eve
 
 def benchmark(options: Options) -> Report:
     """One operation, a tiny step, a step of a GPT, on both sides."""
-    rounds, blocks = (1, 2) if options.quick else (3, 20)
+    rounds, blocks = (1, 2) if options.quick else (2, 10)  # 20 pairs
     found: dict[str, dict[str, dict[str, list[float]]]] = {what: {} for what in WHAT}
     events: dict[str, dict[str, float]] = {what: {} for what in WHAT}
     for number in range(rounds):

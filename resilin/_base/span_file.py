@@ -15,8 +15,10 @@ import os
 import socket
 import stat
 import struct
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from resilin._base import private_files, trace_ring
 from resilin._base.flight import is_held
@@ -100,8 +102,11 @@ def _new(folder: Path, host: str) -> tuple[Path, int]:
     raise FileExistsError(f"{folder}: a thousand files of process {os.getpid()} of {host} are there")
 
 
-def read(path: Path) -> SpanFile:
-    """Read a file; its process may be writing to it. UsageError when it is none or was cut, OSError when unreadable."""
+def read(path: Path, read_ring: Callable[[Any], Recording] = trace_ring.read) -> SpanFile:
+    """Read a file; its process may be writing to it. UsageError when it is none or was cut, OSError when unreadable.
+
+    read_ring: does what `trace_ring.read` does, quicker.
+    """
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         found = os.fstat(file)
@@ -115,7 +120,7 @@ def read(path: Path) -> SpanFile:
             )
         about = _about(bytes(memory[_ABOUT_AT:HEAD_BYTES]))
         try:
-            recording = trace_ring.read(memory)
+            recording = read_ring(memory)
         except (UsageError, ValueError, struct.error) as error:
             raise UsageError(f"{path}: {error}: it was cut or damaged") from None
     finally:

@@ -13,6 +13,8 @@ Everything else says `with trace.span("checkpoint.save", SpanKind.CHECKPOINT):`.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import Any, Protocol
@@ -60,23 +62,40 @@ class SpanRecorder(Protocol):
         ...
 
 
+class Layer(IntEnum):
+    """For whom spans are recorded. Of several, the highest one's recorder has them all; the others go on after it."""
+
+    CALLERS = 0  # workers that call this one, and are profiled
+    STANDING = 1  # `resilin trace record`: whenever no profile does
+    PROFILE = 2
+
+
 recorder: SpanRecorder | None = None
 """Who records now. Read it anew each time: it changes while threads run."""
 
-from_start: SpanRecorder | None = None
-"""Who records whenever no profile does, in a process that was asked to record from its start."""
+_layers: list[SpanRecorder | None] = [None] * len(Layer)  # guarded by _lock for writing, as `recorder`
+_told: list[Callable[[SpanRecorder | None], None]] = []
+_lock = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-def record_with(new: SpanRecorder | None) -> SpanRecorder | None:
-    """Let `new` record from now on, None nobody; return who did before."""
+def record_with(new: SpanRecorder | None, layer: Layer = Layer.PROFILE) -> SpanRecorder | None:
+    """Let `new` record for `layer` from now on, None nobody; return who did before."""
     global recorder
-    before, recorder = recorder, new
-    for tell in _told:
-        tell(new)
+    with _lock:
+        before, _layers[layer] = _layers[layer], new
+        now = next((one for one in reversed(_layers) if one is not None), None)
+        if now is not recorder:
+            recorder = now
+            for tell in _told:
+                tell(now)
     return before
 
 
-_told: list[Callable[[SpanRecorder | None], None]] = []
+def recorder_of(layer: Layer) -> SpanRecorder | None:
+    """Return who records for `layer`, or would if no higher one did."""
+    return _layers[layer]
 
 
 def on_change(tell: Callable[[SpanRecorder | None], None]) -> None:

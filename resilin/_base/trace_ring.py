@@ -17,7 +17,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,7 @@ _END_AT = struct.calcsize("<Qq")
 _TIME = struct.Struct("<q")
 _NAME = struct.Struct("<I")
 THREAD = "\0"  # begins a name that is a thread's: its number, a blank, its name
+UNNAMED = "(unnamed)"
 DEFAULT_BYTES = 64 << 20
 
 
@@ -60,7 +61,11 @@ class Ring:
     Raises UsageError when the buffer is too small. The buffer stays the caller's.
     """
 
+    record_shapes = False
+    """Operations are told without what they were given."""
+
     def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
         self._memory = memoryview(buffer).cast("B")
         self._records, self._room, self._name_room = sizes(len(self._memory))
         self._arguments_at = HEAD_BYTES + self._records * RECORD_BYTES
@@ -72,7 +77,7 @@ class Ring:
         self._lost_names = 0
         self._names: dict[str, int] = {}
         self._threads: set[int] = set()
-        self._open: dict[int, tuple[str, int, int, int, Mapping[str, Any] | None]] = {}
+        self._open: dict[int, tuple[str, int, int, int, int, Mapping[str, Any] | None]] = {}
         clocks = time.monotonic_ns(), time.time_ns()
         head = (self._records, self._room, self._name_room, 0, 0, 0, 0, *clocks, os.getpid())
         _HEAD.pack_into(self._memory, 0, MAGIC, *head)
@@ -81,8 +86,9 @@ class Ring:
         """Open a span of this thread and return its token."""
         start = time.monotonic_ns()
         with self._lock:
-            token = self._write(name, kind, start, 0, link, 0, args, 0)
-            self._open[token] = (name, kind, start, link, args)
+            thread = self._thread()
+            token = self._write(thread, name, kind, start, 0, link, 0, args, 0)
+            self._open[token] = (name, kind, start, link, thread, args)
         return token
 
     def end(self, token: int, args: Mapping[str, Any] | None = None) -> None:
@@ -92,20 +98,20 @@ class Ring:
             opened = self._open.pop(token, None)
             if opened is None:
                 return
-            name, kind, start, link, before = opened
+            name, kind, start, link, thread, before = opened  # the thread that opened it: another one may close it
             if self._written - token > self._records:  # others took its place while it was open
-                self._write(name, kind, start, end, link, 0, before if args is None else args, 0)
+                self._write(thread, name, kind, start, end, link, 0, before if args is None else args, 0)
             elif args is None:
                 _TIME.pack_into(self._memory, HEAD_BYTES + token % self._records * RECORD_BYTES + _END_AT, end)
             else:
-                self._put(token, name, kind, start, end, link, 0, args, 0)
+                self._put(token, thread, name, kind, start, end, link, 0, args, 0)
 
     def complete(
         self, name: str, kind: int, start_ns: int, end_ns: int, link: int = -1, args: Mapping[str, Any] | None = None
     ) -> None:
         """Record a span that is over."""
         with self._lock:
-            self._write(name, kind, start_ns, end_ns, link, 0, args, 0)
+            self._write(self._thread(), name, kind, start_ns, end_ns, link, 0, args, 0)
 
     def instant(
         self, name: str, kind: int, link: int = -1, value: int = 0, args: Mapping[str, Any] | None = None
@@ -113,24 +119,30 @@ class Ring:
         """Record a moment."""
         now = time.monotonic_ns()
         with self._lock:
-            self._write(name, kind, now, now, link, value, args, INSTANT)
+            self._write(self._thread(), name, kind, now, now, link, value, args, INSTANT)
 
-    def _write(self, name: str, kind: int, start: int, end: int, link: int, value: int, args: Any, flags: int) -> int:
+    def _thread(self) -> int:
+        """This thread's number; its name is kept with it."""
         thread = threading.get_native_id()
         if thread not in self._threads:
             self._threads.add(thread)
             self._name(f"{THREAD}{thread} {threading.current_thread().name}")
+        return thread
+
+    def _write(
+        self, thread: int, name: str, kind: int, start: int, end: int, link: int, value: int, args: Any, flags: int
+    ) -> int:
         number = self._written
         self._written += 1
-        self._put(number, name, kind, start, end, link, value, args, flags)
+        self._put(number, thread, name, kind, start, end, link, value, args, flags)
         return number
 
     def _put(
-        self, number: int, name: str, kind: int, start: int, end: int, link: int, value: int, args: Any, flags: int
-    ) -> None:
+        self, number: int, thread: int, name: str, kind: int, start: int, end: int, link: int, value: int, args: Any,
+        flags: int,
+    ) -> None:  # fmt: skip
         at, length = self._append(_text(args)) if args else (0, 0)
         place = HEAD_BYTES + number % self._records * RECORD_BYTES
-        thread = threading.get_native_id()
         self._memory[place : place + 8] = bytes(8)  # readers leave it out until it is whole
         fields = (start, end, link, value, at, self._name(name), thread, length, kind, flags)
         RECORD.pack_into(self._memory, place, 0, *fields)
@@ -216,27 +228,47 @@ def written(buffer: Any) -> int:
     return count
 
 
-def read(buffer: Any) -> Recording:
+def oldest(buffer: Any) -> int:
+    """Return the number of the oldest span that is still in a buffer, or would be if there were enough."""
+    return max(0, written(buffer) - int(_HEAD.unpack_from(buffer)[1]))
+
+
+def read(buffer: Any, decode: Callable[[memoryview, int], tuple[list[Span], int]] | None = None) -> Recording:
     """Read all spans from a buffer or the bytes of a memory file; others may be writing to it meanwhile.
 
-    Raises UsageError when it is none.
+    decode: does what `spans_in` does, quicker. Raises UsageError when `buffer` is none.
     """
     memory = memoryview(buffer).cast("B")
     if len(memory) < HEAD_BYTES or bytes(memory[:8]) != MAGIC:
         raise UsageError("trace buffer: expected one that begins with RSLSPAN1, this is none")
     _, records, room, name_room, written, _, _, lost_names, mono, wall, process = _HEAD.unpack_from(memory)
-    if HEAD_BYTES + records * RECORD_BYTES + room + name_room > len(memory) or not records or not room:
+    names_at = HEAD_BYTES + records * RECORD_BYTES + room
+    if names_at + name_room > len(memory) or not records or not room:
         raise UsageError(f"trace buffer: its head speaks of more than the {len(memory)} bytes that are there")
+    dropped = max(0, written - records)
+    spans, lost = (decode or spans_in)(memory, dropped)
+    threads = _threads(memory, names_at, min(_WRITTEN.unpack_from(memory, _WRITTEN_AT)[2], name_room))
+    return Recording(spans, threads, dropped, lost, lost_names, mono, wall, process)
+
+
+def spans_in(memory: memoryview, first: int, thread_only: int = 0) -> tuple[list[Span], int]:
+    """Return the spans from number `first` on, by start, the longer one first; and how many arguments were lost.
+
+    thread_only: those of this thread, 0 is all.
+    """
+    _, records, room, name_room, written, *_ = _HEAD.unpack_from(memory)
     arguments_at = HEAD_BYTES + records * RECORD_BYTES
     names_at = arguments_at + room
-    names: dict[int, str] = {0: "(unnamed)"}
+    names: dict[int, str] = {0: UNNAMED}
     spans: list[Span] = []
     lost = 0
-    for number in range(max(0, written - records), written):
+    for number in range(max(first, written - records, 0), written):
         place = HEAD_BYTES + number % records * RECORD_BYTES
         mark, start, end, link, value, at, name, thread, length, kind, flags = RECORD.unpack_from(memory, place)
         if mark != number + 1:
             continue  # being written, or taken over since
+        if thread_only not in (0, thread):
+            continue
         if name not in names:
             names[name] = _name_at(memory, names_at + name - 1, names_at + name_room)
         args = None
@@ -250,17 +282,15 @@ def read(buffer: Any) -> Recording:
                 lost += args is None
         if RECORD.unpack_from(memory, place)[0] != mark:
             continue
-        if kind in _KINDS:
+        if kind in KINDS:
             closed = end if end else None
             fields = (thread, link, value, args, bool(flags & INSTANT))
-            spans.append(Span(number, names[name], _KINDS[kind], start, closed, *fields))
+            spans.append(Span(number, names[name], KINDS[kind], start, closed, *fields))
     spans.sort(key=lambda span: (span.start_ns, -(span.end_ns or 1 << 63), span.number))
-    dropped = max(0, written - records)
-    threads = _threads(memory, names_at, min(_WRITTEN.unpack_from(memory, _WRITTEN_AT)[2], name_room))
-    return Recording(spans, threads, dropped, lost, lost_names, mono, wall, process)
+    return spans, lost
 
 
-_KINDS = {int(kind): kind for kind in SpanKind}
+KINDS = {int(kind): kind for kind in SpanKind}
 
 
 def _threads(memory: memoryview, names_at: int, written: int) -> dict[int, str]:
@@ -279,7 +309,7 @@ def _threads(memory: memoryview, names_at: int, written: int) -> dict[int, str]:
 
 def _name_at(memory: memoryview, place: int, end: int) -> str:
     if place + _NAME.size > end:
-        return "(unnamed)"
+        return UNNAMED
     (length,) = _NAME.unpack_from(memory, place)
     text = bytes(memory[place + _NAME.size : min(place + _NAME.size + length, end)])
     return text.decode("utf-8", "replace")
@@ -288,7 +318,7 @@ def _name_at(memory: memoryview, place: int, end: int) -> str:
 def _arguments(text: bytes, flags: int) -> dict[str, Any] | None:
     try:
         return {"inputs": operands_of(text)} if flags & OPERANDS else json.loads(text)
-    except (ValueError, struct.error, IndexError):  # overwritten while it was read
+    except (ValueError, struct.error, IndexError, RecursionError):  # overwritten while it was read
         return None
 
 

@@ -8,6 +8,6 @@ from resilin.core.public import methods as methods
 
 memory.install()  # for this thread: the one that imports resilin; others that make tensors install for themselves
 if _env.get("RESILIN_RECORD_DIR"):  # what that needs takes milliseconds of every import
-    from resilin.core.machine import record_from_start as _record_from_start
+    from resilin.core.machine import standing_recording as _standing_recording
 
-    _record_from_start.start()
+    _standing_recording.start()

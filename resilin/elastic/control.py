@@ -4,8 +4,8 @@ One socketpair per worker, inherited as the descriptor named by `RESILIN_CONTROL
 `_base.framing`; each holds one JSON object whose `kind` names a row of `MESSAGES`.
 
     worker -> agent   hello  entering  progress  committed  pause  interrupted  stuck  waiting  leaving  left  failed
-                      done
-    agent -> worker   world  standby  abort  pending  leave  stay  finish
+                      done  recorded
+    agent -> worker   world  standby  abort  pending  leave  stay  record  finish
 
 How they go together, seen by a worker that recovers in place:
 
@@ -170,6 +170,17 @@ class Done(Message):
     generation: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Message):
+    """Answers `Record`: the worker records into the file `path`, or, when it is `over`, has; or cannot: `error`."""
+
+    kind: ClassVar[str] = "recorded"
+    id: str
+    path: str = ""
+    error: str = ""
+    over: bool = False
+
+
 # ------------------------------------------------------------------------------------- agent -> worker
 
 
@@ -243,6 +254,17 @@ class Stay(Message):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Record(Message):
+    """Record spans into a file in `folder` for `seconds`, and answer with `Recorded`."""
+
+    kind: ClassVar[str] = "record"
+    id: str
+    folder: str
+    seconds: float
+    nbytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Finish(Message):
     """Every member is done: exit."""
 
@@ -264,12 +286,14 @@ MESSAGES: dict[str, type[Message]] = {
         Left,
         Failed,
         Done,
+        Recorded,
         World,
         Standby,
         Abort,
         Pending,
         Leave,
         Stay,
+        Record,
         Finish,
     )
 }

@@ -3,10 +3,10 @@
 Layout under `/resilin/<job>/`: `nodes/<node id>` (under that node's lease), which the leader alone follows; and what
 all follow, under `world/`: `leader` (whose id it is, and whose lease it is under), `roster` (the leader's copy of all
 nodes' records, under its lease), `generation` (compare-and-put by the leader), `closed`; and from people, by `resilin
-drain`, `scale` and `top`: `wanted` (compare-and-put), `watched` (under a lease of whoever watches). While that is
-there, every node writes `/resilin//live/<job>/<node id>` now and then; nobody follows these keys. Values are JSON
-objects with the fields below (those that have their default are left out of slots and nodes; a generation names its
-members by numbers), but for `leader`, which is an id, and `roster`.
+drain`, `scale`, `top` and `trace record`: `wanted`, `recording` (compare-and-put), `watched` (under a lease of whoever
+watches). While that is there, every node writes `/resilin//live/<job>/<node id>` now and then; nobody follows these
+keys. Values are JSON objects with the fields below (those that have their default are left out of slots and nodes; a
+generation names its members by numbers), but for `leader`, which is an id, and `roster`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ INTERRUPTED = 7  # the exit code of a job whose workers were all asked to leave 
 
 _MOST_TOLD = 500  # letters of a key and of what is wrong with its value, in an error
 MAX_BYTES = 4 << 20  # of a record: no store takes more in one call
+MOST_RECORDING_S = 86_400  # that people may have spans recorded for at once
 MAX_ID_CHARS = 512  # of a node's id: a host's name and two numbers
 
 SlotState = Literal["idle", "running", "ready", "done", "failed", "left"]
@@ -235,6 +236,18 @@ class Wanted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Recording:
+    """Record that people want the spans of all workers."""
+
+    id: str
+    """Another one each time."""
+    folder: str
+    seconds: float
+    nbytes: int
+    """Of each worker's file."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Live:
     """Record where a node's workers are."""
 
@@ -244,6 +257,14 @@ class Live:
     """Seconds of the node's own monotonic clock."""
     failure: str = ""
     """The last failure of a worker of this node, as a sentence."""
+    recording: str = ""
+    """The id of the `Recording` that this node's workers were told of last."""
+    recorded: tuple[tuple[int, int, str, str], ...] = ()
+    """What has become of that: of each worker its rank, process, state (`RECORDING_STATES`), and file or reason."""
+
+
+RECORDING_STATES = ("asked", "recording", "recorded", "failed", "ended", "deaf")
+"""It has not answered; it records; it has; it cannot; its process has ended before; its program does not listen."""
 
 
 class Keys:
@@ -256,6 +277,7 @@ class Keys:
         self.leader, self.roster = f"{self.world}leader", f"{self.world}roster"
         self.generation, self.closed = f"{self.world}generation", f"{self.world}closed"
         self.wanted, self.watched = f"{self.world}wanted", f"{self.world}watched"
+        self.recording = f"{self.world}recording"
         self.lasting = (self.generation, self.closed, self.wanted)  # under nobody's lease
 
 
@@ -264,7 +286,7 @@ def live_prefix(job: str) -> str:
     return f"/resilin//live/{job}/"
 
 
-def to_bytes(record: Node | Generation | Closed | Wanted | Live) -> bytes:
+def to_bytes(record: Node | Generation | Closed | Wanted | Recording | Live) -> bytes:
     """A record as it stands in the store."""
     return json.dumps(_body(record), default=_body, separators=(",", ":")).encode()
 
@@ -328,6 +350,16 @@ def wanted(key: str, value: bytes) -> Wanted:
         found = typed.build(Wanted, body)
         if min(found.min_nodes, found.max_nodes) < 0:
             raise Misfit("Wanted: expected numbers of nodes")
+        return found
+
+
+def recording(key: str, value: bytes) -> Recording:
+    """The inverse of `to_bytes`."""
+    body = _load(key, value)
+    with _expected(key, value):
+        found = typed.build(Recording, body)
+        if not 0 < found.seconds <= MOST_RECORDING_S or not 0 < found.nbytes < 1 << 40:
+            raise Misfit(f"Recording: expected up to {MOST_RECORDING_S} seconds, and bytes of a file")
         return found
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from resilin.cuda import is_available
 from resilin.profiler import chrome_trace, memory_owners
@@ -35,6 +36,20 @@ __all__ = [
 ]
 
 _DEVICES = ("cuda", "xpu", "mtia", "hpu")
+_Given = ParamSpec("_Given")
+_Returned = TypeVar("_Returned")
+
+
+def _of_events(
+    method: Callable[Concatenate[EventList, _Given], _Returned],
+) -> Callable[Concatenate[profile, _Given], _Returned]:
+    """A method of a profile that does what `method` does with all of its events."""
+
+    @functools.wraps(method)
+    def call(self: profile, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Returned:
+        return method(self._ensure_function_events(), *args, **kwargs)
+
+    return call
 
 
 class profile:
@@ -207,19 +222,7 @@ class profile:
         """Microseconds of all events outside of their children."""
         return self._ensure_function_events().self_cpu_time_total
 
-    def table(
-        self,
-        sort_by: str | None = None,
-        row_limit: int = 100,
-        max_src_column_width: int | None = 75,
-        max_name_column_width: int | None = 55,
-        max_shapes_column_width: int | None = 80,
-        header: str | None = None,
-        top_level_events_only: bool = False,
-    ) -> str:
-        """Return all events as a table: see `EventList.table`."""
-        widths = max_src_column_width, max_name_column_width, max_shapes_column_width
-        return self._ensure_function_events().table(sort_by, row_limit, *widths, header, top_level_events_only)
+    table = _of_events(EventList.table)
 
     def key_averages(
         self, group_by_input_shape: bool = False, group_by_stack_n: int = 0, group_by_overload_name: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import namedtuple
 from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
 from typing import Any, NamedTuple
 
 from resilin.profiler.activities import DeviceType
@@ -96,7 +97,7 @@ def _formatted(name: str) -> Any:
 class FormattedTimesMixin:
     """Times as text, and per call; of what has `*_time_total` and `count`."""
 
-    __slots__ = ()
+    __slots__ = ("__dict__",)  # for what users add to events: there are hundreds of thousands, mostly without one
 
     count: int
     cpu_time_total: float
@@ -121,6 +122,7 @@ class FormattedTimesMixin:
         return self.device_time_total / self.count if self.count else 0.0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class FunctionEvent(FormattedTimesMixin):
     """One call: an operation, a node of backward, a region, a Python function.
 
@@ -128,157 +130,75 @@ class FunctionEvent(FormattedTimesMixin):
     with_stack; shapes, strides, dtypes and `concrete_inputs` need record_shapes, memory needs profile_memory.
     """
 
-    __slots__ = (  # a recording has hundreds of thousands; whoever adds an attribute to one gets a __dict__
-        "__dict__",
-        "_metadata_json",
-        "activity_type",
-        "concrete_inputs",
-        "count",
-        "cpu_children",
-        "cpu_memory_usage",
-        "cpu_parent",
-        "device_index",
-        "device_memory_usage",
-        "device_resource_id",
-        "device_type",
-        "event_metadata",
-        "external_id",
-        "flops",
-        "flow_id",
-        "flow_start",
-        "flow_type",
-        "fwd_thread",
-        "id",
-        "input_dtypes",
-        "input_shapes",
-        "is_async",
-        "is_legacy",
-        "is_python_function",
-        "is_remote",
-        "is_user_annotation",
-        "kernels",
-        "kwinputs",
-        "linked_correlation_id",
-        "name",
-        "node_id",
-        "overload_name",
-        "python_id",
-        "python_module_id",
-        "python_parent_id",
-        "scope",
-        "self_cpu_percent",
-        "sequence_nr",
-        "stack",
-        "structured_input_shapes",
-        "structured_input_strides",
-        "thread",
-        "time_range",
-        "total_cpu_percent",
-        "total_device_percent",
-        "trace_name",
-        "use_device",
-    )
+    id: int
+    name: str
+    thread: int
+    start_us: InitVar[float]
+    end_us: InitVar[float]
+    overload_name: Any = None
+    fwd_thread: int | None = None
+    input_shapes: Any = None
+    stack: Any = None
+    scope: int = 0
+    """0: forward, 1: a node of backward, 7: a region of the user's."""
+    use_device: str | None = None
+    cpu_memory_usage: int = 0
+    device_memory_usage: int = 0
+    is_async: bool = False
+    """Whether it overlaps others of its thread, and so has no part in their self times."""
+    is_remote: bool = False
+    """Whether another worker recorded it, which this one called: `node_id` says which."""
+    sequence_nr: int = -1
+    node_id: int = -1
+    device_type: DeviceType = DeviceType.CPU
+    device_index: int = 0
+    device_resource_id: int | None = None
+    """Without it the thread."""
+    is_legacy: bool = False
+    flops: int | None = None
+    trace_name: str | None = None
+    """As `name`; of a step with its number, where `name` has a star."""
+    concrete_inputs: list[Any] | None = None
+    kwinputs: dict[str, Any] | None = None
+    is_user_annotation: bool = False
+    is_python_function: bool = False
+    activity_type: str | None = None
+    metadata_json: InitVar[str | None] = None
+    flow_id: int | None = None
+    flow_type: int | None = None
+    flow_start: bool | None = None
+    external_id: int = 0
+    linked_correlation_id: int = 0
+    extra_meta: InitVar[Mapping[str, Any] | None] = None
+    structured_input_shapes: list[Any] | None = None
+    structured_input_strides: list[Any] | None = None
+    input_dtypes: list[str] | None = None
+    python_id: int = -1
+    python_parent_id: int = -1
+    python_module_id: int = -1
+    time_range: Interval = field(init=False)
+    event_metadata: EventMetadata | None = field(init=False)
+    _metadata_json: str | None = field(init=False)
+    kernels: list[Kernel] = field(init=False, default_factory=list)
+    count: int = field(init=False, default=1)
+    cpu_children: list[FunctionEvent] = field(init=False, default_factory=list)
+    cpu_parent: FunctionEvent | None = field(init=False, default=None)
+    self_cpu_percent: Any = field(init=False, default=-1)
+    total_cpu_percent: Any = field(init=False, default=-1)
+    total_device_percent: Any = field(init=False, default=-1)
 
-    def __init__(
-        self,
-        id: int,
-        name: str,
-        thread: int,
-        start_us: float,
-        end_us: float,
-        overload_name: str | None = None,
-        fwd_thread: int | None = None,
-        input_shapes: Any = None,
-        stack: list[str] | None = None,
-        scope: int = 0,
-        use_device: str | None = None,
-        cpu_memory_usage: int = 0,
-        device_memory_usage: int = 0,
-        is_async: bool = False,
-        is_remote: bool = False,
-        sequence_nr: int = -1,
-        node_id: int = -1,
-        device_type: DeviceType = DeviceType.CPU,
-        device_index: int = 0,
-        device_resource_id: int | None = None,
-        is_legacy: bool = False,
-        flops: int | None = None,
-        trace_name: str | None = None,
-        concrete_inputs: list[Any] | None = None,
-        kwinputs: dict[str, Any] | None = None,
-        is_user_annotation: bool = False,
-        is_python_function: bool = False,
-        activity_type: str | None = None,
-        metadata_json: str | None = None,
-        flow_id: int | None = None,
-        flow_type: int | None = None,
-        flow_start: bool | None = None,
-        external_id: int = 0,
-        linked_correlation_id: int = 0,
-        extra_meta: Mapping[str, Any] | None = None,
-        structured_input_shapes: list[Any] | None = None,
-        structured_input_strides: list[Any] | None = None,
-        input_dtypes: list[str] | None = None,
-        python_id: int = -1,
-        python_parent_id: int = -1,
-        python_module_id: int = -1,
+    def __post_init__(
+        self, start_us: float, end_us: float, metadata_json: str | None, extra_meta: Mapping[str, Any] | None
     ) -> None:
-        self.id = id
-        self.node_id = node_id
-        self.name = name
-        self.overload_name: Any = overload_name
-        self.trace_name = trace_name
-        """As `name`; of a step with its number, where `name` has a star."""
         self.time_range = Interval(start_us, end_us)
-        self.thread = thread
-        self.fwd_thread = fwd_thread
-        self.kernels: list[Kernel] = []
-        self.count = 1
-        self.cpu_children: list[FunctionEvent] = []
-        self.cpu_parent: FunctionEvent | None = None
-        self.input_shapes = input_shapes
-        self.concrete_inputs = concrete_inputs
-        self.kwinputs = kwinputs
-        self.stack: Any = stack
-        self.scope = scope
-        """0: forward, 1: a node of backward, 7: a region of the user's."""
-        self.use_device = use_device
-        self.cpu_memory_usage = cpu_memory_usage
-        self.device_memory_usage = device_memory_usage
-        self.is_async = is_async
-        """Whether it overlaps others of its thread, and so has no part in their self times."""
-        self.is_remote = is_remote
-        self.sequence_nr = sequence_nr
-        self.device_type = device_type
-        self.device_index = device_index
-        self.device_resource_id = thread if device_resource_id is None else device_resource_id
-        self.is_legacy = is_legacy
-        self.flops = flops
-        self.is_user_annotation = is_user_annotation
-        self.is_python_function = is_python_function
-        self.activity_type = activity_type
-        self._metadata_json = metadata_json
-        self.flow_id = flow_id
-        self.flow_type = flow_type
-        self.flow_start = flow_start
-        self.external_id = external_id
-        self.linked_correlation_id = linked_correlation_id
         self.event_metadata = metadata_of(extra_meta)
-        self.structured_input_shapes = structured_input_shapes
-        self.structured_input_strides = structured_input_strides
-        self.input_dtypes = input_dtypes
-        self.python_id = python_id
-        self.python_parent_id = python_parent_id
-        self.python_module_id = python_module_id
-        self.self_cpu_percent: Any = -1
-        self.total_cpu_percent: Any = -1
-        self.total_device_percent: Any = -1
+        self._metadata_json = metadata_json
+        if self.device_resource_id is None:
+            self.device_resource_id = self.thread
 
     self_cuda_memory_usage = _older("self_cuda_memory_usage", "self_device_memory_usage")
     cuda_time_total = _older("cuda_time_total", "device_time_total")
     self_cuda_time_total = _older("self_cuda_time_total", "self_device_time_total")
-
-    metadata_json = _older("metadata_json", "_metadata_json")
 
     @property
     def key(self) -> str:
@@ -362,6 +282,9 @@ class FunctionEvent(FormattedTimesMixin):
             f"is_async={self.is_async} is_remote={self.is_remote} seq_nr={self.sequence_nr} is_legacy={self.is_legacy}>"
         )
 
+
+# within the class it would be the argument's default
+FunctionEvent.metadata_json = _older("metadata_json", "_metadata_json")  # type: ignore[attr-defined]
 
 _SUMMED = (
     "cpu_time_total",

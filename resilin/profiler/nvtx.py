@@ -83,7 +83,7 @@ class emit_nvtx:
             return None
         if self.entered:
             raise RuntimeError("NVTX annotation context manager is not reentrant")
-        if trace.recorder is not None:
+        if trace.recorder_of(trace.Layer.PROFILE) is not None:
             raise UsageError("emit_nvtx: a profile is recording in this process; stop it first")
         trace.record_with(_Ranges(load(), self.record_shapes))
         self.entered = True

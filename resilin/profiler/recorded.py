@@ -93,6 +93,14 @@ class Recorded:
         """The operation that made the node of backward with this link: the last one that names it."""
         return {one.span.link: one for one in self.placed if one.span.kind is SpanKind.OP and one.span.link >= 0}
 
+    @cached_property
+    def node_id(self) -> int:
+        """The id of this worker, as its calls of others say; -1 where it made none."""
+        for span in self.recording.spans:
+            if span.kind is SpanKind.RPC and span.args and "node_id" in span.args and "is_remote" not in span.args:
+                return int(span.args["node_id"])
+        return -1
+
     def wall_ns(self, monotonic_ns: int) -> int:
         """Return the wall clock's time, nanoseconds since 1970, at a time of the monotonic clock."""
         return self.recording.wall_ns + monotonic_ns - self.recording.monotonic_ns
@@ -149,7 +157,7 @@ class Recorded:
             cpu_memory_usage=usage.between(span.thread, one.start_ns, one.end_ns) if not one.lane else 0,
             is_async=one.lane > 0,
             is_remote=bool(args.get("is_remote")),
-            node_id=args.get("node_id", -1),
+            node_id=args.get("node_id", self.node_id),
             sequence_nr=span.link if kind in (SpanKind.OP, SpanKind.BACKWARD) else -1,
             flops=count,
             is_user_annotation=is_user,
@@ -176,6 +184,7 @@ class Recorded:
                 continue
             at = (span.start_ns - self.start_ns) / 1000
             fields = {"input_shapes": [], "stack": [], "overload_name": "", "cpu_memory_usage": span.value}
+            fields["node_id"] = self.node_id
             yield FunctionEvent(next_id, MEMORY, span.thread, at, at, fwd_thread=span.thread, **fields)  # type: ignore[arg-type]
             next_id += 1
 

@@ -8,28 +8,13 @@ import threading
 import time
 
 from resilin._base import trace, trace_ring
-from resilin.core.kernels import loader
+from resilin.core.machine import span_rings
 from resilin.errors import UsageError
-from resilin.profiler import source_names
+from resilin.profiler import remote_spans, source_names
 from resilin.profiler.module_spans import ModuleSpans
 from resilin.profiler.recorded import Recorded, RecordingOptions, collection_paused
 
 _lock = threading.Lock()  # of two profilers that start at once, one is refused
-
-
-def make_recorder(buffer: mmap.mmap, wanted: RecordingOptions) -> trace.SpanRecorder:
-    """Return who writes spans into `buffer`: native code where it is there, else the same in Python, slower."""
-    ring = trace_ring.Ring(buffer)  # which lays the buffer out
-    if loader.native is None:
-        return ring
-    recorder: trace.SpanRecorder = loader.native.Recorder(
-        buffer,
-        record_shapes=wanted.record_shapes or wanted.with_flops,
-        with_stack=wanted.with_stack,
-        profile_memory=wanted.profile_memory,
-        with_modules=wanted.with_modules,
-    )
-    return recorder
 
 
 class RecordingSession:
@@ -41,7 +26,13 @@ class RecordingSession:
         self._wanted = wanted
         # pages are taken as they are written; private: what a forked child writes is not mixed in
         self._buffer = mmap.mmap(-1, buffer_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._recorder = make_recorder(self._buffer, wanted)
+        self._recorder = span_rings.make_recorder(
+            self._buffer,
+            record_shapes=wanted.record_shapes or wanted.with_flops,
+            with_stack=wanted.with_stack,
+            profile_memory=wanted.profile_memory,
+            with_modules=wanted.with_modules,
+        )
         self._modules: ModuleSpans | None = None
         self.start_ns = 0
         self.stop_ns = 0
@@ -49,7 +40,7 @@ class RecordingSession:
     def start(self) -> None:
         """Record from now on. UsageError while another one of this process records."""
         with _lock:
-            if trace.recorder not in (None, trace.from_start):
+            if trace.recorder_of(trace.Layer.PROFILE) is not None:
                 raise UsageError(
                     "profiler: expected one profile at a time, another one is recording in this process; "
                     "stop it first (leave its `with`, or call its stop())"
@@ -63,10 +54,10 @@ class RecordingSession:
         trace.record_with(self._recorder)
 
     def pause(self) -> None:
-        """Record nothing until `resume`; who records from the process's start goes on."""
+        """Record nothing until `resume`; who records whenever no profile does goes on."""
         with _lock:
-            if trace.recorder is self._recorder:
-                trace.record_with(trace.from_start)
+            if trace.recorder_of(trace.Layer.PROFILE) is self._recorder:
+                trace.record_with(None)
                 if self._modules is not None:
                     self._modules.close()
                     self._modules = None
@@ -74,9 +65,10 @@ class RecordingSession:
     def resume(self) -> None:
         """Record again. UsageError while another profile records."""
         with _lock:
-            if trace.recorder not in (None, trace.from_start, self._recorder):
+            recording = trace.recorder_of(trace.Layer.PROFILE)
+            if recording not in (None, self._recorder):
                 raise UsageError("profiler: another profile began to record while this one was paused; stop it first")
-            if trace.recorder is not self._recorder:
+            if recording is None:
                 self._record()
 
     def stop(self) -> None:
@@ -87,6 +79,7 @@ class RecordingSession:
     def read(self) -> Recorded:
         """Return what was recorded. It costs some microseconds an event."""
         with collection_paused():
-            recording = trace_ring.read(self._buffer)
+            recording = span_rings.read(self._buffer)
         source_names.shorten(recording.spans, sys.path)
+        remote_spans.settle(recording)
         return Recorded(recording, self.start_ns, self.stop_ns, self._wanted)

@@ -17,8 +17,10 @@ import resilin
 import resilin.distributed as dist
 from resilin import profiler
 from resilin._base import trace
+from resilin.core.kernels import loader
+from resilin.core.machine import span_rings
 from resilin.errors import UsageError
-from resilin.profiler import ProfilerActivity, profile, record_function, recording, tensorboard_trace_handler
+from resilin.profiler import ProfilerActivity, profile, record_function, tensorboard_trace_handler
 from resilin.profiler import _ExperimentalConfig as Config
 from resilin.profiler.distributed_info import distributed_info
 from resilin.testing.ranks import run_ranks
@@ -50,7 +52,7 @@ def train():
 
 
 needs_native = pytest.mark.skipif(
-    recording.loader.native is None, reason="shapes, arrows and functions of Python are recorded by native code"
+    loader.native is None, reason="shapes, arrows and functions of Python are recorded by native code"
 )
 
 
@@ -215,7 +217,7 @@ def test_a_buffer_that_is_too_small_is_refused():
 def test_the_recorder_in_python_records_the_same(monkeypatch, train):
     with profile(record_shapes=True) as native:
         train()
-    monkeypatch.setattr(recording.loader, "native", None)
+    monkeypatch.setattr(span_rings, "native", None)
     with profile() as prof:
         train()
     assert set(names(prof)) == set(names(native))

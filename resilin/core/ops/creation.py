@@ -16,6 +16,7 @@ from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, default_device, device
 from resilin.core.ops.errstate import SILENT, restore, silence
+from resilin.core.ops.tracing import traced
 from resilin.core.state.memory_format import orders
 from resilin.core.state.size import lengths_of
 from resilin.core.tensor import Tensor, wrap
@@ -23,7 +24,7 @@ from resilin.errors import UsageTypeError
 
 
 def factory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`make`, which takes the options that all of PyTorch's functions of this kind have, too.
+    """`make`, a span of traces, which takes the options that all of PyTorch's functions of this kind have, too.
 
     These are `memory_format`, `layout` (strided is the only one), and `pin_memory`, which changes nothing here.
     """
@@ -40,7 +41,7 @@ def factory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         made = make(*args, **options)
         return made if order is None else _in_format(make.__name__, made, order)
 
-    return call
+    return traced(call, f"aten::{make.__name__}", make)
 
 
 def _in_format(where: str, made: Tensor, wanted: Any) -> Tensor:
@@ -378,8 +379,7 @@ def logspace(
     return finish(values, device, requires_grad)
 
 
-def _like(fill: Any) -> Any:
-    @factory
+def _like(name: str, what: str, fill: Any) -> Any:
     def like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
         target = input._array.dtype if dtype is None else dtypes.to_numpy(dtype)
         if device is not None and not (input._dev.xp.elements and _device(device).xp.elements):
@@ -392,15 +392,14 @@ def _like(fill: Any) -> Any:
             made = made.to(device)
         return made.requires_grad_(requires_grad) if requires_grad else made
 
-    return like
+    like.__name__ = like.__qualname__ = name
+    like.__doc__ = f"{what} of the input's shape, dtype and device."
+    return factory(like)
 
 
-zeros_like = _like(lambda xp, shape, dtype: xp.zeros(shape, dtype))
-zeros_like.__doc__ = "Zeros of the input's shape, dtype and device."
-ones_like = _like(lambda xp, shape, dtype: xp.ones(shape, dtype))
-ones_like.__doc__ = "Ones of the input's shape, dtype and device."
-empty_like = _like(lambda xp, shape, dtype: uninitialized(shape, dtype, xp))
-empty_like.__doc__ = "Memory of the input's shape, dtype and device."
+zeros_like = _like("zeros_like", "Zeros", lambda xp, shape, dtype: xp.zeros(shape, dtype))
+ones_like = _like("ones_like", "Ones", lambda xp, shape, dtype: xp.ones(shape, dtype))
+empty_like = _like("empty_like", "Memory", lambda xp, shape, dtype: uninitialized(shape, dtype, xp))
 
 
 @factory

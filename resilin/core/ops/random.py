@@ -15,6 +15,7 @@ from resilin.core.kernels import philox
 from resilin.core.kernels.common import compute_dtype
 from resilin.core.ops.creation import factory, finish, finish_new, shape_of
 from resilin.core.ops.registry import op
+from resilin.core.ops.tracing import named
 from resilin.core.rng import Generator, pick
 from resilin.core.tensor import Tensor, wrap
 
@@ -170,6 +171,7 @@ def randint_like(
     )
 
 
+@named("aten::normal")
 def normal(
     mean: Any,
     std: Any = 1.0,
@@ -206,6 +208,7 @@ def normal(
     return drawn.requires_grad_() if requires_grad else drawn
 
 
+@named("aten::bernoulli")
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
     """1 with the probability that `input` holds (or `p`), else 0."""
     if not input._dev.xp.elements:
@@ -220,6 +223,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
 _MOST_KINDS = 1 << 24  # PyTorch's
 
 
+@named("aten::multinomial")
 def multinomial(
     input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None
 ) -> Tensor:
@@ -257,6 +261,7 @@ def multinomial(
     return finish(found.reshape(shape).astype(np.int64), input._dev)
 
 
+@named("aten::uniform_")
 def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Generator | None = None) -> Tensor:
     """Write uniform numbers of [from, to) into this tensor."""
     need_floats("uniform_", self)
@@ -265,6 +270,7 @@ def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Ge
     return _fill(self, lambda: _draw("uniform", generator, self._array.shape, self._array.dtype), to - from_, from_)
 
 
+@named("aten::normal_")
 def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Generator | None = None) -> Tensor:
     """Write normal numbers into this tensor."""
     need_floats("normal_", self)
@@ -273,6 +279,7 @@ def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Gen
     return _fill(self, lambda: _draw("normal", generator, self._array.shape, self._array.dtype), std, mean)
 
 
+@named("aten::bernoulli_")
 def fill_bernoulli(self: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Write 1 with probability `p` (a number, or a tensor that broadcasts), else 0, into this tensor."""
     need_floats("bernoulli_", self, "fVbiu")
@@ -284,6 +291,7 @@ def fill_bernoulli(self: Tensor, p: Any = 0.5, *, generator: Generator | None = 
     return _fill(self, lambda: pick(generator).uniform(self._array.shape) < chance, 1, 0)
 
 
+@named("aten::random_")
 def fill_integers(self: Tensor, *bounds: int | None, generator: Generator | None = None, **named: Any) -> Tensor:
     """`random_(to)`, `random_(from, to)`, `random_(to=...)`: random integers of [from, to) into this tensor.
 
@@ -335,6 +343,7 @@ def need_floats(name: str, tensor: Tensor, kinds: str = "fVc") -> None:
         raise NotImplementedError(f"{name}(): not implemented for {tensor.dtype}")
 
 
+@named("aten::exponential_")
 def fill_exponential(self: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Write exponentially distributed numbers with rate `lambd` into this tensor."""
     _need_continuous("Exponential", self)

@@ -10,12 +10,14 @@ import numpy as np
 from resilin.core.ops import rejection
 from resilin.core.ops.creation import finish
 from resilin.core.ops.random import _fill, _need_continuous, need_floats
+from resilin.core.ops.tracing import named
 from resilin.core.rng import Generator, pick
 from resilin.core.tensor import Tensor, wrap
 
 _DOUBLE = np.dtype(np.float64)
 
 
+@named("aten::poisson")
 def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
     """Poisson distributed with the rates that `input` holds, finite and 0 or more, in its dtype."""
     if input._array.dtype.kind not in "fV":
@@ -40,6 +42,7 @@ def _narrowed(counts: Any, kind: Any) -> Any:
         return counts.astype(kind)
 
 
+@named("aten::binomial")
 def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) -> Tensor:
     """How many of `count` trials succeed, each with probability `prob`. A broken trial counts for none."""
     if count._array.dtype != prob._array.dtype or count._array.dtype.kind not in "fV":
@@ -57,6 +60,7 @@ def binomial(count: Tensor, prob: Tensor, generator: Generator | None = None) ->
     return finish(_narrowed(drawn, count._array.dtype), count._dev)
 
 
+@named("aten::geometric_")
 def fill_geometric(self: Tensor, p: float, *, generator: Generator | None = None) -> Tensor:
     """Write how many trials of success probability `p` it takes to succeed (1 or more)."""
     need_floats("geometric_", self, "fViu")
@@ -66,6 +70,7 @@ def fill_geometric(self: Tensor, p: float, *, generator: Generator | None = None
     return _fill(self, lambda: np.maximum(np.ceil(np.log1p(-draw(self._array.shape)) / math.log1p(-p)), 1.0), 1, 0)
 
 
+@named("aten::cauchy_")
 def fill_cauchy(self: Tensor, median: float = 0, sigma: float = 1, *, generator: Generator | None = None) -> Tensor:
     """Write Cauchy distributed numbers of this median and half width."""
     _need_continuous("Cauchy", self)
@@ -75,6 +80,7 @@ def fill_cauchy(self: Tensor, median: float = 0, sigma: float = 1, *, generator:
     return _fill(self, lambda: np.tan(math.pi * (draw(self._array.shape) - 0.5)), sigma, median)
 
 
+@named("aten::log_normal_")
 def fill_log_normal(self: Tensor, mean: float = 1, std: float = 2, *, generator: Generator | None = None) -> Tensor:
     """Write exp of normal numbers of this mean and standard deviation."""
     need_floats("log_normal_", self, "fV")

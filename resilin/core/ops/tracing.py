@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from resilin._base import trace
 from resilin.core.kernels.loader import native
 
+Called = TypeVar("Called", bound=Callable[..., Any])
 
-def traced(call: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return a function that does what `call` does, and is a span `name` while somebody records."""
+
+def traced(call: Callable[..., Any], name: str, plain: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """Return a function that does what `call` does, and is a span `name` while somebody records.
+
+    plain: does the same where no keywords are given, quicker.
+    """
     if native is not None:
-        return functools.update_wrapper(native.traced_call(call, name), call)
+        return functools.update_wrapper(native.traced_call(call, name, plain), call)
 
     @functools.wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -27,6 +32,15 @@ def traced(call: Callable[..., Any], name: str) -> Callable[..., Any]:
             recorder.end(token)
 
     return run
+
+
+def named(name: str) -> Callable[[Called], Called]:
+    """Return a decorator: what it decorates is a span `name` while somebody records."""
+
+    def decorate(call: Called) -> Called:
+        return cast(Called, traced(call, name))
+
+    return decorate
 
 
 if native is not None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +20,8 @@ from resilin.distributed.wire.flight_recorder import FlightEntry
 from resilin.distributed.wire.reduce_op import Array, ReduceOp
 
 
-class GroupFacts(NamedTuple):
+@dataclass(frozen=True)
+class GroupFacts:
     """What a span says of the group. `ranks` are those of the world."""
 
     name: str
@@ -28,16 +31,19 @@ class GroupFacts(NamedTuple):
     ranks: Sequence[int]
     generation: int
 
-    def args(self) -> dict[str, Any]:
-        """The arguments that all spans of the group have."""
+    @cached_property
+    def _lasting(self) -> dict[str, Any]:
         return {
             "Process Group Name": self.name,
-            "Process Group Description": self.description(),
             "Process Group Ranks": list(self.ranks),
             "Group size": len(self.ranks),
             "Rank": self.rank,
             "Generation": self.generation,
         }
+
+    def args(self) -> dict[str, Any]:
+        """The arguments that all spans of the group have."""
+        return {**self._lasting, "Process Group Description": self.description()}
 
 
 def traced(entry: FlightEntry | None, group: GroupFacts, what: str, asynchronous: bool) -> FlightEntry | None:

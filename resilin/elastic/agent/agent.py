@@ -25,6 +25,7 @@ from resilin.elastic.agent.master_port import MasterPort
 from resilin.elastic.agent.node_record import NodeRecord
 from resilin.elastic.agent.process_supervisor import Supervise
 from resilin.elastic.agent.reachability_probe import ReachabilityProbe
+from resilin.elastic.agent.recordings import Recordings
 from resilin.elastic.agent.replacement import Replacement
 from resilin.elastic.agent.reports import Reporter
 from resilin.elastic.agent.slots import LocalSlot, Owner
@@ -102,7 +103,8 @@ class Agent:
         self._slots = [LocalSlot(index, owner) for index in range(config.workers)]
         self._notifier = WorkerNotifier(config.node_id, self._slots, reporter)
         self._departures = Departures(self._slots, reporter.line)
-        self._live_status = LiveStatus(self._rendezvous, self._slots, clock)
+        self._recordings = Recordings(self._slots)
+        self._live_status = LiveStatus(self._rendezvous, self._slots, self._recordings, clock)
         self._restarts = Restarts()
         self._replacement = Replacement(config, self._slots, self._supervisor)
         self._told = _Told()
@@ -272,6 +274,7 @@ class Agent:
         self._dismiss(view)
         going = self._departures.look(view, self._limits, self._clock.monotonic())
         held = self._fill(view)
+        self._recordings.look(self._rendezvous.recording)
         self._live_status.update()
         unanswered = self._notifier.unresponsive(view, self._clock.monotonic())
         silent = self._watchdog.look(view, self._clock.monotonic())
@@ -442,6 +445,8 @@ class Agent:
         elif isinstance(message, control.Interrupted) and slot.aborted < message.generation:
             self._rendezvous.probe()  # nobody has said so yet: whoever it has lost may have served the store
             self._step()
+        elif isinstance(message, control.Recorded):
+            self._recordings.heard(slot, message)
         elif isinstance(message, control.Done) and message.generation == slot.sent > slot.aborted:
             slot.state, slot.done_in = "done", message.generation
             self._step()

@@ -21,7 +21,7 @@ from resilin._base.clock import SYSTEM, Clock
 from resilin.elastic import records
 from resilin.elastic.membership import scaling
 from resilin.elastic.membership.view import View
-from resilin.elastic.records import Closed, Generation, Live, Node
+from resilin.elastic.records import Closed, Generation, Live, Node, Recording
 from resilin.elastic.rendezvous import store_executor
 from resilin.elastic.rendezvous.job_cleanup import JobCleanup
 from resilin.elastic.rendezvous.leader import Leader
@@ -245,6 +245,11 @@ class Rendezvous:
     def watched(self) -> bool:
         """Return whether somebody wants to see where the workers are (`show`)."""
         return self._watch_cache.entry(self._keys.watched) is not None
+
+    @property
+    def recording(self) -> Recording | None:
+        """Return the last recording of spans that people wanted, if they ever did."""
+        return self._watch_cache.recording
 
     def publish(self, node: Node) -> None:
         """Make `node` this node's record."""

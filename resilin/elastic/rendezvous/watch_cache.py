@@ -7,7 +7,7 @@ from typing import Any
 
 from resilin._base import log
 from resilin.elastic import records
-from resilin.elastic.records import Closed, Generation, Wanted
+from resilin.elastic.records import Closed, Generation, Recording, Wanted
 from resilin.errors import RendezvousError
 from resilin.store.base import KeyValue
 
@@ -31,6 +31,7 @@ class WatchCache:
             keys.generation: self._generation,
             keys.closed: records.closed,
             keys.wanted: records.wanted,
+            keys.recording: records.recording,
             keys.leader: records.leader,
         }
         self.spoiled: dict[str, KeyValue] = {}
@@ -52,6 +53,12 @@ class WatchCache:
     def wanted(self) -> Wanted | None:
         """Return what people asked for."""
         found: Wanted | None = self._record(self._keys.wanted)
+        return found
+
+    @property
+    def recording(self) -> Recording | None:
+        """Return the last one that people wanted."""
+        found: Recording | None = self._record(self._keys.recording)
         return found
 
     @property

@@ -29,6 +29,7 @@ from resilin._base.threads import OwnedThread
 from resilin.distributed.connections.listener import Listener
 from resilin.elastic import control
 from resilin.elastic.worker.agent_messages import AgentMessages, Interruption, Leaving
+from resilin.elastic.worker.asked_recording import AskedRecording
 from resilin.errors import ElasticError, RendezvousTimeout, UsageError
 
 _LOG = log.logger("elastic.session")
@@ -127,6 +128,7 @@ class Session:
         self._closing = False  # guarded by _changed
         self._group: Abortable | None = None  # guarded by _changed
         self._unsaid: tuple[control.Stuck, Deadline] | None = None  # guarded by _changed
+        self._recording = AskedRecording(self._recorded)
         self._thread = OwnedThread("control", self._listen)
         hello = control.Hello(pid=os.getpid(), endpoint=listener.describe(), limit=limit, timeout_s=timeout_s)
         self._send(hello)
@@ -252,6 +254,7 @@ class Session:
 
     def close(self) -> None:
         """End the thread and close the descriptor."""
+        self._recording.close()
         with self._changed:
             self._closing = True
         with contextlib.suppress(OSError):
@@ -294,10 +297,18 @@ class Session:
                 self._changed.notify_all()
 
     def _heed(self, message: control.Message) -> None:
-        with self._changed:
-            self._interrupt(self._messages.heed(message))
-            self._changed.notify_all()
+        if isinstance(message, control.Record):
+            world = self._messages.world
+            self._recording.begin(message, *((world.rank, world.world_size) if world is not None else (-1, -1)))
+        else:
+            with self._changed:
+                self._interrupt(self._messages.heed(message))
+                self._changed.notify_all()
         log.event(_LOG, logging.DEBUG, "heard from the agent", kind=message.kind)
+
+    def _recorded(self, message: control.Recorded) -> None:
+        with contextlib.suppress(ElasticError):  # an agent that is gone: the listening thread says so
+            self._send(message)
 
     def _interrupt(self, what: Interruption | None) -> None:
         if what is None:

@@ -1,4 +1,4 @@
-"""`resilin trace record --out FOLDER PROGRAM ...`: run a program whose processes record what they do."""
+"""`resilin trace record --out FOLDER`: run a program whose processes record, or have a running job do it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from resilin._base import env, span_file, trace_ring
 from resilin.errors import UsageError
+from resilin.launcher.traces import files, record_running
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,23 +22,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--megabytes", type=int, default=trace_ring.DEFAULT_BYTES >> 20, metavar="N",
         help="memory and disk of each process; the newest spans stay (default %(default)s)",
     )  # fmt: skip
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="as in: elastic-run -n 4 train.py")
+    parser.add_argument(
+        "--seconds", type=files.number, default=0.0, metavar="N",
+        help="have the workers of a job that runs record for so long; PROGRAM is its name then (--rdzv-id), and may be "
+        "left out when one job runs here",
+    )  # fmt: skip
+    parser.add_argument(
+        "--endpoint", metavar="URL",
+        help="with --seconds: the job's store, as in resilin status; default: ask an elastic-run of this machine",
+    )  # fmt: skip
+    parser.add_argument(
+        "--secret-file", metavar="FILE", help="with --seconds: holds the job's secret (default: RESILIN_SECRET)"
+    )
+    parser.add_argument("--json", action="store_true", help="with --seconds: print one JSON object")
+    parser.add_argument(
+        "program", nargs=argparse.REMAINDER, metavar="PROGRAM",
+        help="as in: elastic-run -n 4 train.py; options of this command stand before it",
+    )  # fmt: skip
     parser.epilog = (
         "It sets RESILIN_RECORD_DIR and RESILIN_RECORD_BYTES, which may be set without it, too; each host "
         "has a folder of its own, or all share one. Read the files with resilin trace merge, analyse and why, while "
-        "the processes run and afterwards. Returns what the program does."
+        "the processes run and afterwards. Returns what the program does; with --seconds 0 when all workers have "
+        "recorded, 1 when some did not, who are named."
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Become the program. UsageError (exit code 2) when there is none, or the folder cannot be made."""
     words = args.program[1:] if args.program[:1] == ["--"] else args.program
+    if args.seconds:
+        if len(words) > 1:
+            raise UsageError(f"trace record --seconds: expected the name of one job, got {' '.join(words)!r}")
+        _check_size(args.megabytes)
+        return record_running.run(args, words[0] if words else "")
     if not words:
         raise UsageError(
             "trace record: expected a program to run, as in: resilin trace record --out traces elastic-run ..."
         )
-    if not 1 <= args.megabytes <= span_file.MOST_BYTES >> 20:
-        raise UsageError(f"--megabytes: expected 1 to {span_file.MOST_BYTES >> 20}, got {args.megabytes}")
+    _check_size(args.megabytes)
     program = shutil.which(words[0])
     if program is None:
         raise UsageError(f"trace record: there is no program {words[0]!r}")
@@ -49,4 +71,9 @@ def run(args: argparse.Namespace) -> int:
         "RESILIN_RECORD_DIR": os.fspath(args.out.resolve()),
         "RESILIN_RECORD_BYTES": str(args.megabytes << 20),
     }
-    os.execve(program, words, env.snapshot(variables))
+    return os.execve(program, words, env.snapshot(variables))
+
+
+def _check_size(megabytes: int) -> None:
+    if not 1 <= megabytes <= span_file.MOST_BYTES >> 20:
+        raise UsageError(f"--megabytes: expected 1 to {span_file.MOST_BYTES >> 20}, got {megabytes}")

@@ -114,6 +114,8 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
             start_ns, stop_ns = _ns(one["ts"]) + shift_ns, _ns(one["ts"]) + _ns(one.get("dur", 0)) + shift_ns
         elif one.get("ph") == "X":
             args = one.get("args") or {}
+            if args.get("is_remote"):  # another rank's, whose own trace has it
+                continue
             start = _ns(one["ts"]) + shift_ns
             fields = (
                 str(one["name"]),

@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from resilin._base import span_file, trace_ring
+from resilin.core.machine import span_rings
 from resilin.profiler import chrome_trace, source_names
 from resilin.profiler.recorded import Recorded, category
 from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent, ranks_of
@@ -16,7 +17,7 @@ from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent, ranks_of
 
 def read(path: Path) -> RankTrace | None:
     """Read one file; None: it holds no span. UsageError says what is wrong with it, OSError: it cannot be read."""
-    found = span_file.read(path)
+    found = span_file.read(path, span_rings.read)
     recording, about = found.recording, found.about
     if not recording.spans:
         return None

@@ -51,6 +51,7 @@ from resilin.rpc.worker_info import WorkerInfo
 
 _LOG = log.logger("rpc.agent")
 _MOST_REPLY_THREADS = 64
+_EVENTS_S = 1.0  # that a profiled value may be waited for to have told what its making did, once it is there itself
 _CLAIM_S = 2.0  # for a thread that has taken a reply to look up whose it is, on a busy machine
 
 
@@ -185,7 +186,10 @@ class Agent:
         peer = self.peers.find(user.owner)
         try:
             flags, ids = self._exchange.in_context(RREF.pack(*user.id, *user.fork), peer)
-            return self._blocking.call(peer, FETCH, flags, b"", ids, (), (), limit)
+            value = self._blocking.call(peer, FETCH, flags, b"", ids, (), (), limit)
+            if user.profiled:
+                user.creation.settled_within(_EVENTS_S)
+            return value
         except OwnerLost:
             raise
         except PeerLost as error:
@@ -223,7 +227,7 @@ class Agent:
                 self.rrefs.drop_fork(id, fork)
             raise
         call = self._begin(peer, REMOTE_CALL, made, limit)
-        state.creation = call.future
+        state.creation, state.profiled = call.future, call.asked is not None
         call.future.when_done(lambda done: self._created(state, done.exception()))
         return state
 
@@ -258,7 +262,7 @@ class Agent:
         flags, name, rest, blocks, forks = made
         number = next(self._numbers)
         counts = self.stats.called(name)
-        call = PendingCall(peer.id, peer.name, name, limit, counts, self._exchange.read)
+        call = PendingCall(peer, name, limit, counts, self._exchange.read)
         self.pending.add(number, call)
         counts.bytes += len(rest)
         head = HEADER.pack(kind, flags, REPLIES, len(name), number, expiry(call.at, peer.same_host))

@@ -11,9 +11,10 @@ from resilin.errors import PeerLost, RpcError
 from resilin.rpc.agent.exchange import Exchange
 from resilin.rpc.agent.peers import KnownPeers, Peer
 from resilin.rpc.agent.pending import late
+from resilin.rpc.agent.remote_events import here
 from resilin.rpc.agent.stats import Stats
 from resilin.rpc.agent.thread_pool import step_down
-from resilin.rpc.serialization.messages import FETCH, HEADER, LOST, REPLIES, expiry
+from resilin.rpc.serialization.messages import FETCH, HEADER, LOST, PROFILED, REPLIES, expiry
 from resilin.rpc.transports.base import REQUESTS, Queues, ReceiveQueue, RpcMessage
 
 _NOBODY = -1
@@ -110,6 +111,8 @@ class BlockingCalls:
                         lost = self._peers.losses.get(peer.id)
                         why = str(lost) if lost is not None else f"worker {peer.name!r} is lost"
                         raise PeerLost(f"{name.decode() or 'to_here'}: {why}", [peer.id])
+                    if flags & PROFILED and here.asked is not None:
+                        here.asked.take(message.parts[-1], peer.same_host)
                     value, error = self._exchange.read(kind, flags, message)
                     if error is not None:
                         raise error

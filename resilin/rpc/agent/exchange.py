@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from resilin._base import trace
 from resilin._base.clock import Deadline
 from resilin.core.autograd.grad_mode import mode
 from resilin.errors import PeerLost
+from resilin.rpc.agent import remote_events
 from resilin.rpc.agent.peers import KnownPeers, Peer
 from resilin.rpc.agent.pending import late
 from resilin.rpc.autograd.contexts import Contexts, DistAutogradContext, here
@@ -19,6 +21,7 @@ from resilin.rpc.serialization.messages import (
     ERROR,
     GRADIENTS,
     HEADER_BYTES,
+    PROFILED,
     REPLY,
     RREFS,
     SMALL,
@@ -46,11 +49,15 @@ class Exchange:
         """
         frame = here.frame
         if frame is None or not mode.grad:
-            return self._made(ids, function, args, kwargs, peer, None, b"")
-        context, place = frame.context, frame.next_place()
-        context.known.add(peer.id)
-        flags, name, rest, blocks, forks = self._made(ids, function, args, kwargs, peer, context, place)
-        return flags | CONTEXT, name, rest + context_mark(context.id, place), blocks, forks
+            flags, name, rest, blocks, forks = self._made(ids, function, args, kwargs, peer, None, b"")
+        else:
+            context, place = frame.context, frame.next_place()
+            context.known.add(peer.id)
+            flags, name, rest, blocks, forks = self._made(ids, function, args, kwargs, peer, context, place)
+            flags, rest = flags | CONTEXT, rest + context_mark(context.id, place)
+        if trace.recorder is not None and remote_events.here.asked is not None:
+            return flags | PROFILED, name, rest, [*blocks, remote_events.here.asked.option()], forks
+        return flags, name, rest, blocks, forks
 
     def _made(
         self,

@@ -6,12 +6,15 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from resilin._base import trace
 from resilin._base.clock import SYSTEM, spell
 from resilin.distributed.work.future import Future
 from resilin.errors import PeerLost, RpcTimeout
+from resilin.rpc.agent.peers import Peer
+from resilin.rpc.agent.remote_events import here
 from resilin.rpc.agent.stats import Counts
 from resilin.rpc.agent.thread_pool import step_down
-from resilin.rpc.serialization.messages import HEADER_BYTES
+from resilin.rpc.serialization.messages import HEADER_BYTES, PROFILED
 from resilin.rpc.transports.base import RpcMessage
 
 RETRY_S = 0.25
@@ -64,26 +67,31 @@ class CallFuture(Future[T]):
 class PendingCall:
     """A call whose reply completes a future."""
 
-    __slots__ = ("at", "begun", "counts", "future", "limit_s", "name", "peer", "read", "to")
+    __slots__ = ("_same_host", "asked", "at", "begun", "counts", "future", "limit_s", "name", "peer", "read", "to")
 
     def __init__(
         self,
-        peer: int,
-        to: str,
+        peer: Peer,
         name: bytes,
         limit_s: float | None,
         counts: Counts,
         read: Callable[[int, int, RpcMessage], tuple[Any, BaseException | None]],
     ) -> None:
-        self.peer, self.to, self.name, self.limit_s, self.counts, self.read = peer, to, name, limit_s, counts, read
+        self.peer, self.to, self._same_host = peer.id, peer.name, peer.same_host
+        self.name, self.limit_s, self.counts, self.read = name, limit_s, counts, read
+        self.asked = None if trace.recorder is None else here.asked
         self.future: Future[Any] = CallFuture()
         self.begun = monotonic()
         self.at = None if limit_s is None else self.begun + limit_s
 
     def arrived(self, kind: int, flags: int, message: RpcMessage) -> None:
         """See Awaited."""
-        value, error = self.read(kind, flags, message)
-        self._end(value, error)
+        if not flags & PROFILED or self.asked is None:
+            self._end(*self.read(kind, flags, message))
+            return
+        self.asked.take(message.parts[-1], self._same_host)
+        with self.asked.callbacks():
+            self._end(*self.read(kind, flags, message))
 
     def lost(self, error: PeerLost) -> None:
         """See Awaited."""

@@ -16,6 +16,7 @@ from resilin.errors import PeerLost, RpcError, UsageError
 from resilin.rpc import functions
 from resilin.rpc.agent import tracing
 from resilin.rpc.agent.peers import KnownPeers, Peer
+from resilin.rpc.agent.remote_events import Collected
 from resilin.rpc.agent.stats import Stats
 from resilin.rpc.autograd.contexts import ANSWER, Contexts, Frame, within
 from resilin.rpc.references.rref_context import RRefContext
@@ -31,6 +32,7 @@ from resilin.rpc.serialization.messages import (
     HEADER,
     HEADER_BYTES,
     JOB,
+    PROFILED,
     REMOTE_CALL,
     REPLY,
     RREF,
@@ -53,7 +55,8 @@ class Request:
     """A call that is being run, and where its reply goes."""
 
     __slots__ = (
-        "at", "begun", "counted", "frame", "name", "number", "own_fork", "owner", "queue", "server", "source", "thread",
+        "at", "begun", "collected", "counted", "frame", "name", "number", "own_fork", "owner", "queue", "server",
+        "source", "thread",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +73,7 @@ class Request:
         self.begun = monotonic()
         self.thread = 0  # that runs it, or is to say when it is done; 0: none does
         self.frame: Frame | None = None  # in which autograd context it is run
+        self.collected: Collected | None = None  # what it does, for a caller who is profiled
         self.owner: OwnedValue | None = None
         self.own_fork: GloballyUniqueId | None = None  # of a value that this worker makes for itself, while it is made
         if counted:
@@ -117,6 +121,8 @@ class Request:
         counts.add(monotonic() - self.begun, failed)
         counts.bytes += size
         self.server.active.pop((self.source, self.number), None)
+        if self.collected is not None:
+            self.collected.close()
         if self.own_fork is not None and self.owner is not None:
             self.server.let_go(self.owner, self.own_fork)
 
@@ -161,6 +167,8 @@ class Server:
         offset = HEADER_BYTES + RREF_BYTES if kind == REMOTE_CALL else HEADER_BYTES
         name, data = bytes(view[offset : offset + length]), view[offset + length :]
         request = Request(self, message.source, queue, number, at, name)
+        if flags & PROFILED:
+            request.collected = Collected(self._peers.me.id, bytes(message.parts[-1]))
         try:
             if kind == REMOTE_CALL:
                 ids = RREF.unpack_from(view, HEADER_BYTES)
@@ -196,6 +204,8 @@ class Server:
         """Throw away a call that nobody waits for; the references and the memory in it are taken in, and let go."""
         self.stats.cancelled += 1
         self.active.pop((request.source, request.number), None)
+        if request.collected is not None:
+            request.collected.close()
         if request.owner is not None:
             request.owner.settle(None, RpcError("the call that makes this value was late, and was never run"))
         if flags & (RREFS | BLOCKS | GRADIENTS):
@@ -222,7 +232,7 @@ class Server:
                 if state.error is not None:
                     raise copy_error(state.error)
             if trace.recorder is not None:
-                function = tracing.run(request.source, request.number, function)
+                function = tracing.run(request.source, request.number, function, request.collected)
             if request.frame is None:
                 value = function(*args, **kwargs) if kwargs else function(*args)
             else:
@@ -255,8 +265,7 @@ class Server:
         except Exception as error:  # noqa: BLE001 - what the parts of a value raise: the caller's to hear
             self.answer_error(request, error)
             return 0
-        head = HEADER.pack(REPLY, flags, 0, 0, request.number, 0.0)
-        self._send(request, [head + data, *blocks], forks)
+        self._send(request, self._reply(REPLY, flags, request, data, blocks), forks)
         return len(data) + sum(len(block) for block in blocks)
 
     def _dumped(self, value: Any, peer: Peer, frame: Frame | None) -> tuple[int, bytes, Sequence[Any], Sequence[Any]]:
@@ -279,7 +288,14 @@ class Server:
         """Send what a call raised."""
         told = remote_errors.described(error, self._peers.me)
         flags, data, _, _ = self._serializer.dump(told, self._peers.answering(request.source))
-        self._send(request, [HEADER.pack(ERROR, flags, 0, 0, request.number, 0.0) + data], (), True)
+        self._send(request, self._reply(ERROR, flags, request, data, ()), (), True)
+
+    def _reply(self, kind: int, flags: int, request: Request, data: bytes, blocks: Sequence[Any]) -> list[Any]:
+        """The parts of a reply."""
+        if request.collected is None:
+            return [HEADER.pack(kind, flags, 0, 0, request.number, 0.0) + data, *blocks]
+        head = HEADER.pack(kind, flags | PROFILED, 0, 0, request.number, 0.0)
+        return [head + data, *blocks, request.collected.encoded()]
 
     def _send(self, request: Request, parts: Sequence[Any], forks: Sequence[Any], is_error: bool = False) -> None:
         if self._peers.is_gone(request.source, request.number):  # another one in its place knows nothing of the call

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from resilin._base import trace
 from resilin.distributed.work.future import Future
+from resilin.rpc.agent import remote_events
 from resilin.rpc.serialization import function_names
 from resilin.rpc.worker_info import WorkerInfo
 
 
-def called(how: str, function: Any, caller: WorkerInfo, callee: WorkerInfo) -> trace.span:
-    """Return the span of a call for which its caller waits."""
-    return trace.span(_name(how, function, caller, callee), trace.SpanKind.RPC, **_args(caller, callee))
+@contextmanager
+def called(how: str, function: Any, caller: WorkerInfo, callee: WorkerInfo) -> Iterator[None]:
+    """Let the block, which makes a call, be its span, and have the callee tell a profile what it does."""
+    recorder = trace.recorder
+    if recorder is None:
+        yield
+        return
+    name, args = _name(how, function, caller, callee), _args(caller, callee)
+    token = recorder.begin(name, trace.SpanKind.RPC, args=args)
+    asked = remote_events.ask(name, recorder, caller.id, callee.id)
+    try:
+        with remote_events.asking(asked):
+            yield
+    finally:
+        recorder.end(token, None if asked is None else asked.args(args))
 
 
 def begun(
@@ -23,24 +37,31 @@ def begun(
     recorder = trace.recorder
     if recorder is None:
         return make()
-    args = {**_args(caller, callee), "Is asynchronized op": True}
-    token = recorder.begin(_name(how, function, caller, callee), trace.SpanKind.RPC, args=args)
+    name, args = _name(how, function, caller, callee), {**_args(caller, callee), "Is asynchronized op": True}
+    token = recorder.begin(name, trace.SpanKind.RPC, args=args)
+    asked = remote_events.ask(name, recorder, caller.id, callee.id)
     try:
-        future = make()
+        with remote_events.asking(asked):
+            future = make()
     except BaseException:
         recorder.end(token)
         raise
-    future.when_done(lambda _: recorder.end(token))
+    future.when_done(lambda _: recorder.end(token, None if asked is None else asked.args(args)))
     return future
 
 
-def run(caller: int, number: int, function: Callable[..., Any]) -> Callable[..., Any]:
+def run(
+    caller: int, number: int, function: Callable[..., Any], collected: remote_events.Collected | None
+) -> Callable[..., Any]:
     """Return a function that runs `function`, called by another worker's call of that number, as a span."""
 
     def spanned(*args: Any, **kwargs: Any) -> Any:
         facts = {"Src Rank": caller, "Call": number}
         with trace.span(f"rpc_call#{_shown(function)}", trace.SpanKind.RPC, **facts):
-            return function(*args, **kwargs)
+            if collected is None:
+                return function(*args, **kwargs)
+            with collected.here():
+                return function(*args, **kwargs)
 
     return spanned
 
@@ -50,7 +71,7 @@ def _name(how: str, function: Any, caller: WorkerInfo, callee: WorkerInfo) -> st
 
 
 def _args(caller: WorkerInfo, callee: WorkerInfo) -> dict[str, Any]:
-    return {"Src Rank": caller.id, "Dst Rank": callee.id}
+    return {"Src Rank": caller.id, "Dst Rank": callee.id, "node_id": caller.id}
 
 
 def _shown(function: Any) -> str:

@@ -31,6 +31,7 @@ class OwnedValue:
         self.id, self.owner = id, owner
         self.value: Future[Any] = Future()
         self.creation: Future[Any] = self.value
+        self.profiled = False
         self.confirmed = True
         self.begun = False  # the call that makes it has come
         self.error: BaseException | None = None
@@ -68,6 +69,8 @@ class UserReference:
         self.turn = turn
         """How many processes had been the owner before the one that has the value."""
         self.creation: Future[Any] = Future()
+        self.profiled = False
+        """Whether its owner tells with `creation` what that did."""
         self.confirmed = False
         self.error: BaseException | None = None
         """Why it refers to nothing: its creation failed, or its owner is gone."""

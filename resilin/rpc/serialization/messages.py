@@ -3,6 +3,7 @@
     part 0:  HEADER | RREF (a remote call) | name (a call) | pickle | place and id of the autograd context (CONTEXT)
     part 1:  with BLOCKS: the pickled table of blocks, one (channel, note, number of parts, start) each
     parts 2: with BLOCKS: what the channels packed
+    last:    with PROFILED: what the caller wants to know, or what the call did
 
 Nothing here is read before the transport has proved who sent it.
 """
@@ -55,10 +56,11 @@ MEMBER, LOST, JOB = int(MessageKind.MEMBER), int(MessageKind.LOST), int(MessageK
 BACKWARD, CLEANUP = int(MessageKind.BACKWARD_AUTOGRAD_REQ), int(MessageKind.CLEANUP_AUTOGRAD_CONTEXT_REQ)
 PUBLISHED, WAITS = int(MessageKind.PUBLISHED), int(MessageKind.WAITS)
 
-BLOCKS, RREFS, CLOSURE, ANONYMOUS, SMALL, CONTEXT, GRADIENTS = 1, 2, 4, 8, 16, 32, 64
+BLOCKS, RREFS, CLOSURE, ANONYMOUS, SMALL, CONTEXT, GRADIENTS, PROFILED = 1, 2, 4, 8, 16, 32, 64, 128
 """Flags: there are blocks; RRefs are in the pickle, which must be read even by who throws it away; code of functions
 is; the function itself is, and its name in the message is for people; one small tensor is, as its bytes; behind the
-pickle is the autograd context; gradients come back for tensors in the pickle."""
+pickle is the autograd context; gradients come back for tensors in the pickle; the caller is profiled, and the last part
+is about that (agent/remote_events.py)."""
 
 HEADER = struct.Struct("<BBHIQd")
 """kind, flags, the queue that takes the reply, length of the name, number of the call, when the caller gives up."""

@@ -25,6 +25,7 @@ MESSAGES = st.one_of(
     st.builds(control.Left, reason=TEXT),
     st.builds(control.Failed, report=st.dictionaries(TEXT, TEXT, max_size=4)),
     st.builds(control.Done, generation=NUMBER),
+    st.builds(control.Recorded, id=TEXT, path=TEXT, error=TEXT, over=st.booleans()),
     st.builds(
         control.World,
         number=NUMBER,
@@ -42,6 +43,7 @@ MESSAGES = st.one_of(
     st.builds(control.Abort, generation=NUMBER, reason=TEXT, ranks=st.lists(NUMBER, max_size=3).map(tuple)),
     st.builds(control.Pending, number=NUMBER),
     st.builds(control.Leave, reason=TEXT),
+    st.builds(control.Record, id=TEXT, folder=TEXT, seconds=st.floats(0, 1e5), nbytes=NUMBER),
     st.builds(control.Finish),
 )
 
@@ -60,7 +62,7 @@ def test_every_message_is_tried():
     kinds = {strategy_kind for strategy_kind in control.MESSAGES}
     assert kinds == {
         "hello", "entering", "progress", "committed", "pause", "interrupted", "stuck", "waiting", "leaving", "left",
-        "failed", "done", "world", "standby", "abort", "pending", "leave", "stay", "finish",
+        "failed", "done", "recorded", "world", "standby", "abort", "pending", "leave", "stay", "record", "finish",
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from test_rendezvous_view import KEYS, generation, node, play
 from resilin import store
 from resilin.elastic import records
 from resilin.elastic.agent import stragglers
-from resilin.elastic.records import Closed, Live, Wanted
+from resilin.elastic.records import Closed, Live, Recording, Wanted
 from resilin.errors import RendezvousError
 from resilin.launcher import main
 from resilin.store import MemoryStore
@@ -91,6 +91,15 @@ READERS = {
         [changed(Wanted(), drained="x"), changed(Wanted(), max_nodes=-1), b'{"min_nodes": null}'],
     ),
     "live": (records.live, [b'{"steps": [[1, 2]], "at": 1}', b'{"steps": [[1, "2", ""]], "at": 1}', b'{"at": "now"}']),
+    "recording": (
+        records.recording,
+        [
+            b'{"id": 1, "folder": "/", "seconds": 1, "nbytes": 1}',
+            b'{"id": "a", "folder": "/", "seconds": 0, "nbytes": 1}',
+            b'{"id": "a", "folder": "/", "seconds": 1e9, "nbytes": 1}',
+            b'{"id": "a", "folder": "/", "seconds": 1, "nbytes": -1}',
+        ],
+    ),
     "leader": (records.leader, [b"a\nb", b"\x1b[31m"]),
     "slow": (
         lambda key, value: stragglers.from_json(key, value, 1),
@@ -132,6 +141,8 @@ def test_records_come_back_as_they_were():
         (CLOSED, records.closed),
         (Wanted(min_nodes=1, max_nodes=2, drained=("x",)), records.wanted),
         (Live(steps=((0, 1, "x"),), at=1), records.live),
+        (Live(steps=(), at=1, recording="a", recorded=((0, 47, "recording", "/x"),)), records.live),
+        (Recording(id="a", folder="/x", seconds=2.5, nbytes=1 << 20), records.recording),
     ):
         assert read("k", records.to_bytes(record)) == record
 

@@ -94,6 +94,30 @@ def test_threads_are_named_even_when_their_first_spans_have_gone(writer):
     assert {span.thread for span in recording.spans} <= set(recording.threads)
 
 
+def _on_another_thread(call, *args):
+    thread = threading.Thread(target=call, args=args, name="closes")
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_span_stays_with_the_thread_that_opened_it_whoever_closes_it(writer):
+    buffer = bytearray(64 * KIB)
+    recorder = writer(buffer)
+    plain, changed, overtaken, both = (recorder.begin(name, SpanKind.RPC) for name in ("a", "b", "c", "d"))
+    _on_another_thread(recorder.end, plain)
+    _on_another_thread(recorder.end, changed, {"Failed": True})
+    own = threading.get_native_id()
+    assert {span.thread for span in trace_ring.read(buffer).spans} == {own}
+    assert trace_ring.read(buffer).spans[1].args == {"Failed": True}
+    for _ in range(trace_ring.sizes(len(buffer))[0] + 1):
+        recorder.instant("goes round", SpanKind.USER)
+    _on_another_thread(recorder.end, overtaken)
+    _on_another_thread(recorder.end, both, {"Failed": True})
+    found = {span.name: span for span in trace_ring.read(buffer).spans}
+    assert (found["c"].thread, found["d"].thread, found["d"].args) == (own, own, {"Failed": True})
+
+
 @pytest.mark.parametrize("writer", WRITERS)
 def test_names_that_find_no_room_are_counted_and_arguments_that_json_cannot_say_are_left_out(writer):
     buffer = bytearray(64 * KIB)

@@ -46,6 +46,43 @@ def test_inputs_are_kept_with_shapes_strides_and_types(recorded):
     assert found.named("aten::add_")[0].args["inputs"] == [TensorInput((2,), (1,), "V2"), True]
 
 
+CREATED = {
+    "aten::zeros": lambda: torch.zeros(2, 3),
+    "aten::ones": lambda: torch.ones(2, dtype=torch.float64),
+    "aten::empty": lambda: torch.empty((2,)),
+    "aten::full": lambda: torch.full((2,), 3.0),
+    "aten::eye": lambda: torch.eye(2),
+    "aten::arange": lambda: torch.arange(3),
+    "aten::linspace": lambda: torch.linspace(0, 1, 3),
+    "aten::rand": lambda: torch.rand(2),
+    "aten::randn": lambda: torch.randn(2, requires_grad=True),
+    "aten::randint": lambda: torch.randint(3, (2,)),
+    "aten::randperm": lambda: torch.randperm(3),
+    "aten::zeros_like": lambda: torch.zeros_like(ONE),
+    "aten::ones_like": lambda: torch.ones_like(ONE),
+    "aten::empty_like": lambda: torch.empty_like(ONE),
+    "aten::full_like": lambda: torch.full_like(ONE, 2),
+    "aten::randn_like": lambda: torch.randn_like(ONE),
+    "aten::bernoulli": lambda: torch.bernoulli(ONE),
+    "aten::uniform_": lambda: ONE.clone().uniform_(),
+    "aten::normal_": lambda: ONE.clone().normal_(),
+}
+ONE = torch.ones(2)
+
+
+@pytest.mark.parametrize("name", CREATED)
+def test_tensors_that_are_made_are_spans_by_pytorchs_names(recorded, name):
+    torch.manual_seed(1)
+    quiet = CREATED[name]()
+    torch.manual_seed(1)
+    with recorded() as found:
+        made = CREATED[name]()
+    assert name in found.names(SpanKind.OP)
+    assert (made.shape, made.dtype) == (quiet.shape, quiet.dtype)
+    if "empty" not in name:
+        assert (made == quiet).all()
+
+
 def test_no_shapes_are_kept_unless_they_are_asked_for(recorded):
     with recorded() as found:
         torch.ones(3) + 1
@@ -142,15 +179,15 @@ class Heard:
 
 
 def test_any_recorder_hears_of_operations():
-    heard = Heard()
+    heard, two, three = Heard(), torch.ones(2), torch.ones(3)
     trace.record_with(heard)
     try:
         with pytest.raises(RuntimeError):
-            torch.ones(2) + torch.ones(3)
-        torch.exp(torch.ones(2))
+            two + three
+        torch.exp(two)
     finally:
         trace.record_with(None)
-    torch.exp(torch.ones(2))
+    torch.exp(two)
     assert heard.names == ["aten::add", "aten::exp"]
     assert heard.open == []
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from trace_jobs import run_job
+from trace_jobs import Job, run_job
 
 from resilin.profiler.traces import clocks
 from resilin.profiler.traces.clocks import Bounds, Line
+from resilin.testing.job_secret import SECRET
+from resilin.testing.ranks import RankProcess
 
 WITHIN_NS = 20_000
 TRIES = 3  # where the machine is so busy that no exchange of a run is quick, there is nothing to go by
@@ -53,6 +55,50 @@ def test_clocks_that_are_off_by_half_a_second_and_drift_are_brought_within_20_us
         (tmp_path / str(seed)).mkdir()
         worst = _worst(run_job(tmp_path / str(seed), len(job.plan), seed), planted)
     assert worst <= WITHIN_NS
+
+
+PINGS = """
+import os, time
+import resilin
+from resilin import dist
+rank, x, trips = int(os.environ["RANK"]), resilin.ones(1), []
+dist.init_process_group("gloo", init_method=os.environ["TEST_INIT_METHOD"], rank=rank, world_size=2)
+for turn in range(400):
+    begun = time.monotonic_ns()
+    for sends in (rank == 0, rank == 1):
+        dist.send(x, 1 - rank) if sends else dist.recv(x, 1 - rank)
+    trips.append(time.monotonic_ns() - begun)
+    if turn % 10 == 0:
+        dist.all_reduce(x)
+        time.sleep(0.005)
+print(min(trips) if rank == 0 else "")
+"""
+
+
+def _pinged(hosts, place):
+    """What two ranks recorded, one in each of two namespaces, and the quickest way there and back of rank 0."""
+    variables = {"WORLD_SIZE": "2", "TEST_INIT_METHOD": f"file://{place}/store", "RESILIN_RECORD_DIR": f"{place}/spans"}
+    ranks = [
+        RankProcess(
+            PINGS, {**variables, "RESILIN_SECRET": SECRET, "RANK": str(rank), "RESILIN_HOST": host.address}, host.enter
+        )
+        for rank, host in enumerate(hosts)
+    ]
+    ended = [rank.finish() for rank in ranks]
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    return Job(place / "spans", []), int(ended[0][1])
+
+
+@pytest.mark.multiproc
+def test_between_hosts_clocks_are_brought_within_0_3_round_trips(hosts, tmp_path):
+    tries = []
+    for turn in range(TRIES):
+        (tmp_path / str(turn)).mkdir()
+        job, trip_ns = _pinged(hosts, tmp_path / str(turn))
+        tries.append(_worst(job, {1: (500_000_000, 80e-6)}) / trip_ns)
+        if tries[-1] <= 0.3:
+            return
+    raise AssertionError(f"errors in round trips: {tries}")
 
 
 @pytest.mark.multiproc

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from resilin._base import env, span_file
-from resilin.core.machine import record_from_start
+from resilin.core.machine import standing_recording
 from resilin.launcher import main, traces
 from resilin.testing.patience import PATIENCE_S
 
@@ -165,7 +165,7 @@ def test_of_many_forked_children_the_first_have_files_and_it_is_told(tmp_path):
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("spans of further forked processes are not recorded") == 1
     spans = [span.name for path in tmp_path.iterdir() for span in span_file.read(path).recording.spans]
-    assert sorted(spans) == sorted(f"child {number}" for number in range(record_from_start.MOST_CHILDREN))
+    assert sorted(spans) == sorted(f"child {number}" for number in range(standing_recording.MOST_CHILDREN))
 
 
 @pytest.mark.multiproc

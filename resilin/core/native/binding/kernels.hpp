@@ -64,6 +64,7 @@ void bind_sigmoid(nanobind::module_ &m);
 void bind_silu(nanobind::module_ &m);
 void bind_softmax(nanobind::module_ &m);
 void bind_traced_call(nanobind::module_ &m);
+void bind_trace_reader(nanobind::module_ &m);
 void bind_tracing(nanobind::module_ &m);
 void bind_special(nanobind::module_ &m);
 

@@ -73,5 +73,6 @@ NB_MODULE(_native, m) {
     resilin::bind_softmax(m);
     resilin::bind_special(m);
     resilin::bind_traced_call(m);
+    resilin::bind_trace_reader(m);
     resilin::bind_tracing(m);
 }

@@ -76,19 +76,23 @@ void Ring::close(const Open &span, int64_t end) {
     Record &record = at(span.number);
     if (record.mark.load(std::memory_order_relaxed) == span.number + 1) {
         record.link = span.link;
-        if (record.args_at != span.args.at) record.args_at = span.args.at, record.args_bytes = span.args.length;
+        if (span.args.length) record.args_at = span.args.at, record.args_bytes = span.args.length;
         record.end = end;
         return;
     }
-    put(span.name, span.kind, span.start, end, span.link, 0, span.args, span.flags); // others took its place
+    write(span, end, 0); // others took its place; its thread stays the one that opened it
 }
 
 void Ring::put(uint32_t name, uint8_t kind, int64_t start, int64_t end, int64_t link, int64_t value, Args args,
                uint8_t flags) {
     Open span;
     span.thread = thread();
-    span.number = written_->fetch_add(1, std::memory_order_relaxed);
     span.name = name, span.kind = kind, span.link = link, span.args = args, span.flags = flags, span.start = start;
+    write(span, end, value);
+}
+
+void Ring::write(Open span, int64_t end, int64_t value) {
+    span.number = written_->fetch_add(1, std::memory_order_relaxed);
     fill(at(span.number), span, end, value);
 }
 
@@ -201,6 +205,7 @@ class Recorder {
     }
 
     Ring *ring() { return ring_.get(); }
+    nb::object buffer() const { return nb::borrow(view_.obj); }
     bool with_stack() const { return with_stack_; }
 
   private:
@@ -250,6 +255,8 @@ void bind_tracing(nb::module_ &m) {
     nb::class_<Recorder>(m, "Recorder", "Spans into a ring of `_base.trace_ring`: a `trace.SpanRecorder`.")
         .def(nb::init<nb::object, bool, bool, bool, bool>(), nb::arg("buffer"), nb::arg("record_shapes") = false,
              nb::arg("with_stack") = false, nb::arg("profile_memory") = false, nb::arg("with_modules") = false)
+        .def_prop_ro("buffer", &Recorder::buffer)
+        .def_prop_ro("record_shapes", [](Recorder &self) { return self.ring()->shapes; })
         .def("begin", &Recorder::begin, nb::arg("name"), nb::arg("kind"), nb::arg("link") = -1,
              nb::arg("args") = nb::none())
         .def("end", &Recorder::end, nb::arg("token"), nb::arg("args") = nb::none())

@@ -64,6 +64,7 @@ class Ring {
 
   private:
     Record &at(uint64_t number) { return records_[number % count_]; }
+    void write(Open span, int64_t end, int64_t value); // under the next number
     void fill(Record &record, const Open &span, int64_t end, int64_t value);
     uint32_t add_name(const char *text, size_t length);
 

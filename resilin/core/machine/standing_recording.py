@@ -1,4 +1,5 @@
-"""Records spans from the start of a process where RESILIN_RECORD_DIR names a folder: the newest of them, into a file.
+"""Records spans into a file whenever no profile does, the newest of them: from the start of a process where
+RESILIN_RECORD_DIR names a folder, or for a while where somebody asks.
 
 RESILIN_RECORD_BYTES is how much memory and disk that takes, 64 MiB unless it is set. A folder that cannot be written is
 a warning, and nothing is recorded. A profile that is made meanwhile records in its place until it stops.
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from resilin._base import env, log, span_file, trace, trace_ring
 from resilin._base.span_file import About, Writer
-from resilin.core.kernels import loader
+from resilin.core.machine import span_rings
 from resilin.errors import UsageError
 
 MOST_CHILDREN = 32  # forked ones that have a file: a loader may fork some for each epoch, and files stay
@@ -28,29 +29,40 @@ _forks = 0  # of this process, while it recorded
 
 def start() -> None:
     """Record from now on, if the environment says so. UsageError when RESILIN_RECORD_BYTES makes no sense."""
-    global _writer
     folder = env.get(FOLDER)
     if folder is None or _writer is not None:
         return
     nbytes = env.get_int(BYTES, trace_ring.DEFAULT_BYTES) or 0
     if not 64 << 10 <= nbytes <= span_file.MOST_BYTES:
         raise UsageError(f"environment variable {BYTES}: expected 65536 to {span_file.MOST_BYTES}, got {nbytes}")
-    about = About(
-        host=socket.gethostname(), boot=span_file.boot(), job=env.get("RESILIN_JOB") or "",
-        rank=env.get_int("RANK", -1) or 0, world_size=env.get_int("WORLD_SIZE", -1) or 0,
-    )  # fmt: skip
     try:
-        _writer = Writer(Path(folder), nbytes, about)
+        begin(Path(folder), nbytes, env.get_int("RANK", -1) or 0, env.get_int("WORLD_SIZE", -1) or 0)
     except OSError as error:  # a job does not end because what watches it finds no room
         log.event(_LOG, logging.WARNING, "spans are not recorded", folder=folder, reason=str(error))
-        return
-    recorder: trace.SpanRecorder = trace_ring.Ring(_writer.buffer)  # which lays the file out
-    if loader.native is not None:
-        recorder = loader.native.Recorder(
-            _writer.buffer, record_shapes=False, with_stack=False, profile_memory=False, with_modules=False
-        )
-    trace.from_start = recorder
-    trace.record_with(recorder)
+
+
+def begin(folder: Path, nbytes: int, rank: int, world_size: int) -> Path:
+    """Record from now on, and return the file. OSError: it cannot be made. UsageError: this process records already."""
+    global _writer
+    if _writer is not None:
+        raise UsageError(f"this process records already, into {_writer.path}")
+    job = env.get("RESILIN_JOB") or ""
+    _writer = Writer(
+        folder,
+        nbytes,
+        About(host=socket.gethostname(), boot=span_file.boot(), job=job, rank=rank, world_size=world_size),
+    )
+    trace.record_with(span_rings.make_recorder(_writer.buffer), trace.Layer.STANDING)
+    return _writer.path
+
+
+def end() -> None:
+    """Record no more. The file stays."""
+    global _writer
+    trace.record_with(None, trace.Layer.STANDING)
+    if _writer is not None:
+        _writer.close()
+        _writer = None
 
 
 def _count_fork() -> None:
@@ -60,15 +72,11 @@ def _count_fork() -> None:
 
 def _again_in_child() -> None:
     """A forked child is another process: it has a file of its own, and leaves its parent's alone."""
-    global _writer, _forks
+    global _forks
     if _writer is None:
         return
     before, _forks = _forks, 0
-    if trace.recorder is trace.from_start:
-        trace.record_with(None)
-    trace.from_start = None
-    _writer.close()
-    _writer = None
+    end()
     if before < MOST_CHILDREN:
         start()
     elif before == MOST_CHILDREN:
