@@ -6,6 +6,8 @@
     │   ├── UsageUnpicklingError (also pickle.UnpicklingError)    a file that asks for more than it may
     │   └── SecretRequired                something would listen beyond loopback without a job secret
     ├── OutOfMemoryError (also MemoryError)   a device's memory is full
+    ├── DeviceFault                       a device failed, as by an illegal address: this process has lost it
+    ├── KernelError                       a kernel of a device does not compile; names file and line
     ├── NoElements                        elements of a meta tensor were asked for
     ├── LinAlgError                       a matrix that cannot be inverted, factorised or solved with
     ├── RemoteError                       another rank raised what has no class here; carries `rank`, `kind`, traceback
@@ -99,6 +101,14 @@ class SecretRequired(UsageError):
 
 class OutOfMemoryError(ResilinError, MemoryError):
     """A device has no memory left for what was asked for."""
+
+
+class DeviceFault(ResilinError):
+    """A device failed, as by an illegal address: names rank, stream and kernels. The process cannot use it any more."""
+
+
+class KernelError(ResilinError):
+    """A kernel of a device does not compile; the message names file and line."""
 
 
 class NoElements(ResilinError, NotImplementedError):

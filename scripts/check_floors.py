@@ -239,6 +239,7 @@ THIRD_PARTY: dict[str, tuple[str, ...]] = {
     "moto": ("resilin.testing",),
     "werkzeug": ("resilin.testing",),
     "cupy": ("resilin.core.backends.cupy",),
+    "pynvml": ("resilin.cuda.nvml",),
     "mpi4py": ("resilin.distributed.backends.mpi",),
     "fsspec": ("resilin.checkpoint.remote",),
     "tensorboardX": ("resilin.utils.tensorboard",),

@@ -1,13 +1,14 @@
-"""The switches of torch.backends.cuda. They keep what they are given; products of matrices are not computed in TF32."""
+"""The switches of torch.backends.cuda. Checked and kept; `matmul` says what products may round."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 from resilin.core import device as devices
+from resilin.core import float32_matmul
+from resilin.core.argument_checks import flag
 
 __all__ = [
     "cudnn_sdp_enabled",
@@ -24,12 +25,42 @@ __all__ = [
     "sdp_kernel",
 ]
 
-matmul = SimpleNamespace(
-    allow_tf32=False,
-    allow_fp16_reduced_precision_reduction=True,
-    allow_bf16_reduced_precision_reduction=True,
-    allow_fp16_accumulation=False,
-)
+
+class _Matmul:
+    """What products of matrices may round on CUDA devices. UsageTypeError for what is no flag."""
+
+    __slots__ = ("_kept",)
+
+    def __init__(self) -> None:
+        self._kept = {
+            "allow_fp16_reduced_precision_reduction": True,
+            "allow_bf16_reduced_precision_reduction": True,
+            "allow_fp16_accumulation": False,
+        }
+
+    @property
+    def allow_tf32(self) -> bool:
+        """Whether `set_float32_matmul_precision` allows less than "highest"."""
+        return float32_matmul.allows_tf32()
+
+    def __getattr__(self, name: str) -> bool:
+        try:
+            return self._kept[name]
+        except KeyError:
+            raise AttributeError(f"backends.cuda.matmul has no switch {name!r}", name=name, obj=self) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_kept":
+            object.__setattr__(self, name, value)
+        elif name == "allow_tf32":
+            float32_matmul.allow_tf32(flag("backends.cuda.matmul.allow_tf32", value))
+        elif name in self._kept:
+            self._kept[name] = flag(f"backends.cuda.matmul.{name}", value)
+        else:
+            raise AttributeError(f"backends.cuda.matmul has no switch {name!r}", name=name, obj=self)
+
+
+matmul = _Matmul()
 
 
 def is_built() -> bool:

@@ -37,8 +37,12 @@ def _compiled(text: str, name: str) -> ctypes.PyDLL:
         command = [str(compiler()), *flags, f"-I{HEADERS}", str(source), "-o", str(library)]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
-            raise RuntimeError(f"{name} does not compile for the host:\n{done.stderr}")
+            raise CompileException(f"{name} does not compile for the host:\n{done.stderr}")
         return ctypes.PyDLL(str(library))  # one launch at a time: it emulates one device
+
+
+class CompileException(Exception):
+    """CuPy's: the text is the compiler's."""
 
 
 class Module:

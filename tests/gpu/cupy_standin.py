@@ -19,6 +19,7 @@ from typing import Any
 import cuda_emulation
 import numpy as np
 import scipy.special
+import standin_memory
 from device_work import WORK
 
 API = json.loads(Path(__file__).with_name("cupy_api.json").read_text())
@@ -43,13 +44,14 @@ HOST_RESULTS = int | float | str | bool | np.dtype | type(None) | type
 class ndarray:
     """An array of the pretended device."""
 
-    __slots__ = ("_a", "base")
+    __slots__ = ("_a", "_block", "base")
     __array_priority__ = 100
     __array_ufunc__: Any = None  # numpy's ufuncs and operators refuse it
     __hash__ = None
 
     def __init__(self, host: np.ndarray, base: ndarray | None = None) -> None:
         self._a, self.base = host, base
+        self._block = _current.allocate(host.nbytes) if base is None else base._block
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Use `.get()`.")
@@ -122,10 +124,7 @@ class ndarray:
 
     @property
     def data(self) -> Any:
-        root = self._a
-        while getattr(root, "base", None) is not None:
-            root = root.base
-        return SimpleNamespace(ptr=self._a.__array_interface__["data"][0], mem=root)
+        return SimpleNamespace(ptr=self._a.__array_interface__["data"][0], mem=self._block.mem)
 
     def __repr__(self) -> str:
         return f"standin.{self._a!r}"
@@ -389,36 +388,15 @@ class _Device:
     mem_info = (3 << 30, 4 << 30)
 
 
-_current = SimpleNamespace(id=0)
+def _no_pool(size: int) -> Any:
+    return standin_memory.MemoryPointer(standin_memory.UnownedMemory(0, size, None, 0), 0)
+
+
+_current = SimpleNamespace(id=0, allocate=_no_pool)
 
 
 class _PinnedMemory(bytearray):
     """Host memory that says it is page-locked."""
-
-
-class _OutOfMemoryError(MemoryError):
-    """CuPy's."""
-
-
-class _Pool:
-    most = 4 << 30
-
-    def malloc(self, size: int) -> Any:
-        if size > self.most:
-            raise _OutOfMemoryError(f"Out of memory allocating {size} bytes")
-        return SimpleNamespace(size=size)
-
-    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
-        self.most = int((4 << 30) * fraction) if fraction is not None else size or 4 << 30
-
-    def used_bytes(self) -> int:
-        return 1024
-
-    def total_bytes(self) -> int:
-        return 4096
-
-    def free_all_blocks(self) -> None:
-        pass
 
 
 class _Stream:
@@ -471,7 +449,7 @@ def make_module(devices: int = 1) -> Any:
             "minor": 0,
             "multiProcessorCount": 132,
         },
-        CUDARuntimeError=RuntimeError,
+        CUDARuntimeError=standin_memory.CUDARuntimeError,
     )
     cuda = SimpleNamespace(
         runtime=runtime,
@@ -479,11 +457,16 @@ def make_module(devices: int = 1) -> Any:
         Stream=_Stream,
         Event=_Stream,
         get_current_stream=_Stream,
-        set_allocator=lambda allocate: allocate(512),
+        set_allocator=lambda allocate: setattr(_current, "allocate", allocate),
         get_elapsed_time=lambda start, end: 0.5,
         alloc_pinned_memory=_PinnedMemory,
         PinnedMemoryPointer=_PinnedMemory,
-        memory=SimpleNamespace(OutOfMemoryError=_OutOfMemoryError),
+        compiler=SimpleNamespace(CompileException=cuda_emulation.CompileException),
+        memory=SimpleNamespace(OutOfMemoryError=standin_memory.OutOfMemoryError),
+        Memory=standin_memory.Memory,
+        MemoryPool=standin_memory.MemoryPool,
+        MemoryPointer=standin_memory.MemoryPointer,
+        UnownedMemory=standin_memory.UnownedMemory,
     )
     return SimpleNamespace(
         **_functions("numpy", np),
@@ -497,7 +480,6 @@ def make_module(devices: int = 1) -> Any:
             scipy=SimpleNamespace(special=SimpleNamespace(**_functions("special", scipy.special))),
         ),
         RawModule=_raw_module,
-        get_default_memory_pool=_Pool,
         newaxis=None,
         pi=np.pi,
         inf=np.inf,

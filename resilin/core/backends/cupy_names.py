@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from resilin.core.backends import device_errors
 from resilin.core.backends.numpy import is_basic, shortened
 from resilin.core.kernels.cuda import row_sums, sources
 from resilin.core.kernels.cuda.faults import Faults
@@ -35,6 +37,7 @@ def make_xp(cupy: Any, cupyx: Any, host: Any) -> SimpleNamespace:
     made.special = {name: getattr(cupyx.scipy.special, name) for name in SPECIAL}
     made.compiled = {}  # source file -> its module
     made.kernels = {}  # (source file, instance) -> its function on the one device; asking a module makes an object anew
+    made.launched = deque(maxlen=device_errors.QUEUED)  # names of the kernels launched last
     made.faults = Faults(made)
     made.tables = {}  # of `multi_tensor`: kernel -> the last table of where tensors lie, on the host and on the device
     return made
@@ -180,8 +183,19 @@ def _launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tupl
     """Run one instance of a kernel of `kernels/cuda`; NVRTC compiles it at its first use, CuPy keeps it on disk."""
     function = xp.kernels.get((source, kernel))
     if function is None:
-        function = xp.kernels[source, kernel] = _compiled(xp, source).get_function(kernel)
-    function(grid, block, args)
+        function = xp.kernels[source, kernel] = _function(xp, source, kernel)
+    xp.launched.append(kernel)
+    try:
+        function(grid, block, args)
+    except device_errors.of_cuda(xp.module) as error:
+        raise device_errors.fault(xp, f"the launch of {kernel}", error) from error
+
+
+def _function(xp: Any, source: str, kernel: str) -> Any:
+    try:
+        return _compiled(xp, source).get_function(kernel)
+    except xp.module.cuda.compiler.CompileException as error:
+        raise device_errors.uncompiled(source, kernel, error) from error
 
 
 def _compiled(xp: Any, source: str) -> Any:

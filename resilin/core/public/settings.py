@@ -5,25 +5,12 @@ They check and keep what they are given, so that such programs run; each says wh
 
 from __future__ import annotations
 
-_PRECISIONS = ("highest", "high", "medium")
-_kept: dict[str, str | int] = {"precision": "highest", "interop_threads": 1}
-
-
-def get_float32_matmul_precision() -> str:
-    """What `set_float32_matmul_precision` was given last; "highest" at first."""
-    return str(_kept["precision"])
-
-
-def set_float32_matmul_precision(precision: str) -> None:
-    """Allow products of float32 matrices in lower precision ("high", "medium"), of which no use is made here."""
-    if precision not in _PRECISIONS:
-        raise ValueError(f"set_float32_matmul_precision: expected one of {', '.join(_PRECISIONS)}, got {precision!r}")
-    _kept["precision"] = precision
+_kept: dict[str, int] = {"interop_threads": 1}
 
 
 def get_num_interop_threads() -> int:
     """What `set_num_interop_threads` was given last; 1 at first."""
-    return int(_kept["interop_threads"])
+    return _kept["interop_threads"]
 
 
 def set_num_interop_threads(n: int) -> None:
