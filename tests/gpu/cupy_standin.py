@@ -187,14 +187,24 @@ def _counted_index(index: Any) -> Any:
 
 def _wrapped(array: np.ndarray, index: Any) -> Any:
     """Integers of index arrays that are out of range start again from 0, as CuPy's do: no error."""
-    if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and array.shape[0]:
-        return index % array.shape[0]
-    if isinstance(index, tuple) and all(isinstance(part, np.ndarray | slice) for part in index):
-        return tuple(
-            part % n if isinstance(part, np.ndarray) and part.dtype.kind in "iu" and n else part
-            for part, n in zip(index, array.shape, strict=False)
-        )
-    return index
+    parts = index if isinstance(index, tuple) else (index,)
+    taken = [_axes(part) for part in parts]
+    axis, found = 0, []
+    for number, part in enumerate(parts):
+        if part is Ellipsis:
+            axis = array.ndim - sum(taken[number + 1 :])
+        elif isinstance(part, np.ndarray) and part.dtype.kind in "iu" and axis < array.ndim and array.shape[axis]:
+            part = part % array.shape[axis]
+        axis += taken[number]
+        found.append(part)
+    return tuple(found) if isinstance(index, tuple) else found[0]
+
+
+def _axes(part: Any) -> int:
+    """How many dimensions of an array a part of its index is for."""
+    if part is None or part is Ellipsis or isinstance(part, bool):
+        return 0
+    return part.ndim if isinstance(part, np.ndarray) and part.dtype.kind == "b" else 1
 
 
 def _host(value: Any) -> Any:
@@ -306,6 +316,9 @@ class Function:
             kwargs["kind"] = "stable"
         if name == "asarray" and args and isinstance(args[0], ndarray) and not kwargs and len(args) == 1:
             return args[0]
+        if name == "take_along_axis":  # CuPy's indexes, so it starts again from 0, too
+            array, index, axis = (*args, kwargs.get("axis"))[:3]
+            args = (array, ndarray(index._a % max(array.shape[axis], 1)), axis)
         if name in TAKES_HOST_DATA:
             given, named = _unpacked(args), {k: _unpacked(v) for k, v in kwargs.items()}
         else:

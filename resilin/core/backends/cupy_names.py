@@ -171,12 +171,12 @@ def _write_at(xp: Any, out: Any, index: Any, value: Any) -> None:
         return
     places = xp.arange(out.size).reshape(out.shape)[index]
     values = xp.broadcast_to(xp.asarray(value, out.dtype), places.shape).ravel()
+    if not places.size:
+        return
     order = xp.argsort(places.ravel())  # stable
     ordered = places.ravel()[order]
-    if not ordered.size:
-        return
-    last = xp.concatenate((ordered[1:] != ordered[:-1], xp.ones(1, bool)))
-    out[xp.unravel_index(ordered[last], out.shape)] = values[order][last]
+    last = order[xp.searchsorted(ordered, ordered, side="right") - 1]  # all that write to one place write the same
+    out[xp.unravel_index(ordered, out.shape)] = values[last]
 
 
 def _launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tuple[Any, ...]) -> None:
