@@ -44,7 +44,7 @@ HOST_RESULTS = int | float | str | bool | np.dtype | type(None) | type
 class ndarray:
     """An array of the pretended device."""
 
-    __slots__ = ("_a", "_block", "base")
+    __slots__ = ("__weakref__", "_a", "_block", "base")
     __array_priority__ = 100
     __array_ufunc__: Any = None  # numpy's ufuncs and operators refuse it
     __hash__ = None
