@@ -37,7 +37,10 @@ def pool(request, monkeypatch):
     )
     made = CountedPool(SimpleNamespace(cuda=cuda, ndarray=_NoArray), lambda: "cuda:0")
     assert isinstance(made._counter, Counter) is (request.param == "python")
-    return made
+    gc.collect()  # what earlier tests left in cycles
+    yield made
+    gc.collect()
+    made.empty_cache()
 
 
 def figures(pool, name):
