@@ -203,6 +203,7 @@ DYNAMIC: dict[str, str] = {
     "resilin._base.place_finder": "it loads what the table of places names, which nothing below may import",
     "resilin.core.backends.meta": "its rules cost 5 ms, and few programs have a meta device",
     "resilin.core.backends.cupy": "CuPy is optional, and is loaded when a CUDA device is named",
+    "resilin.cuda.nvml": "nvidia-ml-py is optional, and is loaded when a figure is asked for",
     "resilin.core.ops.backend_support": "a backend may name ops that are declared when nn or fft is loaded",
     "resilin.core.kernels.loader": "the native module may be absent",
     "resilin._base.library_finder": "an adapter is loaded with the library that it is for",
