@@ -17,7 +17,7 @@ import numpy as np
 
 from resilin.core.backends import device_errors
 from resilin.core.backends.numpy import is_basic, shortened
-from resilin.core.kernels.cuda import row_sums, sources
+from resilin.core.kernels.cuda import prebuilt, row_sums, sources
 from resilin.core.kernels.cuda.faults import Faults
 
 # Functions of cupyx.scipy.special that take one array, where our ops of the same name have no other form on a device
@@ -192,6 +192,9 @@ def _launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tupl
 
 
 def _function(xp: Any, source: str, kernel: str) -> Any:
+    ready = prebuilt.find(source, kernel, f"sm_{xp.module.cuda.Device().compute_capability}")
+    if ready is not None:
+        return xp.module.RawModule(path=ready[0]).get_function(ready[1])
     try:
         return _compiled(xp, source).get_function(kernel)
     except xp.module.cuda.compiler.CompileException as error:

@@ -16,11 +16,12 @@ import importlib.util
 import re
 import struct
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from resilin.core.kernels import optimizer_rules
-from resilin.core.kernels.cuda import elementwise, multi_tensor, sources
+from resilin.core.kernels.cuda import elementwise, multi_tensor, prebuilt, sources
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_90a")  # A100, and H100 without and with what only it has
 MISSING = "pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
@@ -152,14 +153,10 @@ def generated() -> dict[str, tuple[str, ...]]:
 
 def check(nvrtc: Nvrtc, name: str, architecture: str, instances: tuple[str, ...] | None = None) -> list[Compiled]:
     """Compile all instances of the kernels of `name`.cu for one architecture; or these, generated ones, in one go."""
-    if instances is None:
-        instances, code, options = sources.KERNELS[name], sources.text(name), sources.options(name)
-    else:
-        code, options = sources.text_of_all(instances), sources.options(instances[0])
-    binary, lowered, log = nvrtc.compile(name, code, instances, architecture, options)
+    binary, symbols, log = _compiled(nvrtc, name, architecture, instances)
     cubin = Cubin(binary)
     used = {symbol: (int(registers), int(out) + int(back)) for symbol, out, back, registers in _USED.findall(log)}
-    if missing := sorted(set(lowered) - set(used)):
+    if missing := sorted(set(symbols.values()) - set(used)):
         raise CompileError(f"{name}.cu for {architecture}: the assembler says nothing of {', '.join(missing)}:\n{log}")
     return [
         Compiled(
@@ -170,8 +167,38 @@ def check(nvrtc: Nvrtc, name: str, architecture: str, instances: tuple[str, ...]
             shared_bytes=cubin.sizes.get(f".nv.shared.{symbol}", 0),
             code_bytes=cubin.sizes[f".text.{symbol}"],
         )
-        for instance, symbol in zip(instances, lowered, strict=True)
+        for instance, symbol in symbols.items()
     ]
+
+
+def _compiled(
+    nvrtc: Nvrtc, name: str, architecture: str, instances: tuple[str, ...] | None
+) -> tuple[bytes, dict[str, str], str]:
+    """(CUBIN, symbol of each instance, the assembler's words)."""
+    if instances is None:
+        instances, code, options = sources.KERNELS[name], sources.text(name), sources.options(name)
+    else:
+        code, options = sources.text_of_all(instances), sources.options(instances[0])
+    binary, lowered, log = nvrtc.compile(name, code, instances, architecture, options)
+    return binary, dict(zip(instances, lowered, strict=True)), log
+
+
+def everything() -> dict[str, tuple[str, ...] | None]:
+    """What there is to compile, as `check` takes it."""
+    return {**dict.fromkeys(sources.KERNELS), **generated()}
+
+
+def prepare(folder: Path, architecture: str, names: Iterable[str] | None = None) -> int:
+    """Compile all kernels, or those of these names, into `folder`, for `prebuilt.use`; gives their number."""
+    nvrtc, count = Nvrtc(), 0
+    whole = everything()
+    for number, name in enumerate(whole if names is None else names):
+        instances = whole[name]
+        binary, symbols, _ = _compiled(nvrtc, name, architecture, instances)
+        of = {name: symbols} if instances is None else {one: {one: symbol} for one, symbol in symbols.items()}
+        prebuilt.save(folder, architecture, f"{architecture}-{number}.cubin", binary, of)
+        count += len(symbols)
+    return count
 
 
 def main(arguments: list[str]) -> int:
@@ -188,8 +215,7 @@ def main(arguments: list[str]) -> int:
         return 2
     print(f"NVRTC {nvrtc.version()}")
     failed = 0
-    everything: dict[str, tuple[str, ...] | None] = {**dict.fromkeys(sources.KERNELS), **generated()}
-    for name, instances in everything.items():
+    for name, instances in everything().items():
         for architecture in architectures or ARCHITECTURES:
             try:
                 print(*check(nvrtc, name, architecture, instances), sep="\n")
