@@ -121,37 +121,31 @@ def run_step(step: Step, args: argparse.Namespace, figures: Figures, limit_s: fl
 
 def _run(step: Step, library: str, command: Sequence[str], figures: Figures, limit_s: float) -> str:
     """Pass the figures of one process on; gives "done", or how else it ended, with its last words."""
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=harness.ROOT,
-        env=harness.environment(),
-    )
-    assert process.stdout is not None
+    env = harness.environment()
+    out = subprocess.PIPE
     late = threading.Event()
-
-    def end() -> None:
-        late.set()
-        process.kill()
-
-    timer = threading.Timer(limit_s, end)
-    timer.start()
     last: list[str] = []
-    try:
-        for line in process.stdout:
-            figure = _figure_in(line)
-            if figure is None:
-                last = [*last[-11:], line.rstrip()]
-            else:
-                figures.add(stage=step.name, **figure)
-        code = process.wait()
-    finally:
-        timer.cancel()
-        if process.poll() is None:
+    with subprocess.Popen(
+        command, stdout=out, stderr=subprocess.STDOUT, text=True, cwd=harness.ROOT, env=env
+    ) as process:
+
+        def end() -> None:
+            late.set()
             process.kill()
-            process.wait()
+
+        timer = threading.Timer(limit_s, end)
+        timer.start()
+        try:
+            for line in process.stdout or ():
+                figure = _figure_in(line)
+                if figure is None:
+                    last = [*last[-11:], line.rstrip()]
+                else:
+                    figures.add(stage=step.name, **figure)
+            code = process.wait()
+        finally:
+            timer.cancel()
+            process.kill()
     if step.tests and last:
         figures.add(stage=step.name, library=library, tests=last[-1])
     if late.is_set():
