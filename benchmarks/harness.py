@@ -311,7 +311,7 @@ def machine(peer_python: str | None) -> dict[str, str]:
         "memory": f"{memory_kib / 2**20:.1f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        "resilin": f"{metadata.version('resilin')} {_commit()}".strip(),
+        "resilin": f"{metadata.version('resilin')} {commit()}".strip(),
         "numpy": metadata.version("numpy"),
         **{name: value for name, value in sorted(os.environ.items()) if name.startswith("OPENBLAS_")},
         "load average": "{:.2f}, {:.2f}, {:.2f}".format(*os.getloadavg()),
@@ -327,7 +327,7 @@ def _first(pattern: str, path: str) -> str:
     return match.group(1).strip() if match else ""
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit measured, marked when the working tree differs from it."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude", "*"]
     try:

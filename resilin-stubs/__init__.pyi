@@ -357,7 +357,7 @@ def get_default_device() -> _device: ...
 from resilin.core.dtype import get_default_dtype as get_default_dtype
 from resilin.core.determinism import get_deterministic_debug_mode as get_deterministic_debug_mode
 def get_device(input: _Tensor) -> _int: ...
-from resilin.core.public.settings import get_float32_matmul_precision as get_float32_matmul_precision
+from resilin.core.float32_matmul import get_float32_matmul_precision as get_float32_matmul_precision
 from resilin.core.public.settings import get_num_interop_threads as get_num_interop_threads
 from resilin.core.machine.threads import get_num_threads as get_num_threads
 from resilin.core.rng import get_rng_state as get_rng_state
@@ -605,7 +605,7 @@ from resilin.core.autocast.functions import set_autocast_gpu_dtype as set_autoca
 from resilin.core.device import set_default_device as set_default_device
 from resilin.core.dtype import set_default_dtype as set_default_dtype
 from resilin.core.determinism import set_deterministic_debug_mode as set_deterministic_debug_mode
-from resilin.core.public.settings import set_float32_matmul_precision as set_float32_matmul_precision
+from resilin.core.float32_matmul import set_float32_matmul_precision as set_float32_matmul_precision
 from resilin.core.public.settings import set_flush_denormal as set_flush_denormal
 from resilin.core.autograd.grad_mode import set_grad_enabled as set_grad_enabled
 from resilin.core.public.settings import set_num_interop_threads as set_num_interop_threads

@@ -6,7 +6,8 @@
     │   ├── UsageUnpicklingError (also pickle.UnpicklingError)    a file that asks for more than it may
     │   └── SecretRequired                something would listen beyond loopback without a job secret
     ├── OutOfMemoryError (also MemoryError)   a device's memory is full
-    ├── AcceleratorError                  a device's driver or library failed; carries `error_code`
+    ├── AcceleratorError                  a device, its driver or a library of it failed; carries `error_code`
+    ├── KernelError                       a kernel of a device does not compile; names file and line
     ├── NoElements                        elements of a meta tensor were asked for
     ├── LinAlgError                       a matrix that cannot be inverted, factorised or solved with
     ├── RemoteError                       another rank raised what has no class here; carries `rank`, `kind`, traceback
@@ -103,7 +104,7 @@ class OutOfMemoryError(ResilinError, MemoryError):
 
 
 class AcceleratorError(ResilinError):
-    """A device's driver or one of its libraries failed; the message names what was asked of it and where.
+    """A device, its driver or one of its libraries failed; the message names rank, stream and kernel.
 
     `error_code` is the number that it gave: CUDA's of an error, or cuBLAS's of a status.
     """
@@ -111,6 +112,10 @@ class AcceleratorError(ResilinError):
     def __init__(self, message: str, error_code: int = 0) -> None:
         super().__init__(message)
         self.error_code = error_code
+
+
+class KernelError(ResilinError):
+    """A kernel of a device does not compile; the message names file and line."""
 
 
 class NoElements(ResilinError, NotImplementedError):

@@ -77,10 +77,6 @@ GATHERED: dict[str, dict[str, str]] = {
     "cuda.amp.common": {"amp.older": "amp_definitely_not_available"},
     "cuda.amp.grad_scaler": {"amp": "GradScaler"},
     "cuda.graphs": {"cuda": "is_current_stream_capturing"},
-    "cuda.memory": {
-        "cuda": "empty_cache max_memory_allocated max_memory_reserved mem_get_info memory_allocated memory_reserved "
-        "memory_stats memory_summary reset_peak_memory_stats set_per_process_memory_fraction"
-    },
     "cuda.streams": {"cuda": "Event Stream"},
     "distributed.checkpoint.state_dict_loader": {"checkpoint": "load"},
     "distributed.checkpoint.state_dict_saver": {"checkpoint": "save"},
@@ -244,7 +240,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     ("resilin.rand, randint and their like make tensors", "testing.make_tensor"),
     ("resilin.profiler.profile records what a program does", "autograd.profiler_legacy cuda.profiler"),
     ("resilin.profiler.profile(with_flops=True) estimates them", "utils.flop_counter"),
-    ("resilin.profiler.record_function names a part of the trace", "cuda.nvtx profiler.itt"),
+    ("resilin.profiler.record_function names a part of the trace", "profiler.itt"),
     (
         "resilin.profiler tells where time goes",
         "monitor profiler.python_tracer utils.module_tracker utils.throughput_benchmark",

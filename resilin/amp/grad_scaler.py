@@ -13,6 +13,8 @@ from resilin.amp import arguments
 from resilin.core import shard_metadata
 from resilin.core.argument_checks import flag
 from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.kernels.cuda import unscale
+from resilin.core.state.write_log import before_write
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError, UsageError
 
@@ -89,7 +91,7 @@ class GradScaler:
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
-            return outputs * wrap(outputs._dev.xp.asarray(self._scale, dtype=np.float32), outputs._dev)
+            return outputs * wrap(outputs._dev.xp.full((), self._scale, np.float32), outputs._dev)
         if isinstance(outputs, Iterable) and not isinstance(outputs, str | bytes):
             scaled = [self.scale(each) for each in outputs]
             return type(outputs)(scaled) if isinstance(outputs, list | tuple) else iter(scaled)
@@ -295,8 +297,17 @@ def _gradients(optimizer: SteppedOptimizer) -> Iterator[Tensor]:
 def _unscale(gradients: Iterable[Tensor], factor: float) -> bool:
     """Multiply each by `factor`, in place. Whether any element was not finite."""
     overflowed = False
+    by_kernel: dict[int, tuple[Any, list[Any]]] = {}  # of devices that have one, by namespace
     with no_grad(), np.errstate(all="ignore"):
         for gradient in gradients:
-            overflowed = overflowed or not bool(gradient._dev.xp.isfinite(gradient._array).all())
+            xp, array = gradient._dev.xp, gradient._array
+            if hasattr(xp, "launch") and unscale.is_taken(array):
+                before_write(gradient)
+                by_kernel.setdefault(id(xp), (xp, []))[1].append(array)
+                gradient._bump()
+                continue
+            overflowed = overflowed or not bool(xp.isfinite(array).all())
             gradient.mul_(factor)
+    for xp, arrays in by_kernel.values():
+        overflowed = unscale.unscale(xp, arrays, factor) or overflowed
     return overflowed

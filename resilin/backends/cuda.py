@@ -1,4 +1,4 @@
-"""The switches of torch.backends.cuda. They keep what they are given; `matmul.allow_tf32` changes results."""
+"""The switches of torch.backends.cuda. Checked and kept; `matmul` says what products may round."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from resilin.core import device as devices
-from resilin.core.matmul_precision import matmul_precision
+from resilin.core import float32_matmul
+from resilin.core.argument_checks import flag
 
 __all__ = [
     "cudnn_sdp_enabled",
@@ -26,21 +27,37 @@ __all__ = [
 
 
 class _Matmul:
-    """How CUDA multiplies matrices. Of 16-bit floats it sums in float32, whatever is allowed."""
+    """What products of matrices may round on CUDA devices. UsageTypeError for what is no flag."""
+
+    __slots__ = ("_kept",)
 
     def __init__(self) -> None:
-        self.allow_fp16_reduced_precision_reduction = True
-        self.allow_bf16_reduced_precision_reduction = True
-        self.allow_fp16_accumulation = False
+        self._kept = {
+            "allow_fp16_reduced_precision_reduction": True,
+            "allow_bf16_reduced_precision_reduction": True,
+            "allow_fp16_accumulation": False,
+        }
 
     @property
     def allow_tf32(self) -> bool:
-        """Whether factors of float32 may be rounded to TF32: the same as `set_float32_matmul_precision("high")`."""
-        return matmul_precision.tf32
+        """Whether `set_float32_matmul_precision` allows less than "highest"."""
+        return float32_matmul.allows_tf32()
 
-    @allow_tf32.setter
-    def allow_tf32(self, allow: bool) -> None:
-        matmul_precision.chosen = "high" if allow else "highest"
+    def __getattr__(self, name: str) -> bool:
+        try:
+            return self._kept[name]
+        except KeyError:
+            raise AttributeError(f"backends.cuda.matmul has no switch {name!r}", name=name, obj=self) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "_kept":
+            object.__setattr__(self, name, value)
+        elif name == "allow_tf32":
+            float32_matmul.allow_tf32(flag("backends.cuda.matmul.allow_tf32", value))
+        elif name in self._kept:
+            self._kept[name] = flag(f"backends.cuda.matmul.{name}", value)
+        else:
+            raise AttributeError(f"backends.cuda.matmul has no switch {name!r}", name=name, obj=self)
 
 
 matmul = _Matmul()

@@ -1,4 +1,4 @@
-"""The switches of torch.backends.cudnn. They keep what they are given, and nothing depends on them.
+"""The switches of torch.backends.cudnn. They check and keep what they are given, and nothing depends on them.
 
 cuDNN is not used: there is nothing to `benchmark`, and what `deterministic` asks for holds without it, on every device
 (docs/determinism.md).
@@ -6,8 +6,13 @@ cuDNN is not used: there is nothing to `benchmark`, and what `deterministic` ask
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from resilin.core.argument_checks import flag
 
 __all__ = ["allow_tf32", "benchmark", "deterministic", "enabled", "flags", "is_available", "set_flags", "version"]
 
@@ -38,11 +43,11 @@ def set_flags(
     """Set the switches that are not None, and return what all of them were."""
     global enabled, benchmark, benchmark_limit, deterministic, allow_tf32
     before = enabled, benchmark, benchmark_limit, deterministic, allow_tf32
-    enabled = enabled if _enabled is None else _enabled
-    benchmark = benchmark if _benchmark is None else _benchmark
+    enabled = enabled if _enabled is None else flag("backends.cudnn.enabled", _enabled)
+    benchmark = benchmark if _benchmark is None else flag("backends.cudnn.benchmark", _benchmark)
     benchmark_limit = benchmark_limit if _benchmark_limit is None else _benchmark_limit
-    deterministic = deterministic if _deterministic is None else _deterministic
-    allow_tf32 = allow_tf32 if _allow_tf32 is None else _allow_tf32
+    deterministic = deterministic if _deterministic is None else flag("backends.cudnn.deterministic", _deterministic)
+    allow_tf32 = allow_tf32 if _allow_tf32 is None else flag("backends.cudnn.allow_tf32", _allow_tf32)
     return before
 
 
@@ -60,3 +65,14 @@ def flags(
         yield
     finally:
         set_flags(*before)
+
+
+class _Switches(ModuleType):
+    """This module, whose flags are checked when they are set. UsageTypeError for what is no flag."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        checked = name in ("enabled", "benchmark", "deterministic", "allow_tf32")
+        super().__setattr__(name, flag(f"backends.cudnn.{name}", value) if checked else value)
+
+
+sys.modules[__name__].__class__ = _Switches

@@ -13,7 +13,34 @@ from typing import TYPE_CHECKING, Any
 
 from resilin.core import device as devices
 from resilin.core import rng
+from resilin.core.backends import device_errors
 from resilin.core.tensor import Tensor
+from resilin.cuda import chosen, nvtx
+from resilin.cuda.chosen import current_device, is_initialized
+from resilin.cuda.memory import (
+    OutOfMemoryError,
+    empty_cache,
+    ipc_collect,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_snapshot,
+    memory_stats,
+    memory_summary,
+    reset_peak_memory_stats,
+    set_per_process_memory_fraction,
+)
+from resilin.cuda.nvml import (
+    clock_rate,
+    device_memory_used,
+    list_gpu_processes,
+    memory_usage,
+    power_draw,
+    temperature,
+    utilization,
+)
 from resilin.cuda.tensor_types import (
     BFloat16Tensor,
     BoolTensor,
@@ -26,12 +53,10 @@ from resilin.cuda.tensor_types import (
     LongTensor,
     ShortTensor,
 )
-from resilin.errors import OutOfMemoryError, UsageError
 
 if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
     from resilin.cuda import amp as amp
     from resilin.cuda import graphs as graphs
-    from resilin.cuda import memory as memory
     from resilin.cuda import random as random
     from resilin.cuda import streams as streams
 
@@ -50,11 +75,13 @@ __all__ = [
     "ShortTensor",
     "Stream",
     "StreamContext",
+    "clock_rate",
     "current_device",
     "current_stream",
     "default_stream",
     "device",
     "device_count",
+    "device_memory_used",
     "device_of",
     "empty_cache",
     "get_device_capability",
@@ -69,6 +96,7 @@ __all__ = [
     "is_bf16_supported",
     "is_current_stream_capturing",
     "is_initialized",
+    "list_gpu_processes",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -76,8 +104,12 @@ __all__ = [
     "mem_get_info",
     "memory_allocated",
     "memory_reserved",
+    "memory_snapshot",
     "memory_stats",
     "memory_summary",
+    "memory_usage",
+    "nvtx",
+    "power_draw",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",
@@ -88,23 +120,9 @@ __all__ = [
     "set_stream",
     "stream",
     "synchronize",
+    "temperature",
+    "utilization",
 ]
-
-
-def _backend() -> Any:
-    """The CUDA backend. RuntimeError says why there is none."""
-    return devices.backend_of("cuda")
-
-
-def _index(device: Any) -> int:
-    """The number of a device that is given as a number, a string or a `device`; None is the current one."""
-    backend = _backend()
-    if device is None:
-        return int(backend.current())
-    found = devices.device("cuda", device) if isinstance(device, int) else devices.device(device)
-    if found.type != "cuda":
-        raise ValueError(f"expected a cuda device, got {found}")
-    return int(found.index or 0)
 
 
 def is_available() -> bool:
@@ -115,31 +133,21 @@ def is_available() -> bool:
 def device_count() -> int:
     """Number of CUDA devices that this process can use; 0 without CuPy or a driver."""
     try:
-        return int(_backend().count())
+        return int(chosen.backend().count())
     except RuntimeError:
         return 0
 
 
-def is_initialized() -> bool:
-    """Whether CUDA has been used in this process: a device was asked about with success, or a tensor made there."""
-    return "cuda" in devices.device_types()
-
-
 def init() -> None:
     """Load CuPy and look for devices now. RuntimeError says what is missing."""
-    _backend()
-
-
-def current_device() -> int:
-    """Number of the device that "cuda" means."""
-    return int(_backend().current())
+    chosen.backend()
 
 
 def set_device(device: Any) -> None:
     """Make `device` the one that "cuda" means. RuntimeError once this process has tensors on another."""
-    index = _index(device)
+    index = chosen.index_of(device)
     if index >= 0:
-        _backend().choose(index)
+        chosen.backend().choose(index)
 
 
 class device:
@@ -149,17 +157,17 @@ class device:
     """
 
     def __init__(self, device: Any) -> None:
-        self.idx = -1 if device is None or (isinstance(device, int) and device < 0) else _index(device)
+        self.idx = -1 if device is None or (isinstance(device, int) and device < 0) else chosen.index_of(device)
         self.prev_idx = -1
 
     def __enter__(self) -> None:
         if self.idx >= 0:
             self.prev_idx = current_device()
-            _backend().choose(self.idx)
+            chosen.backend().choose(self.idx)
 
     def __exit__(self, *exc: object) -> None:
-        if self.prev_idx >= 0 and _backend().computing_on is None:
-            _backend().choose(self.prev_idx)
+        if self.prev_idx >= 0 and chosen.backend().computing_on is None:
+            chosen.backend().choose(self.prev_idx)
 
 
 class device_of(device):
@@ -182,7 +190,7 @@ class _Properties:
 
 def get_device_properties(device: Any = None) -> _Properties:
     """Name, compute capability (major, minor), total_memory in bytes and multi_processor_count of a device."""
-    found = _backend().properties(_index(device))
+    found = chosen.backend().properties(chosen.index_of(device))
     return _Properties(
         name=found["name"].decode(),
         major=found["major"],
@@ -210,83 +218,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 def synchronize(device: Any = None) -> None:
     """Return when everything queued on the device is done."""
-    _backend().synchronize(_index(device))
-
-
-def empty_cache() -> None:
-    """Give memory that the pool keeps but no tensor uses back to the driver; nothing without a device."""
-    if is_initialized():
-        _backend().empty_cache()
-
-
-def ipc_collect() -> None:
-    """Release memory shared with processes that are gone. Tensors are not shared over CUDA IPC, so there is none."""
-
-
-def memory_allocated(device: Any = None) -> int:
-    """Bytes that tensors take now; 0 before the first use of CUDA."""
-    return int(_backend().used_bytes()) if is_initialized() and _own(device) else 0
-
-
-def max_memory_allocated(device: Any = None) -> int:
-    """The most bytes that tensors took at once since the start or `reset_peak_memory_stats`."""
-    return int(_backend().peak_bytes) if is_initialized() and _own(device) else 0
-
-
-def memory_reserved(device: Any = None) -> int:
-    """Bytes that the pool holds, in use or not."""
-    return int(_backend().reserved_bytes()) if is_initialized() and _own(device) else 0
-
-
-def max_memory_reserved(device: Any = None) -> int:
-    """The most bytes that the pool held since the start or `reset_peak_memory_stats`."""
-    return int(_backend().peak_reserved_bytes) if is_initialized() and _own(device) else 0
-
-
-def reset_peak_memory_stats(device: Any = None) -> None:
-    """Let `max_memory_allocated` and `max_memory_reserved` start anew from what is taken now."""
-    if is_initialized() and _own(device):
-        _backend().reset_peaks()
-
-
-def memory_stats(device: Any = None) -> dict[str, int]:
-    """What is counted, in bytes: `allocated_bytes.all.current`, `.peak`, `reserved_bytes.all.current`, `.peak`.
-
-    Empty before the first use of CUDA.
-    """
-    if not is_initialized():
-        return {}
-    return {
-        "allocated_bytes.all.current": memory_allocated(device),
-        "allocated_bytes.all.peak": max_memory_allocated(device),
-        "reserved_bytes.all.current": memory_reserved(device),
-        "reserved_bytes.all.peak": max_memory_reserved(device),
-    }
-
-
-def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """`memory_stats` as text, a line for each figure; `abbreviated` changes nothing."""
-    where = f"cuda:{_index(device)}"
-    return "\n".join(f"{where} {name} {value:,} B" for name, value in memory_stats(device).items())
-
-
-def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
-    """Let tensors take at most this part of the device's memory: more raises OutOfMemoryError."""
-    if not 0 <= fraction <= 1:
-        raise UsageError(f"cuda.set_per_process_memory_fraction: expected a number from 0 to 1, got {fraction}")
-    if _own(device):
-        _backend().limit(float(fraction))
-
-
-def _own(device: Any) -> bool:
-    """Whether `device` is the one that this process computes on; another has none of its memory."""
-    return device is None or _index(device) == current_device()
-
-
-def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """(free, total) bytes of the device, as the driver counts them for all processes."""
-    free, total = _backend().memory_info(_index(device))
-    return int(free), int(total)
+    chosen.backend().synchronize(chosen.index_of(device))
 
 
 def manual_seed(seed: int) -> None:
@@ -316,13 +248,13 @@ def seed_all() -> None:
 
 def initial_seed() -> int:
     """The seed of this thread's generator."""
-    _backend()
+    chosen.backend()
     return rng.initial_seed()
 
 
 def get_rng_state(device: Any = "cuda") -> Tensor:
     """The generator's state; see `manual_seed`."""
-    _index(device)
+    chosen.index_of(device)
     return rng.get_rng_state()
 
 
@@ -333,7 +265,7 @@ def get_rng_state_all() -> list[Tensor]:
 
 def set_rng_state(new_state: Tensor, device: Any = "cuda") -> None:
     """Continue where `get_rng_state` was called."""
-    _index(device)
+    chosen.index_of(device)
     rng.set_rng_state(new_state)
 
 
@@ -341,6 +273,14 @@ def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
     """Continue where `get_rng_state_all` was called: one generator serves all devices, so the first state counts."""
     for state in list(new_states)[:1]:
         set_rng_state(state)
+
+
+def _wait(what: Any, name: str) -> None:
+    """Wait, and raise what the device says, and what kernels noted."""
+    xp = chosen.backend().xp
+    with device_errors.translated(xp, name):
+        what.synchronize()
+    xp.faults.check()
 
 
 class Event:
@@ -353,7 +293,7 @@ class Event:
         if interprocess:
             raise NotImplementedError("cuda.Event: interprocess events are not supported; leave interprocess=False")
         self._timed = enable_timing
-        self._event = _backend().cupy.cuda.Event(block=blocking, disable_timing=not enable_timing)
+        self._event = chosen.backend().cupy.cuda.Event(block=blocking, disable_timing=not enable_timing)
 
     def record(self, stream: Stream | None = None) -> None:
         """Put the mark behind what is queued in `stream`, the current one by default."""
@@ -368,26 +308,26 @@ class Event:
         return bool(self._event.done)
 
     def synchronize(self) -> None:
-        """Return when everything before the mark is done."""
-        self._event.synchronize()
+        """Return when everything before the mark is done. Errors as `cuda.synchronize`."""
+        _wait(self._event, "Event.synchronize")
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds from this mark to `end_event`. ValueError unless both were made with enable_timing=True."""
         if not (self._timed and end_event._timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        return float(_backend().cupy.cuda.get_elapsed_time(self._event, end_event._event))
+        return float(chosen.backend().cupy.cuda.get_elapsed_time(self._event, end_event._event))
 
 
 class Stream:
     """A queue of work on the device, beside others: `with cuda.stream(s): ...` queues there."""
 
     def __init__(self, device: Any = None, priority: int = 0, *, _stream: Any = None) -> None:
-        self.device = devices.device("cuda", _index(device))
-        self._stream = _stream or _backend().cupy.cuda.Stream(non_blocking=True, priority=priority)
+        self.device = devices.device("cuda", chosen.index_of(device))
+        self._stream = _stream or chosen.backend().cupy.cuda.Stream(non_blocking=True, priority=priority)
 
     def synchronize(self) -> None:
-        """Return when everything queued here is done."""
-        self._stream.synchronize()
+        """Return when everything queued here is done. Errors as `cuda.synchronize`."""
+        _wait(self._stream, "Stream.synchronize")
 
     def query(self) -> bool:
         """Whether everything queued here is done."""
@@ -425,12 +365,12 @@ class stream:
 
 def current_stream(device: Any = None) -> Stream:
     """The stream that work is queued in now."""
-    return Stream(device, _stream=_backend().cupy.cuda.get_current_stream())
+    return Stream(device, _stream=chosen.backend().cupy.cuda.get_current_stream())
 
 
 def default_stream(device: Any = None) -> Stream:
     """The stream that work is queued in unless another is chosen."""
-    return Stream(device, _stream=_backend().cupy.cuda.Stream.null)
+    return Stream(device, _stream=chosen.backend().cupy.cuda.Stream.null)
 
 
 def set_stream(stream: Stream | None) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal, NoReturn
 
 from resilin._base import trace
+from resilin.cuda.nvtx import load
 from resilin.errors import UsageError
 from resilin.profiler.inputs import Inputs
-
-LIBRARY = "libnvToolsExt.so.1"
 
 
 class _Ranges:
@@ -48,20 +44,6 @@ class _Ranges:
         """Mark the moment, of memory not."""
         if kind != trace.SpanKind.MEMORY:
             self._library.nvtxMarkA(name.encode())
-
-
-def load(open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:
-    """Return NVIDIA's library of ranges. UsageError when it is not installed."""
-    places = [LIBRARY, *(str(Path(folder) / "nvidia" / "nvtx" / "lib" / LIBRARY) for folder in sys.path if folder)]
-    for place in places:
-        try:
-            return open_library(place)
-        except OSError:
-            continue
-    raise UsageError(
-        f"emit_nvtx: {LIBRARY} was not found; install NVIDIA's nvtx (pip install nvidia-nvtx-cu12), "
-        "or use resilin.profiler.profile, which needs none"
-    )
 
 
 class emit_nvtx:

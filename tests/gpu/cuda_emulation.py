@@ -40,7 +40,7 @@ def _compiled(text: str, name: str) -> ctypes.CDLL:
         command = [str(compiler()), *flags, *folders, str(source), "-o", str(library)]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
-            raise RuntimeError(f"{name} does not compile for the host:\n{done.stderr}")
+            raise CompileException(f"{name} does not compile for the host:\n{done.stderr}")
         return ctypes.CDLL(str(library))
 
 
@@ -61,6 +61,10 @@ class Kernel:
         sizes = (*grid, 1)[:2] + (*block, 1)[:2]
         with _ONE_DEVICE:
             self._run((ctypes.c_uint * 4)(*sizes), values)
+
+
+class CompileException(Exception):
+    """CuPy's: the text is the compiler's."""
 
 
 class Module:

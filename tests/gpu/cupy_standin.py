@@ -19,6 +19,7 @@ from typing import Any
 import cuda_emulation
 import numpy as np
 import scipy.special
+import standin_memory
 from device_work import WORK
 
 API = json.loads(Path(__file__).with_name("cupy_api.json").read_text())
@@ -43,13 +44,14 @@ HOST_RESULTS = int | float | str | bool | np.dtype | type(None) | type
 class ndarray:
     """An array of the pretended device."""
 
-    __slots__ = ("_a", "base")
+    __slots__ = ("__weakref__", "_a", "_block", "base")
     __array_priority__ = 100
     __array_ufunc__: Any = None  # numpy's ufuncs and operators refuse it
     __hash__ = None
 
     def __init__(self, host: np.ndarray, base: ndarray | None = None) -> None:
         self._a, self.base = host, base
+        self._block = _current.allocate(host.nbytes) if base is None else base._block
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("Implicit conversion to a NumPy array is not allowed. Use `.get()`.")
@@ -122,10 +124,7 @@ class ndarray:
 
     @property
     def data(self) -> Any:
-        root = self._a
-        while getattr(root, "base", None) is not None:
-            root = root.base
-        return SimpleNamespace(ptr=self._a.__array_interface__["data"][0], mem=root)
+        return SimpleNamespace(ptr=self._a.__array_interface__["data"][0], mem=self._block.mem)
 
     def __repr__(self) -> str:
         return f"standin.{self._a!r}"
@@ -188,14 +187,24 @@ def _counted_index(index: Any) -> Any:
 
 def _wrapped(array: np.ndarray, index: Any) -> Any:
     """Integers of index arrays that are out of range start again from 0, as CuPy's do: no error."""
-    if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and array.shape[0]:
-        return index % array.shape[0]
-    if isinstance(index, tuple) and all(isinstance(part, np.ndarray | slice) for part in index):
-        return tuple(
-            part % n if isinstance(part, np.ndarray) and part.dtype.kind in "iu" and n else part
-            for part, n in zip(index, array.shape, strict=False)
-        )
-    return index
+    parts = index if isinstance(index, tuple) else (index,)
+    taken = [_axes(part) for part in parts]
+    axis, found = 0, []
+    for number, part in enumerate(parts):
+        if part is Ellipsis:
+            axis = array.ndim - sum(taken[number + 1 :])
+        elif isinstance(part, np.ndarray) and part.dtype.kind in "iu" and axis < array.ndim and array.shape[axis]:
+            part = part % array.shape[axis]
+        axis += taken[number]
+        found.append(part)
+    return tuple(found) if isinstance(index, tuple) else found[0]
+
+
+def _axes(part: Any) -> int:
+    """How many dimensions of an array a part of its index is for."""
+    if part is None or part is Ellipsis or isinstance(part, bool):
+        return 0
+    return part.ndim if isinstance(part, np.ndarray) and part.dtype.kind == "b" else 1
 
 
 def _host(value: Any) -> Any:
@@ -307,6 +316,9 @@ class Function:
             kwargs["kind"] = "stable"
         if name == "asarray" and args and isinstance(args[0], ndarray) and not kwargs and len(args) == 1:
             return args[0]
+        if name == "take_along_axis":  # CuPy's indexes, so it starts again from 0, too
+            array, index, axis = (*args, kwargs.get("axis"))[:3]
+            args = (array, ndarray(index._a % max(array.shape[axis], 1)), axis)
         if name in TAKES_HOST_DATA:
             given, named = _unpacked(args), {k: _unpacked(v) for k, v in kwargs.items()}
         else:
@@ -389,36 +401,15 @@ class _Device:
     mem_info = (3 << 30, 4 << 30)
 
 
-_current = SimpleNamespace(id=0)
+def _no_pool(size: int) -> Any:
+    return standin_memory.MemoryPointer(standin_memory.UnownedMemory(0, size, None, 0), 0)
+
+
+_current = SimpleNamespace(id=0, allocate=_no_pool)
 
 
 class _PinnedMemory(bytearray):
     """Host memory that says it is page-locked."""
-
-
-class _OutOfMemoryError(MemoryError):
-    """CuPy's."""
-
-
-class _Pool:
-    most = 4 << 30
-
-    def malloc(self, size: int) -> Any:
-        if size > self.most:
-            raise _OutOfMemoryError(f"Out of memory allocating {size} bytes")
-        return SimpleNamespace(size=size)
-
-    def set_limit(self, size: int | None = None, fraction: float | None = None) -> None:
-        self.most = int((4 << 30) * fraction) if fraction is not None else size or 4 << 30
-
-    def used_bytes(self) -> int:
-        return 1024
-
-    def total_bytes(self) -> int:
-        return 4096
-
-    def free_all_blocks(self) -> None:
-        pass
 
 
 class _Stream:
@@ -473,7 +464,7 @@ def make_module(devices: int = 1) -> Any:
             "minor": 0,
             "multiProcessorCount": 132,
         },
-        CUDARuntimeError=RuntimeError,
+        CUDARuntimeError=standin_memory.CUDARuntimeError,
     )
     cuda = SimpleNamespace(
         runtime=runtime,
@@ -481,11 +472,16 @@ def make_module(devices: int = 1) -> Any:
         Stream=_Stream,
         Event=_Stream,
         get_current_stream=_Stream,
-        set_allocator=lambda allocate: allocate(512),
+        set_allocator=lambda allocate: setattr(_current, "allocate", allocate),
         get_elapsed_time=lambda start, end: 0.5,
         alloc_pinned_memory=_PinnedMemory,
         PinnedMemoryPointer=_PinnedMemory,
-        memory=SimpleNamespace(OutOfMemoryError=_OutOfMemoryError),
+        compiler=SimpleNamespace(CompileException=cuda_emulation.CompileException),
+        memory=SimpleNamespace(OutOfMemoryError=standin_memory.OutOfMemoryError),
+        Memory=standin_memory.Memory,
+        MemoryPool=standin_memory.MemoryPool,
+        MemoryPointer=standin_memory.MemoryPointer,
+        UnownedMemory=standin_memory.UnownedMemory,
     )
     return SimpleNamespace(
         **_functions("numpy", np),
@@ -499,7 +495,6 @@ def make_module(devices: int = 1) -> Any:
             scipy=SimpleNamespace(special=SimpleNamespace(**_functions("special", scipy.special))),
         ),
         RawModule=_raw_module,
-        get_default_memory_pool=_Pool,
         newaxis=None,
         pi=np.pi,
         inf=np.inf,

@@ -11,6 +11,7 @@ import numpy as np
 import resilin
 from resilin import bfloat16, nn, optim, zero
 from resilin import distributed as dist
+from resilin.amp import GradScaler
 from resilin.data import ElasticSampler
 from resilin.ddp import DistributedDataParallel as DDP
 from resilin.ddp.comm_hooks import DDPCommHookType, default_hooks, register_ddp_comm_hook
@@ -245,7 +246,36 @@ def _rounds(rank: int, group: Any) -> list[np.ndarray]:
     return [value.cpu().numpy() for value in model.state_dict().values()]
 
 
+def scaled_losses(rank: int) -> None:
+    """A step that overflows in one rank's piece is left out by all, and the scale of all becomes smaller."""
+    for divided in (False, True):
+        resilin.manual_seed(7)
+        net = make_net().to("cuda")
+        model = zero.shard(net, 2) if divided else DDP(net, [0])
+        optimizer: Any = (
+            optim.SGD(model.parameters(), lr=0.1)
+            if divided
+            else ZeroRedundancyOptimizer(net.parameters(), optim.SGD, lr=0.1)
+        )
+        scaler = zero.ShardedGradScaler("cuda", 8.0) if divided else GradScaler("cuda", 8.0)
+        for overflows in (False, True, False):
+            before = [value.cpu().numpy().copy() for value in model.state_dict().values()]
+            optimizer.zero_grad()
+            scaler.scale(model(batch(0, rank).to("cuda")).square().mean()).backward()
+            if overflows and rank == 1:
+                next(p.grad for p in model.parameters() if p.grad is not None and p.numel()).fill_(float("inf"))
+            running = [value.cpu().numpy().copy() for value in net.buffers()]
+            scaler.step(optimizer)
+            scaler.update()
+            after = [value.cpu().numpy() for value in model.state_dict().values()]
+            changed = sum(not np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+            assert running
+            assert (changed > len(running)) is not overflows, (divided, overflows, changed)
+        assert scaler.get_scale() == 4.0
+
+
 CASES = {
+    "scaled": scaled_losses,
     "options": every_option,
     "hooks": every_hook,
     "shards": fixed_shards,

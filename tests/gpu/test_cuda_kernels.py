@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -131,6 +133,7 @@ def test_every_kernel_compiles_without_a_gpu(nvrtc, name, architecture):
     assert [one.kernel for one in done] == list(sources.KERNELS[name])
     for one in done:
         assert 8 <= one.registers <= 128  # 128: two blocks of 256 threads fit a multiprocessor's registers
+        assert one.spilled_bytes == 0
         assert one.code_bytes > 0
 
 
@@ -141,9 +144,21 @@ def test_a_kernel_that_does_not_compile_shows_the_compilers_words_and_the_line(n
     monkeypatch.setattr(check, "generated", dict)
     assert check.main(["sm_80"]) == 1
     said = capsys.readouterr().err
-    line = next(i for i, text in enumerate(broken.splitlines()) if "= nothing;" in text)
+    own = Path(sources.__file__).with_name("row_sums.cu").read_text().splitlines()
+    line = next(number for number, text in enumerate(own, 1) if "A sum = 0;" in text)
     assert f"row_sums.cu({line})" in said
     assert '"nothing" is undefined' in said
+
+
+def test_registers_that_do_not_suffice_are_counted(nvrtc, monkeypatch):
+    body = "".join(f"float v{i} = x[{i}]; " for i in range(64)) + "for (int n = 0; n < 9; ++n) {"
+    body += "".join(f"v{i} = v{i} * v{(i * 7 + 3) % 64} + x[n]; " for i in range(64)) + "}"
+    code = f"__global__ void many(float* x) {{ {body} {''.join(f'x[{i}] = v{i}; ' for i in range(64))} }}"
+    monkeypatch.setattr(sources, "text_of_all", lambda names: code)
+    assert check.check(nvrtc, "many", "sm_90", ("many",))[0].spilled_bytes == 0
+    monkeypatch.setattr(sources, "options", lambda name: ("--maxrregcount=32",))
+    few = check.check(nvrtc, "many", "sm_90", ("many",))[0]
+    assert (few.registers, few.spilled_bytes > 0) == (32, True)
 
 
 PARTS = 8  # that the generated kernels are compiled in
@@ -155,6 +170,7 @@ def test_every_generated_kernel_compiles_without_a_gpu(nvrtc, part):
     for name, instances in list(check.generated().items())[part::PARTS]:
         for one in check.check(nvrtc, name, "sm_90", instances):
             assert 8 <= one.registers <= 128, one
+            assert one.spilled_bytes == 0, one
 
 
 @pytest.mark.slow

@@ -14,9 +14,9 @@ import pytest
 import standin_device
 
 import resilin as torch
+from resilin.core import float32_matmul
 from resilin.core.kernels.cuda import products
 from resilin.core.kernels.loader import native
-from resilin.core.matmul_precision import matmul_precision
 from resilin.errors import AcceleratorError, OutOfMemoryError
 
 pytestmark = pytest.mark.skipif(
@@ -221,7 +221,7 @@ def test_operands_that_are_less_aligned_get_an_algorithm_of_their_own(xp, null):
 
 
 def test_tf32_is_used_when_it_is_allowed_and_only_for_float32(xp, null, monkeypatch):
-    monkeypatch.setattr(matmul_precision, "chosen", "highest")
+    monkeypatch.setattr(float32_matmul, "_kept", ["highest"])
     x, host = drawn(xp, 8, 8)
     exact = products.matmul(xp, x, x).get()
     torch.set_float32_matmul_precision("high")

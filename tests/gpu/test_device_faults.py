@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import types
+from pathlib import Path
+
 import numpy as np
 import pytest
+from device_work import WORK
 
 import resilin as torch
-from resilin.core.kernels.cuda import faults, rows
+from resilin.core.backends import cupy as backend
+from resilin.core.kernels.cuda import faults, rows, sources
+from resilin.errors import AcceleratorError, KernelError
 from resilin.nn import functional as F
 
 
@@ -74,3 +81,162 @@ def test_the_mean_loss_of_nothing_is_no_number_and_has_no_gradient(cuda):
     loss.backward()
     assert np.isnan(loss.item())
     assert logits.grad.cpu().tolist() == [[0.0] * 3] * 2
+
+
+WRONG = {
+    "gather": (lambda x, i: x.gather(0, i.reshape(2, 1)), RuntimeError, r"gather\(\): index 3 is out of bounds"),
+    "index_select": (lambda x, i: x.index_select(0, i), IndexError, r"index_select\(\): index 3 is out of bounds"),
+    "take_along_dim": (lambda x, i: torch.take_along_dim(x, i.reshape(2, 1), 0), RuntimeError, "index 3 is out of"),
+    "scatter": (lambda x, i: x.scatter(0, i.reshape(2, 1), 1.0), RuntimeError, r"scatter\(\): index 3 is out of"),
+    "scatter_add": (
+        lambda x, i: x.scatter_add(0, i.reshape(2, 1), torch.ones(2, 1, device="cuda")),
+        RuntimeError,
+        r"scatter_add\(\): index 3 is out of bounds",
+    ),
+    "index_add": (lambda x, i: x.index_add(0, i, x[:2] * 1), IndexError, r"index_add\(\): index 3 is out of bounds"),
+    "index_copy": (lambda x, i: x.index_copy(0, i, x[:2] * 1), IndexError, r"index_copy\(\): index 3 is out of"),
+    "index_fill": (lambda x, i: x.index_fill(0, i, 2.0), IndexError, r"index_fill\(\): index 3 is out of bounds"),
+    "getitem": (lambda x, i: x[i], IndexError, "index 3 is out of bounds for dimension 0 with size 3"),
+    "two of them": (lambda x, i: x[i - 3, i - 1], IndexError, "index 2 is out of bounds for dimension 1 with size 2"),
+    "take": (lambda x, i: x.take(i + 3), IndexError, r"take\(\): index 6 is out of range for 6 elements"),
+    "put": (lambda x, i: x.put(i + 3, x[0] * 1), IndexError, r"put_\(\): index 6 is out of range for 6 elements"),
+    "one_hot": (lambda x, i: F.one_hot(i, 3), RuntimeError, "smaller than num_classes=3, got 3"),
+    "nll_loss": (lambda x, i: F.nll_loss(x[:2], i), IndexError, r"nll_loss: target out of bounds: .*\[0, 2\), got 3"),
+    "multi_margin_loss": (lambda x, i: F.multi_margin_loss(x[:2], i), RuntimeError, "out of range 0 to 1, got 3"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32])
+def test_the_host_does_not_wait_for_the_range_of_indices_and_hears_of_it_with_op_and_line(clean, name, kind):
+    act, error, said = WRONG[name]
+    x, i = table().detach(), torch.tensor([0, 3], device="cuda").to(kind)
+    WORK.clear()
+    made = act(x, i)
+    assert not hasattr(clean.cupy, "API") or WORK.waits.total() == 0, WORK.waits
+    with pytest.raises(error, match=rf"{said}.* \(queued by .*test_device_faults\.py:\d+\)"):
+        made.cpu()
+    torch.cuda.synchronize()  # said once
+
+
+def test_what_is_in_range_is_what_it_is_on_the_cpu_and_nothing_is_said(clean):
+    on_cpu, i = torch.arange(6.0).reshape(3, 2), torch.tensor([2, -1, 0])
+    x, there = on_cpu.cuda(), i.cuda()
+    for act in (lambda a, b: a[b], lambda a, b: a[:, b % 2], lambda a, b: a.take(b), lambda a, b: a[b, b % 2]):
+        assert act(x, there).tolist() == act(on_cpu, i).tolist()
+    assert x[there[:0]].shape == (0, 2)
+
+
+def test_an_optimizer_without_a_kernel_waits_to_hear_of_a_fault(clean):
+    wide = torch.zeros(3, 4, device="cuda")[:, ::2].detach().requires_grad_()  # gaps in memory: step by step
+    optimizer = torch.optim.SGD([wide], lr=1.0)
+    wide[torch.tensor([0, 3], device="cuda")].sum().backward()
+    with pytest.raises(IndexError, match="index 3 is out of bounds"):
+        optimizer.step()
+    assert wide.detach().tolist() == [[0.0, 0.0]] * 3
+
+
+def test_what_a_stream_or_an_event_is_waited_for_says_it_too(clean):
+    for wait in (torch.cuda.Stream().synchronize, torch.cuda.Event().synchronize):
+        table().detach()[torch.tensor([9], device="cuda")]
+        with pytest.raises(IndexError, match="index 9 is out of bounds"):
+            wait()
+
+
+def test_values_of_any_size_are_named_as_far_as_the_word_goes(clean):
+    table().detach()[torch.tensor([2**62], device="cuda")]
+    with pytest.raises(IndexError, match=rf"index {2**43 - 1} is out of bounds"):
+        torch.cuda.synchronize()
+
+
+def test_a_padded_embedding_trains_without_a_wait_and_its_row_stays(clean):
+    weight, index = table(), torch.tensor([0, 1, 1], device="cuda")
+    WORK.clear()
+    F.embedding(index, weight, padding_idx=1).sum().backward()
+    assert not hasattr(clean.cupy, "API") or WORK.waits.total() == 0, WORK.waits
+    assert weight.grad.tolist() == [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+class Illegal(Exception):
+    """CUDA's error of a device that is lost."""
+
+
+@pytest.fixture
+def lost(clean, monkeypatch):
+    """A device on which whatever is waited for fails."""
+    if not hasattr(clean.cupy, "API"):
+        pytest.skip("no real device is broken for a test")
+
+    def fail(*args, **kwargs):
+        raise Illegal("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+    monkeypatch.setattr(clean.cupy.cuda.runtime, "CUDARuntimeError", Illegal)
+    monkeypatch.setenv("RANK", "3")
+    return lambda owner, name: monkeypatch.setattr(owner, name, fail)
+
+
+def test_an_illegal_address_names_rank_work_and_stream(clean, lost):
+    x = torch.ones(3, device="cuda").exp() * 2
+    lost(type(x._array), "get")
+    with pytest.raises(
+        AcceleratorError, match=r"rank 3: the CUDA device failed: cudaErrorIllegalAddress.*a copy from the"
+    ):
+        x.cpu()
+    lost(clean.cupy.cuda.Device, "synchronize")
+    said = r"synchronize, stream 0x0; kernels launched last: .*CUDA_LAUNCH_BLOCKING=1 finds which.*start it again"
+    with pytest.raises(AcceleratorError, match=said):
+        torch.cuda.synchronize()
+    clean.xp.kernels["philox", "uniform<float>"] = lambda *args: type(x._array).get(None)
+    with pytest.raises(AcceleratorError, match="noticed in the launch of uniform<float>"):
+        torch.rand(3, device="cuda")
+    del clean.xp.kernels["philox", "uniform<float>"]
+
+
+def test_a_kernel_that_does_not_compile_names_file_and_line(clean, monkeypatch):
+    broken = sources.text("index_range").replace("note(fault, code, value)", "nothing(fault, code, value)")
+    own = (Path(sources.__file__).parent / "index_range.cu").read_text().splitlines()
+    line = next(number for number, text in enumerate(own, 1) if "note(fault" in text)
+    monkeypatch.setattr(sources, "text", lambda name: broken)
+    monkeypatch.setattr(clean.xp, "compiled", {})
+    monkeypatch.setattr(clean.xp, "kernels", {})
+    with pytest.raises(KernelError, match=rf"index_range\.cu, line {line}: the CUDA kernel index_range"):
+        table().detach()[torch.tensor([1], device="cuda")]
+
+
+def cupy_of(**runtime):
+    """A module that says it is CuPy, with these functions of CUDA's runtime."""
+    library = types.ModuleType("cupy")
+    library.__version__ = runtime.pop("version", "14.2.0")
+    library.cuda = types.SimpleNamespace(runtime=types.SimpleNamespace(CUDARuntimeError=Illegal, **runtime))
+    return library
+
+
+def raising(text):
+    def function():
+        raise Illegal(text)
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (None, r"needs CuPy, which cannot be imported .*: pip install 'resilin\[cuda12\]'"),
+        (cupy_of(version="13.6.0"), r"needs CuPy 14 or newer, found 13\.6\.0: pip install"),
+        (cupy_of(getDeviceCount=lambda: 0), "needs a CUDA device, and CuPy finds none$"),
+        (cupy_of(getDeviceCount=raising("cudaErrorNoDevice: none")), "CuPy finds none: cudaErrorNoDevice"),
+        (
+            cupy_of(
+                getDeviceCount=raising("cudaErrorInsufficientDriver: too old"),
+                runtimeGetVersion=lambda: 13000,
+                driverGetVersion=lambda: 12040,
+            ),
+            r"needs a newer driver: the one here is for CUDA 12\.4, CuPy's libraries are of CUDA 13\.0 ",
+        ),
+    ],
+    ids=["no CuPy", "an old CuPy", "no device", "no device that works", "an old driver"],
+)
+def test_why_there_is_no_device_is_said(monkeypatch, module, said):
+    monkeypatch.setitem(sys.modules, "cupy", module)
+    with pytest.raises(RuntimeError, match=said):
+        backend.load(np)

@@ -13,6 +13,7 @@ from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import TensorInput
 from resilin.autograd import profiler
 from resilin.core.kernels import loader
+from resilin.cuda.nvtx import LIBRARY
 from resilin.errors import UsageError
 from resilin.profiler import nvtx
 
@@ -120,7 +121,7 @@ def test_ranges_of_operations_are_emitted(monkeypatch):
 
 
 def test_the_library_of_ranges_is_looked_for_and_missed_by_name(monkeypatch, tmp_path):
-    place = tmp_path / "nvidia" / "nvtx" / "lib" / nvtx.LIBRARY
+    place = tmp_path / "nvidia" / "nvtx" / "lib" / LIBRARY
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     asked = []
 
@@ -131,7 +132,7 @@ def test_the_library_of_ranges_is_looked_for_and_missed_by_name(monkeypatch, tmp
         return "the library"
 
     assert nvtx.load(there) == "the library"
-    assert asked == [nvtx.LIBRARY, str(place)]
+    assert asked == [LIBRARY, str(place)]
 
     def nowhere(path):
         raise OSError("no such file")

@@ -6,7 +6,7 @@ docs/backends.md shows how.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -52,6 +52,16 @@ class ArrayBackend(ABC):
     def empty(self, shape: tuple[int, ...], dtype: Any) -> Any:
         """A new array, of which nothing is known but shape and dtype; asked for where there are no `elements`."""
         raise NotImplementedError(f"backend {self.type!r} makes arrays by its `xp`")
+
+    def draw(
+        self, kind: str, take: Callable[..., Any], shape: tuple[int, ...], dtype: Any, index: int, **numbers: Any
+    ) -> Any:
+        """Random numbers, made in the memory of device `index` with the bits that the host draws; None: it shall.
+
+        kind: uniform, normal, dropout_mask (with `p`) or bernoulli (with `p`, or the array `chance`). `take(count,
+        dtype)` moves the generator and gives the draw's (seed, stream, offset): called only where this draws.
+        """
+        return None
 
     @abstractmethod
     def to_host(self, array: Any) -> np.ndarray[Any, Any]:

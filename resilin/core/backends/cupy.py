@@ -7,18 +7,21 @@ labelled with another would be wrong.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from resilin.core.backends import cuda_driver
+from resilin.core.backends import cuda_driver, device_errors
 from resilin.core.backends.base import ArrayBackend
+from resilin.core.backends.counted_pool import CountedPool
 from resilin.core.backends.cupy_names import make_xp
 from resilin.core.kernels.common import register_namespace
-from resilin.errors import OutOfMemoryError
+from resilin.core.kernels.cuda import philox
 
 HostArray = np.ndarray[Any, Any]
 
+LEAST = 14  # of CuPy: the first that knows bfloat16
 INSTALL = "pip install 'resilin[cuda12]', or 'resilin[cuda13]' with a driver for CUDA 13"
 
 
@@ -28,14 +31,32 @@ def load(host: Any) -> CupyBackend:
         cupy: Any = importlib.import_module("cupy")
     except ImportError as error:
         raise RuntimeError(f"device type 'cuda' needs CuPy, which cannot be imported ({error}): {INSTALL}") from None
+    version = str(getattr(cupy, "__version__", ""))
+    if version.split(".")[0].isdigit() and int(version.split(".")[0]) < LEAST:
+        raise RuntimeError(f"device type 'cuda' needs CuPy {LEAST} or newer, found {version}: {INSTALL}")
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
+        if "InsufficientDriver" in str(error):
+            raise RuntimeError(_of_driver(cupy, error)) from None
         raise RuntimeError(f"device type 'cuda' needs a CUDA device, and CuPy finds none: {error}") from None
     if not count:
         raise RuntimeError("device type 'cuda' needs a CUDA device, and CuPy finds none")
     importlib.import_module("cupyx.scipy.special")
     return CupyBackend(cupy, importlib.import_module("cupyx"), host, cuda_driver.load(cupy))
+
+
+def _of_driver(cupy: Any, error: Exception) -> str:
+    runtime = cupy.cuda.runtime
+    made_for, has = (_version(ask()) for ask in (runtime.runtimeGetVersion, runtime.driverGetVersion))
+    return (
+        f"device type 'cuda' needs a newer driver: the one here is for CUDA {has}, CuPy's libraries are of CUDA "
+        f"{made_for} ({error}). Update the driver, or {INSTALL}"
+    )
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}" if number else "none"
 
 
 class CupyBackend(ArrayBackend):
@@ -47,10 +68,8 @@ class CupyBackend(ArrayBackend):
         self.cupy = cupy
         self.xp = make_xp(cupy, cupyx, host, driver)
         self.computing_on: int | None = None  # the one device of this process, once it has a tensor
-        self.peak_bytes = self.peak_reserved_bytes = 0  # since the last `reset_peaks`
         register_namespace(cupy.ndarray, self.xp)
-        self._pool = cupy.get_default_memory_pool()
-        cupy.cuda.set_allocator(self._allocate)
+        self.memory = CountedPool(cupy, lambda: f"cuda:{self.current()}")
 
     def count(self) -> int:
         """Number of CUDA devices that this process sees."""
@@ -58,8 +77,7 @@ class CupyBackend(ArrayBackend):
 
     def cuda_version(self) -> str:
         """The version of CUDA, such as "12.9"."""
-        number = int(self.cupy.cuda.runtime.runtimeGetVersion())
-        return f"{number // 1000}.{number % 1000 // 10}"
+        return _version(int(self.cupy.cuda.runtime.runtimeGetVersion()))
 
     def current(self) -> int:
         """The device that `cuda` without a number means."""
@@ -83,11 +101,21 @@ class CupyBackend(ArrayBackend):
         """A copy of a numpy array in the memory of device `index`."""
         self.choose(index)
         self.computing_on = index
-        return self.cupy.array(array)
+        with device_errors.translated(self.xp, "a copy to the device"):
+            return self.cupy.array(array)
+
+    def draw(
+        self, kind: str, take: Callable[..., Any], shape: tuple[int, ...], dtype: Any, index: int, **numbers: Any
+    ) -> Any:
+        """As declared; of floats, normal ones of float32 only."""
+        self.choose(index)
+        self.computing_on = index
+        return philox.DRAWS[kind](self.xp, take, shape, np.dtype(dtype), **numbers)
 
     def to_host(self, array: Any) -> HostArray:
         """A copy as a numpy array; waits for what computes it. IndexError where a kernel met an index out of range."""
-        copied: HostArray = array.get()
+        with device_errors.translated(self.xp, "a copy from the device"):
+            copied: HostArray = array.get()
         self.xp.faults.check()
         return copied
 
@@ -107,41 +135,9 @@ class CupyBackend(ArrayBackend):
 
     def synchronize(self, index: int) -> None:
         """Return when everything queued on device `index` is done. IndexError as `to_host`."""
-        self.cupy.cuda.Device(index).synchronize()
+        with device_errors.translated(self.xp, "synchronize"):
+            self.cupy.cuda.Device(index).synchronize()
         self.xp.faults.check()
-
-    def _allocate(self, size: int) -> Any:
-        """CuPy's pool, with an eye on the most that was taken."""
-        try:
-            memory = self._pool.malloc(size)
-        except self.cupy.cuda.memory.OutOfMemoryError:
-            raise OutOfMemoryError(
-                f"cuda:{self.current()}: no memory for {size} bytes more; tensors take {self.used_bytes()} bytes, the "
-                f"pool holds {self.reserved_bytes()}. Free tensors or use smaller batches"
-            ) from None
-        self.peak_bytes = max(self.peak_bytes, self._pool.used_bytes())
-        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._pool.total_bytes())
-        return memory
-
-    def used_bytes(self) -> int:
-        """Bytes that arrays take now."""
-        return int(self._pool.used_bytes())
-
-    def reserved_bytes(self) -> int:
-        """Bytes that the pool has of the driver."""
-        return int(self._pool.total_bytes())
-
-    def reset_peaks(self) -> None:
-        """Let the peaks start from what is taken now."""
-        self.peak_bytes, self.peak_reserved_bytes = self.used_bytes(), self.reserved_bytes()
-
-    def empty_cache(self) -> None:
-        """Give what no array uses back to the driver."""
-        self._pool.free_all_blocks()
-
-    def limit(self, fraction: float) -> None:
-        """Let the pool take at most this part of the device's memory; 1 is all of it."""
-        self._pool.set_limit(fraction=fraction)
 
     def memory_info(self, index: int) -> tuple[int, int]:
         """(free, total) bytes of device `index`, of all processes."""
@@ -152,3 +148,7 @@ class CupyBackend(ArrayBackend):
         """CUDA's own description of device `index`."""
         found: dict[str, Any] = self.cupy.cuda.runtime.getDeviceProperties(index)
         return found
+
+    def bus_id(self, index: int) -> str:
+        """Where device `index` is attached, as all of NVIDIA's libraries name it."""
+        return str(self.cupy.cuda.runtime.deviceGetPCIBusId(index))

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from resilin.core.backends import device_errors
 from resilin.core.backends.numpy import is_basic, shortened
-from resilin.core.kernels.cuda import products, row_sums, sources
+from resilin.core.kernels.cuda import prebuilt, products, row_sums, sources
 from resilin.core.kernels.cuda.faults import Faults
 
 # Functions of cupyx.scipy.special that take one array, where our ops of the same name have no other form on a device
@@ -38,6 +40,7 @@ def make_xp(cupy: Any, cupyx: Any, host: Any, driver: Any = None) -> SimpleNames
     made.kernels = {}  # (source file, instance) -> its function on the one device; asking a module makes an object anew
     made.plans = {}  # of `products`
     made.arrived = {}  # of `layer_norm`: stream's address -> zeros by which blocks count themselves
+    made.launched = deque(maxlen=device_errors.QUEUED)  # names of the kernels launched last
     made.faults = Faults(made)
     made.tables = {}  # of `multi_tensor`: kernel -> the last table of where tensors lie, on the host and on the device
     return made
@@ -175,26 +178,39 @@ def _write_at(xp: Any, out: Any, index: Any, value: Any) -> None:
         return
     places = xp.arange(out.size).reshape(out.shape)[index]
     values = xp.broadcast_to(xp.asarray(value, out.dtype), places.shape).ravel()
+    if not places.size:
+        return
     order = xp.argsort(places.ravel())  # stable
     ordered = places.ravel()[order]
-    if not ordered.size:
-        return
-    last = xp.concatenate((ordered[1:] != ordered[:-1], xp.ones(1, bool)))
-    out[xp.unravel_index(ordered[last], out.shape)] = values[order][last]
+    last = order[xp.searchsorted(ordered, ordered, side="right") - 1]  # all that write to one place write the same
+    out[xp.unravel_index(ordered, out.shape)] = values[last]
 
 
 def launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tuple[Any, ...]) -> None:
     """Run one instance of a kernel of `kernels/cuda`; NVRTC compiles it at its first use, CuPy keeps it on disk."""
-    try:
-        function = xp.kernels[source, kernel]
-    except KeyError:
+    function = xp.kernels.get((source, kernel))
+    if function is None:
         function = xp.kernels[source, kernel] = _function(xp, source, kernel)
-    function(grid, block, args)
+    xp.launched.append(kernel)
+    try:
+        function(grid, block, args)
+    except device_errors.of_cuda(xp.module) as error:
+        raise device_errors.fault(xp, f"the launch of {kernel}", error) from error
 
 
 def _function(xp: Any, source: str, kernel: str) -> Any:
-    compiled = _compiled(xp, source).get_function(kernel)
-    return compiled if xp.driver is None else xp.driver.kernel(kernel, compiled.kernel.ptr)
+    loaded = _loaded(xp, source, kernel)
+    return loaded if xp.driver is None else xp.driver.kernel(kernel, loaded.kernel.ptr)
+
+
+def _loaded(xp: Any, source: str, kernel: str) -> Any:
+    ready = prebuilt.find(source, kernel, f"sm_{xp.module.cuda.Device().compute_capability}")
+    if ready is not None:
+        return xp.module.RawModule(path=ready[0]).get_function(ready[1])
+    try:
+        return _compiled(xp, source).get_function(kernel)
+    except xp.module.cuda.compiler.CompileException as error:
+        raise device_errors.uncompiled(source, kernel, error) from error
 
 
 def _compiled(xp: Any, source: str) -> Any:

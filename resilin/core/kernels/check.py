@@ -1,7 +1,8 @@
 """Compiles every CUDA kernel without a GPU: `python -m resilin.core.kernels.check [sm_80 sm_90 ...]`.
 
-Prints a line for each instance of a kernel and architecture: registers of a thread, shared memory of a block, bytes of
-code. Exits with 1 and the compiler's own words when a kernel does not compile, with 2 when there is no compiler.
+Prints a line for each instance of a kernel and architecture: registers of a thread, bytes that it writes to memory for
+want of registers, shared memory of a block, bytes of code.
+Exits with 1 and the compiler's own words when a kernel does not compile, with 2 when there is no compiler.
 
 The compiler is NVRTC of the packages nvidia-cuda-nvrtc-cu12 and nvidia-cuda-runtime-cu12 (headers), both from PyPI;
 neither needs a driver.
@@ -12,15 +13,17 @@ from __future__ import annotations
 import argparse
 import ctypes
 import importlib.util
+import re
 import struct
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from resilin.core.kernels import optimizer_rules
-from resilin.core.kernels.cuda import elementwise, multi_tensor, sources
+from resilin.core.kernels.cuda import elementwise, multi_tensor, prebuilt, sources
 
-ARCHITECTURES = ("sm_80", "sm_90")  # A100 and H100, what the kernels are written for
+ARCHITECTURES = ("sm_80", "sm_90", "sm_90a")  # A100, and H100 without and with what only it has
 MISSING = "pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
 
 
@@ -39,13 +42,14 @@ class Compiled:
     kernel: str
     architecture: str
     registers: int
+    spilled_bytes: int
     shared_bytes: int
     code_bytes: int
 
     def __str__(self) -> str:
         return (
-            f"{self.architecture}  {self.registers:3d} registers  {self.shared_bytes:5d} B shared  "
-            f"{self.code_bytes:6d} B code  {self.kernel}"
+            f"{self.architecture:6}  {self.registers:3d} registers  {self.spilled_bytes:4d} B spilled  "
+            f"{self.shared_bytes:5d} B shared  {self.code_bytes:6d} B code  {self.kernel}"
         )
 
 
@@ -78,20 +82,21 @@ class Nvrtc:
 
     def compile(
         self, name: str, code: str, instances: tuple[str, ...], architecture: str, given: tuple[str, ...]
-    ) -> tuple[bytes, list[str]]:
-        """(CUBIN, lowered name of each instance). CompileError with the compiler's log when it fails."""
+    ) -> tuple[bytes, list[str], str]:
+        """(CUBIN, lowered name of each instance, the assembler's words). CompileError: its log."""
         program = ctypes.c_void_p()
         source, label = code.encode(), f"{name}.cu".encode()
         self._must(self._library.nvrtcCreateProgram(ctypes.byref(program), source, label, 0, None, None))
         try:
             for instance in instances:
                 self._must(self._library.nvrtcAddNameExpression(program, instance.encode()))
-            options = [*given, f"--gpu-architecture={architecture}", f"-I{self.include}"]
+            options = [*given, f"--gpu-architecture={architecture}", f"-I{self.include}", "--ptxas-options=-v"]
             encoded = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
-            if self._library.nvrtcCompileProgram(program, len(options), encoded):
-                log = self._text(program, "ProgramLog").decode().rstrip("\0")
+            failed = self._library.nvrtcCompileProgram(program, len(options), encoded)
+            log = self._text(program, "ProgramLog").decode().rstrip("\0")
+            if failed:
                 raise CompileError(f"{name}.cu for {architecture}:\n{log}")
-            return self._text(program, "CUBIN"), [self._lowered(program, instance) for instance in instances]
+            return self._text(program, "CUBIN"), [self._lowered(program, instance) for instance in instances], log
         finally:
             self._library.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -112,7 +117,12 @@ class Nvrtc:
             raise CompileError(f"NVRTC: {self._library.nvrtcGetErrorString(status).decode()}")
 
 
-_REGISTERS = b"\x04\x2f\x08\x00"  # in .nv.info, before a symbol's number and its count of registers
+_USED = re.compile(
+    r"Function properties for (\S+)\s+ptxas[ .]+\d+ bytes stack frame, "
+    r"(\d+) bytes spill stores, (\d+) bytes spill loads"
+    r"\s+ptxas info\s*: Used (\d+) registers"
+)
+"""What the assembler says of a kernel when it is asked to be verbose."""
 
 
 class Cubin:
@@ -125,25 +135,11 @@ class Cubin:
         step, count, names = struct.unpack_from("<3H", data, 0x3A)
         heads = [struct.unpack_from("<IIQQQQ", data, start + i * step) for i in range(count)]
         self._data, self._names_at = data, heads[names][4]
-        self.sections = {self._name(self._names_at, head[0]): data[head[4] : head[4] + head[5]] for head in heads}
         self.sizes = {self._name(self._names_at, head[0]): head[5] for head in heads}  # .nv.shared holds no bytes
-        self._strings = next(h[4] for h in heads if self._name(self._names_at, h[0]) == ".strtab")
 
     def _name(self, table: int, offset: int) -> str:
         begin = table + offset
         return self._data[begin : self._data.index(b"\0", begin)].decode()
-
-    def registers(self) -> dict[str, int]:
-        """Registers that a thread of each function takes."""
-        symbols = self.sections[".symtab"]
-        notes = self.sections[".nv.info"]
-        found = {}
-        at = notes.find(_REGISTERS)
-        while at >= 0:
-            symbol, count = struct.unpack_from("<II", notes, at + 4)
-            found[self._name(self._strings, struct.unpack_from("<I", symbols, 24 * symbol)[0])] = count
-            at = notes.find(_REGISTERS, at + 12)
-        return found
 
 
 def generated() -> dict[str, tuple[str, ...]]:
@@ -157,23 +153,52 @@ def generated() -> dict[str, tuple[str, ...]]:
 
 def check(nvrtc: Nvrtc, name: str, architecture: str, instances: tuple[str, ...] | None = None) -> list[Compiled]:
     """Compile all instances of the kernels of `name`.cu for one architecture; or these, generated ones, in one go."""
-    if instances is None:
-        instances, code, options = sources.KERNELS[name], sources.text(name), sources.options(name)
-    else:
-        code, options = sources.text_of_all(instances), sources.options(instances[0])
-    binary, lowered = nvrtc.compile(name, code, instances, architecture, options)
+    binary, symbols, log = _compiled(nvrtc, name, architecture, instances)
     cubin = Cubin(binary)
-    registers = cubin.registers()
+    used = {symbol: (int(registers), int(out) + int(back)) for symbol, out, back, registers in _USED.findall(log)}
+    if missing := sorted(set(symbols.values()) - set(used)):
+        raise CompileError(f"{name}.cu for {architecture}: the assembler says nothing of {', '.join(missing)}:\n{log}")
     return [
         Compiled(
             kernel=instance,
             architecture=architecture,
-            registers=registers[symbol],
+            registers=used[symbol][0],
+            spilled_bytes=used[symbol][1],
             shared_bytes=cubin.sizes.get(f".nv.shared.{symbol}", 0),
             code_bytes=cubin.sizes[f".text.{symbol}"],
         )
-        for instance, symbol in zip(instances, lowered, strict=True)
+        for instance, symbol in symbols.items()
     ]
+
+
+def _compiled(
+    nvrtc: Nvrtc, name: str, architecture: str, instances: tuple[str, ...] | None
+) -> tuple[bytes, dict[str, str], str]:
+    """(CUBIN, symbol of each instance, the assembler's words)."""
+    if instances is None:
+        instances, code, options = sources.KERNELS[name], sources.text(name), sources.options(name)
+    else:
+        code, options = sources.text_of_all(instances), sources.options(instances[0])
+    binary, lowered, log = nvrtc.compile(name, code, instances, architecture, options)
+    return binary, dict(zip(instances, lowered, strict=True)), log
+
+
+def everything() -> dict[str, tuple[str, ...] | None]:
+    """What there is to compile, as `check` takes it."""
+    return {**dict.fromkeys(sources.KERNELS), **generated()}
+
+
+def prepare(folder: Path, architecture: str, names: Iterable[str] | None = None) -> int:
+    """Compile all kernels, or those of these names, into `folder`, for `prebuilt.use`; gives their number."""
+    nvrtc, count = Nvrtc(), 0
+    whole = everything()
+    for number, name in enumerate(whole if names is None else names):
+        instances = whole[name]
+        binary, symbols, _ = _compiled(nvrtc, name, architecture, instances)
+        of = {name: symbols} if instances is None else {one: {one: symbol} for one, symbol in symbols.items()}
+        prebuilt.save(folder, architecture, f"{architecture}-{number}.cubin", binary, of)
+        count += len(symbols)
+    return count
 
 
 def main(arguments: list[str]) -> int:
@@ -190,8 +215,7 @@ def main(arguments: list[str]) -> int:
         return 2
     print(f"NVRTC {nvrtc.version()}")
     failed = 0
-    everything: dict[str, tuple[str, ...] | None] = {**dict.fromkeys(sources.KERNELS), **generated()}
-    for name, instances in everything.items():
+    for name, instances in everything().items():
         for architecture in architectures or ARCHITECTURES:
             try:
                 print(*check(nvrtc, name, architecture, instances), sep="\n")

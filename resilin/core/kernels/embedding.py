@@ -59,7 +59,10 @@ def reference_backward(g: Array, index: Array, num: int, padding_idx: int | None
     rows = g.reshape(flat.size, D)
     if padding_idx is not None:
         keep = flat != padding_idx
-        flat, rows = flat[keep], rows[keep]
+        if hasattr(xp, "launch"):  # what a mask leaves would be waited for
+            rows = xp.where(keep[:, None], rows, xp.zeros((), rows.dtype))
+        else:
+            flat, rows = flat[keep], rows[keep]
     if hasattr(xp, "launch"):
         added: Array = row_sums.add_rows(xp, (num, D), flat.astype(np.int64, copy=False), rows)
         return added

@@ -82,6 +82,8 @@ def _launched(name: str, rule: Rule, lists: Lists, constants: Constants) -> List
             left.append(number)
         else:
             groups.setdefault(signature, []).append(arrays)
+    if left:  # kernels do nothing after a fault by themselves
+        array_namespace(lists[0][left[0]]).faults.check()  # type: ignore[index]
     for signature, tensors in groups.items():
         multi_tensor.step(xp, name, rule, signature, tensors, constants)
     return _chosen(lists, left)

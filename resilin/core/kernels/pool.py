@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels.common import Array, array_namespace, compute_dtype, has_elements
+from resilin.core.kernels.cuda import pool as pool_cuda
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
@@ -57,6 +58,11 @@ def max2d_forward(
     if not has_elements(x):
         xp = array_namespace(x)
         return xp.empty((*x.shape[:2], P, Q), x.dtype), xp.empty((*x.shape[:2], P, Q), np.int64)
+    xp = array_namespace(x)
+    if hasattr(xp, "launch"):
+        pooled: Any = pool_cuda.max2d_forward(xp, x, (P, Q), kernel, stride, padding, dilation)
+        if pooled is not None:
+            return pooled  # type: ignore[no-any-return]
     return reference_max2d_forward(x, (P, Q), kernel, stride, padding, dilation)
 
 
@@ -161,7 +167,8 @@ def reference_max2d_backward(g: Array, index: Array, x_shape: tuple[int, ...]) -
     xp = array_namespace(g)
     N, C, H, W = x_shape
     planes, flat = xp.repeat(xp.arange(N * C), index.size // max(N * C, 1)), index.reshape(-1)
-    real = flat >= 0
-    places = planes[real] * (H * W) + flat[real]
-    dx: Array = xp.index_add_zeros(g.reshape(-1)[real], (N * C * H * W,), places)
+    real = flat >= 0  # of the others nothing is added to the first place: no mask, which a device would wait for
+    places = xp.where(real, planes * (H * W) + flat, 0)
+    values = xp.where(real, g.reshape(-1), xp.zeros((), g.dtype))
+    dx: Array = xp.index_add_zeros(values, (N * C * H * W,), places)
     return dx.reshape(x_shape)

@@ -12,6 +12,8 @@ import numpy as np
 
 from resilin.core.kernels import conv2d as conv_kernel
 from resilin.core.kernels import pool as pool_kernel
+from resilin.core.kernels.cuda import pool as pool_cuda
+from resilin.core.kernels.cuda.sources import FLOATS
 from resilin.core.ops.errstate import ON_DEVICES
 from resilin.core.ops.registry import op, override
 
@@ -119,6 +121,15 @@ override(
     lambda xp, needs, g, _y, index, _x, *window: (pool_kernel.max2d_backward(g, index, _x.shape),),
     residual=True,
 )
+
+
+def _max_backward_on_device(xp, needs, g, _y, index, x, kernel, stride, padding, dilation, ceil_mode):
+    if g.dtype.name not in FLOATS:
+        return (pool_kernel.max2d_backward(g, index, x.shape),)
+    return (pool_cuda.max2d_backward(xp, g, index, x.shape, kernel, stride, padding, dilation),)
+
+
+override("max_pool2d", "cuda", _max_forward, _max_backward_on_device, residual=True)
 
 
 _ROWS = np.array([[0, 2, 2], [1, 4, 4]])

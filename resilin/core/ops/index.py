@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels import index_range
 from resilin.core.kernels import places as kernel
-from resilin.core.kernels.common import is_array, is_readable
+from resilin.core.kernels.common import is_array
 from resilin.core.ops.errstate import widened
 from resilin.core.ops.lazy_gradients import Region
 from resilin.core.ops.registry import op
@@ -48,11 +49,10 @@ def check_range(x: Any, index: Any) -> None:
     for number, part in enumerate(parts):
         if part is Ellipsis:
             axis = x.ndim - sum(map(_dimensions, parts[number + 1 :]))
-        elif is_array(part) and part.dtype.kind in "iu" and is_readable(part):
-            low, high, length = int(part.min()), int(part.max()), x.shape[axis]
-            if low < -length or high >= length:
-                wrong = low if low < -length else high
-                raise IndexError(f"index {wrong} is out of bounds for dimension {axis} with size {length}")
+        elif is_array(part) and part.dtype.kind in "iu":
+            length = x.shape[axis]
+            text = f"index {{value}} is out of bounds for dimension {axis} with size {length}"
+            index_range.check(part, -length, length, IndexError, text)
         axis += 0 if part is Ellipsis else _dimensions(part)
 
 

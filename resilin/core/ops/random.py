@@ -10,7 +10,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.batching.active import ACTIVE, BATCHED
-from resilin.core.device import CPU, device
+from resilin.core.device import CPU, default_device, device
 from resilin.core.kernels import philox
 from resilin.core.kernels.common import compute_dtype
 from resilin.core.ops.creation import factory, finish, finish_new, shape_of
@@ -36,6 +36,26 @@ def _draw(kind: str, generator: Generator | None, shape: tuple[int, ...], dtype:
     return ((parts[..., 0] + 1j * parts[..., 1]) * scale).astype(dtype)
 
 
+def _drawn_there(
+    kind: str, generator: Generator | None, shape: tuple[int, ...], dtype: Any, dev: device, **numbers: Any
+) -> Any:
+    """An array that the device `dev` has drawn by itself; None where the host draws."""
+    if dev is CPU or ACTIVE or dtype.kind == "c":
+        return None
+    return dev.backend.draw(kind, pick(generator).take, shape, dtype, dev.index or 0, **numbers)
+
+
+def _new(
+    kind: str, generator: Generator | None, shape: tuple[int, ...], dtype: Any, where: Any, requires_grad: bool
+) -> Tensor:
+    """A leaf of random numbers."""
+    dev = default_device() if where is None else device(where)
+    drawn = _drawn_there(kind, generator, shape, dtype, dev)
+    if drawn is None:
+        return finish_new(lambda: _draw(kind, generator, shape, dtype), shape, dtype, dev, requires_grad)
+    return wrap(drawn, dev).requires_grad_(requires_grad)
+
+
 @factory
 def rand(
     *sizes: Any,
@@ -48,7 +68,7 @@ def rand(
     """Uniform in [0, 1)."""
     shape = shape_of(sizes if size is None else (size,))
     target = _float(dtype)
-    return finish_new(lambda: _draw("uniform", generator, shape, target), shape, target, device, requires_grad)
+    return _new("uniform", generator, shape, target, device, requires_grad)
 
 
 @factory
@@ -63,7 +83,7 @@ def randn(
     """Standard normal."""
     shape = shape_of(sizes if size is None else (size,))
     target = _float(dtype)
-    return finish_new(lambda: _draw("normal", generator, shape, target), shape, target, device, requires_grad)
+    return _new("normal", generator, shape, target, device, requires_grad)
 
 
 @factory
@@ -213,6 +233,10 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     """1 with the probability that `input` holds (or `p`), else 0."""
     if not input._dev.xp.elements:
         return wrap(input._dev.xp.empty_like(input._array), input._dev)
+    given = {"chance": input._array} if p is None else {"p": float(np.float32(p))}  # numpy's numbers are float32
+    made = _drawn_there("bernoulli", generator, input._array.shape, input._array.dtype, input._dev, **given)
+    if made is not None:
+        return wrap(made, input._dev)
     chance = input._array if p is None else p
     if p is None and input._array.size and not (float(input._array.min()) >= 0 and float(input._array.max()) <= 1):
         raise RuntimeError("bernoulli: expected probabilities between 0 and 1")
@@ -267,7 +291,7 @@ def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Ge
     need_floats("uniform_", self)
     if not from_ <= to:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={from_} > to={to}")
-    return _fill(self, lambda: _draw("uniform", generator, self._array.shape, self._array.dtype), to - from_, from_)
+    return _fill(self, lambda: _draw_for(self, "uniform", generator), to - from_, from_)
 
 
 @named("aten::normal_")
@@ -276,7 +300,14 @@ def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Gen
     need_floats("normal_", self)
     if not std >= 0:
         raise RuntimeError(f"normal_ expects std >= 0.0, but found std {std}")
-    return _fill(self, lambda: _draw("normal", generator, self._array.shape, self._array.dtype), std, mean)
+    return _fill(self, lambda: _draw_for(self, "normal", generator), std, mean)
+
+
+def _draw_for(tensor: Tensor, kind: str, generator: Generator | None) -> Any:
+    """Numbers of the tensor's shape and dtype, on its device where that draws what it also scales as numpy does."""
+    shape, dtype = tensor._array.shape, tensor._array.dtype
+    there = _drawn_there(kind, generator, shape, dtype, tensor._dev) if dtype.itemsize >= 4 else None
+    return _draw(kind, generator, shape, dtype) if there is None else there
 
 
 @named("aten::bernoulli_")
@@ -288,7 +319,12 @@ def fill_bernoulli(self: Tensor, p: Any = 0.5, *, generator: Generator | None = 
     chance = np.asarray(p._dev.backend.to_host(p._array), np.float64) if isinstance(p, Tensor) else np.float64(p)
     if not ((chance >= 0) & (chance <= 1)).all():
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-    return _fill(self, lambda: pick(generator).uniform(self._array.shape) < chance, 1, 0)
+    shape, dtype = self._array.shape, self._array.dtype
+    if not isinstance(p, Tensor):
+        there = _drawn_there("bernoulli", generator, shape, dtype, self._dev, p=float(p))
+        if there is not None:
+            return _fill(self, lambda: there, 1, 0)
+    return _fill(self, lambda: pick(generator).uniform(shape) < chance, 1, 0)
 
 
 @named("aten::random_")
@@ -368,7 +404,8 @@ def _fill(self: Tensor, draw: Callable[[], Any], scale: float, shift: float) -> 
     drawn = draw()
     if scale != 1 or shift != 0:
         drawn = drawn * scale + shift
-    return self.copy_(wrap(drawn) if self._dev is CPU else wrap(drawn).to(self._dev))
+    there = wrap(drawn) if isinstance(drawn, np.ndarray | np.generic) else wrap(drawn, self._dev)
+    return self.copy_(there if self._dev is CPU else there.to(self._dev))
 
 
 @op(complex=True, samples=lambda r: [(r(3, 4), np.array([[0.0, 2, 2, 0]] * 3))])
@@ -409,7 +446,8 @@ def draw_mask(shape: tuple[int, ...], p: float, dev: device) -> Any:
         return dev.xp.empty(shape, np.float32)
     if ACTIVE:
         return ACTIVE[-1].drawn(shape, lambda whole: _draw_mask(whole, p))
-    return _draw_mask(shape, p)
+    there = _drawn_there("dropout_mask", None, shape, np.dtype(np.float32), dev, p=p)
+    return _draw_mask(shape, p) if there is None else there
 
 
 def _draw_mask(shape: tuple[int, ...], p: float) -> Any:

@@ -97,11 +97,8 @@ def _step(xp, kind, gx, gh, h, c):
         z = gx + gh
         return _lstm(xp, [z[:, k * H : (k + 1) * H] for k in range(4)], c)
     if kind == "gru":
-        r = xp.sigmoid(gx[:, :H] + gh[:, :H])
-        u = xp.sigmoid(gx[:, H : 2 * H] + gh[:, H : 2 * H])
-        share = gh[:, 2 * H :]
-        n = xp.tanh(gx[:, 2 * H :] + r * share)
-        return n + u * (h - n), None, (r, u, n, share, h)
+        y, kept = _gru(xp, *([z[:, k * H : (k + 1) * H] for k in range(3)] for z in (gx, gh)), h)
+        return y, None, kept
     y = xp.tanh(gx + gh) if kind == "tanh" else xp.maximum(gx + gh, 0)
     return y, None, (y,)
 
@@ -112,6 +109,22 @@ def _lstm(xp, z, c):
     after = f * c + i * g
     t = xp.tanh(after)
     return o * t, after, (i, f, g, o, c, t)
+
+
+def _gru(xp, gx, gh, h):
+    """State and what the rule needs, of the three gates' two parts, and the state before."""
+    r, u, share = xp.sigmoid(gx[0] + gh[0]), xp.sigmoid(gx[1] + gh[1]), gh[2]
+    n = xp.tanh(gx[2] + r * share)
+    return n + u * (h - n), (r, u, n, share, h)
+
+
+def _gru_back(xp, dh, kept):
+    """The gradients of the gates' two parts, and of the state before besides its product."""
+    r, u, n, share, h = kept
+    dn = dh * (1 - u) * (1 - n * n)
+    du = dh * (h - n) * u * (1 - u)
+    dr = dn * share * r * (1 - r)
+    return (dr, du, dn), (dr, du, dn * r), dh * u
 
 
 def _lstm_back(xp, dh, dc, kept):
@@ -128,11 +141,8 @@ def _step_back(xp, kind, dh, dc, kept):
         dz = xp.concat(parts, 1)
         return dz, dz, None, dc
     if kind == "gru":
-        r, u, n, share, h = kept
-        dn = dh * (1 - u) * (1 - n * n)
-        du = dh * (h - n) * u * (1 - u)
-        dr = dn * share * r * (1 - r)
-        return xp.concat([dr, du, dn], 1), xp.concat([dr, du, dn * r], 1), dh * u, None
+        of_x, of_h, direct = _gru_back(xp, dh, kept)
+        return xp.concat(of_x, 1), xp.concat(of_h, 1), direct, None
     (y,) = kept
     dz = dh * (1 - y * y) if kind == "tanh" else dh * xp.astype(y > 0, dh.dtype)
     return dz, dz, None, None
@@ -192,14 +202,14 @@ def _backward(xp, needs, g, _y, saved, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, 
 override("recurrent", "cpu", _forward, _backward, residual=True)
 
 
-def _is_plain_lstm(x, c0, w_hr, kind, sizes):
+def _is_plain(x, h0, c0, w_hr, kind, sizes):
     """Whether the kernels of a device are for these steps: of 32 or 64 bits, all with all sequences."""
     return (
-        kind == "lstm"
+        kind in ("lstm", "gru")
         and w_hr is None
         and x.dtype.name in ("float32", "float64")
         and len(set(sizes)) == 1
-        and bool(x.size and c0.size)
+        and bool(x.size and h0.size and (c0 is None or c0.size))
     )
 
 
@@ -208,7 +218,7 @@ def _forward_on_device(xp, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes,
 
     The states lie one after another, those before a step beside those after it.
     """
-    if not _is_plain_lstm(x, c0, w_hr, kind, sizes):
+    if not _is_plain(x, h0, c0, w_hr, kind, sizes):
         args = (x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse)
         return OPS["recurrent"].generic.forward(xp, *args), None
     gates, N, n = _projected(xp, x, w_ih, b_ih), x.shape[0], sizes[0]
@@ -219,35 +229,62 @@ def _forward_on_device(xp, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes,
     for begin, _ in spans(sizes, reverse):
         rows = slice(begin, begin + n)
         product = xp.matmul(before[rows], w_hh.T)
-        c, of_step = on_device.forward(xp, _lstm, gates[rows], product, b_hh, c, after[rows])
+        if kind == "lstm":
+            c, of_step = on_device.forward(xp, _lstm, gates[rows], product, b_hh, c, after[rows])
+        else:
+            of_step = on_device.gru_forward(xp, _gru, gates[rows], product, b_hh, before[rows], after[rows])
         kept.append(of_step)
-    return (xp.array(after, copy=True), xp.array(after[rows], copy=True), c), (before, kept)
+    ends = (xp.array(after, copy=True), xp.array(after[rows], copy=True))
+    return ends if c is None else (*ends, c), (before, kept)
 
 
 def _backward_on_device(xp, needs, g, y, saved, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, kind, sizes, reverse):
     if saved is None:
         arrays = tuple(map(wide, (x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr)))
         return OPS["recurrent"].generic.vjp(xp, needs, list(map(widened, g)), y, *arrays, kind, sizes, reverse)
-    gy, dh, dc = g
-    dh = xp.zeros_like(h0) if dh is None else dh
-    dc = xp.zeros_like(c0) if dc is None else dc
-    (before, kept), n, dz = saved, sizes[0], xp.empty((x.shape[0], w_hh.shape[0]), x.dtype)
-    for (begin, _), of_step in reversed(list(zip(spans(sizes, reverse), kept, strict=True))):
-        rows = slice(begin, begin + n)
-        dc = on_device.backward(xp, _lstm_back, dh, None if gy is None else gy[rows], dc, of_step, dz[rows])
-        dh = xp.matmul(dz[rows], w_hh)
-    db = xp.sum(dz, axis=0) if needs[5] or needs[6] else None
+    before, kept = saved
+    steps = reversed(list(zip(spans(sizes, reverse), kept, strict=True)))
+    run = _lstm_steps_back if kind == "lstm" else _gru_steps_back
+    dgx, dgh, dh, dc = run(xp, g, h0, c0, w_hh, (x.shape[0], w_hh.shape[0]), sizes[0], steps)
+    of_x = xp.sum(dgx, axis=0) if needs[5] or (dgx is dgh and needs[6]) else None
+    of_h = of_x if dgx is dgh else xp.sum(dgh, axis=0) if needs[6] else None
     return (
-        xp.matmul(dz, w_ih) if needs[0] else None,
+        xp.matmul(dgx, w_ih) if needs[0] else None,
         dh if needs[1] else None,
         dc if needs[2] else None,
-        xp.matmul(dz.T, x) if needs[3] else None,
-        xp.matmul(dz.T, before) if needs[4] else None,
-        db if needs[5] else None,
-        db if needs[6] else None,
+        xp.matmul(dgx.T, x) if needs[3] else None,
+        xp.matmul(dgh.T, before) if needs[4] else None,
+        of_x if needs[5] else None,
+        of_h if needs[6] else None,
         None,
     )
 
 
+def _lstm_steps_back(xp, g, h0, c0, w_hh, shape, n, steps):
+    """Gradients of the gates, twice, of the first state and of the first cells."""
+    gy, dh, dc = g
+    dh = xp.zeros_like(h0) if dh is None else dh
+    dc = xp.zeros_like(c0) if dc is None else dc
+    dz = xp.empty(shape, h0.dtype)
+    for (begin, _), of_step in steps:
+        rows = slice(begin, begin + n)
+        dc = on_device.backward(xp, _lstm_back, dh, None if gy is None else gy[rows], dc, of_step, dz[rows])
+        dh = xp.matmul(dz[rows], w_hh)
+    return dz, dz, dh, dc
+
+
+def _gru_steps_back(xp, g, h0, _c0, w_hh, shape, n, steps):
+    """Gradients of the gates' two parts, of the first state, and None."""
+    gy, dh = g[:2]
+    dh, direct = xp.zeros_like(h0) if dh is None else dh, None
+    dgx, dgh = xp.empty(shape, h0.dtype), xp.empty(shape, h0.dtype)
+    for (begin, _), of_step in steps:
+        rows = slice(begin, begin + n)
+        more = None if gy is None else gy[rows]
+        direct = on_device.gru_backward(xp, _gru_back, dh, direct, more, of_step, dgx[rows], dgh[rows])
+        dh = xp.matmul(dgh[rows], w_hh)
+    return dgx, dgh, dh + direct, None
+
+
 override("recurrent", "cuda", _forward_on_device, _backward_on_device, residual=True)
-on_device.declare(_lstm, _lstm_back)
+on_device.declare(_lstm, _lstm_back, _gru, _gru_back)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from resilin.core import held_memory as _held_memory  # tells a full device whose memory it is
 from resilin.core.api.conversion import copies as _copies
 from resilin.core.api.conversion import dlpack as _exchange
 from resilin.core.api.conversion import layouts as _layouts
@@ -327,6 +328,7 @@ from resilin.core.dtype import (
     uint32,
     uint64,
 )
+from resilin.core.float32_matmul import get_float32_matmul_precision, set_float32_matmul_precision
 from resilin.core.machine.threads import get_num_threads, set_num_threads
 from resilin.core.ops.creation import (
     arange,
@@ -364,9 +366,7 @@ from resilin.core.ops.random_distributions import binomial, poisson
 from resilin.core.public import dispatch as _dispatch
 from resilin.core.public import in_place_names as _in_place_names
 from resilin.core.public.settings import (
-    get_float32_matmul_precision,
     get_num_interop_threads,
-    set_float32_matmul_precision,
     set_flush_denormal,
     set_num_interop_threads,
 )

@@ -5,24 +5,7 @@ They check and keep what they are given, so that such programs run; each says wh
 
 from __future__ import annotations
 
-from resilin.core.matmul_precision import PRECISIONS, matmul_precision
-
-_kept = {"interop_threads": 1}
-
-
-def get_float32_matmul_precision() -> str:
-    """What `set_float32_matmul_precision` was given last; "highest" at first."""
-    return matmul_precision.chosen
-
-
-def set_float32_matmul_precision(precision: str) -> None:
-    """Let CUDA round the factors of products of float32 matrices to TF32 ("high", "medium") or not ("highest").
-
-    On the CPU they are always computed in float32.
-    """
-    if precision not in PRECISIONS:
-        raise ValueError(f"set_float32_matmul_precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
-    matmul_precision.chosen = precision
+_kept: dict[str, int] = {"interop_threads": 1}
 
 
 def get_num_interop_threads() -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from resilin.core.api.nn.normalizing import sizes_of
+from resilin.core.api.nn.normalizing import count_batch, sizes_of
 from resilin.core.dtype import int64
 from resilin.core.ops import creation
 from resilin.core.tensor import Parameter, Tensor
@@ -105,7 +105,7 @@ class _BatchNorm(NormWithStatistics):
         self._check_dims(input)
         momentum = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats:
-            self.num_batches_tracked.add_(1)
+            count_batch(self.num_batches_tracked)
             if self.momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
         tracking = not self.training or self.track_running_stats

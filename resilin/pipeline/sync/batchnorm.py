@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from resilin.core.api.nn.normalizing import count_batch
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
@@ -68,7 +69,7 @@ class DeferredBatchNorm(_BatchNorm):
             self._commit()
 
     def _commit(self) -> None:
-        self.num_batches_tracked.add_(1)
+        count_batch(self.num_batches_tracked)
         share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         variance = self.batch_squares / max(self.counter - 1, 1)
         self.running_mean.mul_(1 - share).add_(self.batch_mean * share)

@@ -24,6 +24,17 @@ struct dim3 {
     unsigned x = 1, y = 1, z = 1;
 };
 
+inline int __float_as_int(float v) {
+    int out;
+    std::memcpy(&out, &v, 4);
+    return out;
+}
+inline float __int_as_float(int v) {
+    float out;
+    std::memcpy(&out, &v, 4);
+    return out;
+}
+
 namespace emulated {
 struct Barrier {
     unsigned members = 0, arrived = 0, generation = 0;

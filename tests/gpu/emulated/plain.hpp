@@ -14,6 +14,17 @@ struct dim3 {
 };
 inline dim3 blockIdx, blockDim, gridDim, threadIdx;
 
+inline int __float_as_int(float v) {
+    int out;
+    std::memcpy(&out, &v, 4);
+    return out;
+}
+inline float __int_as_float(int v) {
+    float out;
+    std::memcpy(&out, &v, 4);
+    return out;
+}
+
 namespace emulated {
 template <typename T> struct Bare { using type = T; };
 template <typename T> struct Bare<T&> { using type = T; };

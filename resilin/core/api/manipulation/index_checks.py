@@ -9,25 +9,25 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
-from resilin.core.kernels import places
-from resilin.core.kernels.common import is_readable
+from resilin.core.kernels import index_range, places
 from resilin.core.tensor import Tensor
 
 
 def index_array(
     where: str, index: Tensor, dim_length: int | None = None, error: type[Exception] = RuntimeError, lowest: int = 0
 ) -> Any:
-    """The array of an integer index tensor, checked. RuntimeError for another dtype, `error` out of range."""
+    """The array of an integer index tensor, checked. RuntimeError for another dtype, `error` out of range.
+
+    Out of range on a device: raised where the host next waits for it.
+    """
     if not isinstance(index, Tensor):
         raise TypeError(f"{where}(): expected a Tensor of indices, got {type(index).__name__}")
     array = index._array
     if array.dtype.kind not in "iu":
         raise RuntimeError(f"{where}(): expected indices of an integer dtype, got {index.dtype}")
-    if dim_length is not None and is_readable(array):
-        low, high = places.range_of(array)
-        if low < lowest or high >= dim_length:
-            bad = low if low < lowest else high
-            raise error(f"{where}(): index {bad} is out of bounds for a dimension of size {dim_length}")
+    if dim_length is not None:
+        text = f"{where}(): index {{value}} is out of bounds for a dimension of size {dim_length}"
+        index_range.check(array, lowest, dim_length, error, text)
     return array
 
 

@@ -19,8 +19,8 @@ from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
 from resilin.core.device import CPU, different_devices
-from resilin.core.kernels import places
-from resilin.core.kernels.common import array_namespace, is_array, is_readable
+from resilin.core.kernels import index_range, places
+from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.ops import creation
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
@@ -428,12 +428,10 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor; negative indices count from its end."""
     size = input._array.size
     array = index_checks.index_array("take", index)
-    lowest = -1
-    if is_readable(array):
-        lowest, highest = places.range_of(array)
-        if lowest < -size or highest >= size:
-            raise IndexError(f"take(): indices from {lowest} to {highest} are out of range for {size} elements")
-    if lowest < 0:
+    text = f"take(): index {{value}} is out of range for {size} elements"
+    index_range.check(array, -size, size, IndexError, text)
+    known = isinstance(array, np.ndarray) and array.size
+    if not known or places.range_of(array)[0] < 0:
         array = array_namespace(array).where(array < 0, array + size, array)
     else:
         array = index_checks.kept(array, input)

@@ -13,6 +13,7 @@ from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import index_checks, indexing, shaping, sorting
 from resilin.core.api.mathematics import arithmetic, products
 from resilin.core.api.mathematics.half_precision import rounded_once
+from resilin.core.kernels import index_range
 from resilin.core.kernels.common import has_elements, is_readable
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import scattering as ops
@@ -92,8 +93,8 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     where = index_checks.index_array("put_", index).reshape(-1)
     if source._array.size != where.size:
         raise RuntimeError(f"put_(): source has {source._array.size} elements, index {where.size}: expected as many")
-    if where.size and not (-size <= int(where.min()) and int(where.max()) < size):
-        raise IndexError(f"put_(): indices from {where.min()} to {where.max()} are out of range for {size} elements")
+    text = f"put_(): index {{value}} is out of range for {size} elements"
+    index_range.check(where, -size, size, IndexError, text)
     flat = indexing.index_put(
         input.reshape(-1), (wrap(where % size if size else where),), source.reshape(-1), accumulate
     )

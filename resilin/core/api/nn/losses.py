@@ -13,7 +13,8 @@ from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.api.nn.loss_reduction import check_reduction, old_reduction, reduced, same_shape
 from resilin.core.api.nn.neural import linear, log_softmax, need_tensors, softplus
 from resilin.core.batching.active import BATCHED
-from resilin.core.kernels.common import has_elements, is_array, is_readable
+from resilin.core.kernels import index_range
+from resilin.core.kernels.common import has_elements, is_array
 from resilin.core.ops import loss
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
@@ -196,8 +197,9 @@ def nll_loss(
     valid = classes != ignore_index
     xp = rows._dev.xp
     safe = xp.where(valid, classes, 0)
-    if is_readable(safe) and not 0 <= int(safe.min()) <= int(safe.max()) < rows._array.shape[1]:
-        raise IndexError(f"nll_loss: target out of bounds: expected classes in [0, {rows._array.shape[1]})")
+    count = rows._array.shape[1]
+    text = f"nll_loss: target out of bounds: expected classes in [0, {count}), got {{value}}"
+    index_range.check(safe, 0, count, IndexError, text)
     weights = _class_weights("nll_loss", input, weight)
     factor = valid if weights is None else weights[safe] * valid
     picked = rows[xp.arange(len(safe)), safe]

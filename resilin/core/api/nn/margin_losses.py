@@ -17,6 +17,7 @@ from resilin.core.api.mathematics.distances import pairwise_distance
 from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.api.nn.loss_reduction import check_reduction, need_broadcast, old_reduction, reduced
 from resilin.core.api.nn.neural import need_tensors, relu, softplus
+from resilin.core.kernels import index_range
 from resilin.core.kernels.common import is_readable
 from resilin.core.tensor import Tensor, wrap
 
@@ -132,8 +133,8 @@ def multi_margin_loss(
     classes = x._array.shape[1]
     if weight is not None and weight._array.shape != (classes,):
         raise ValueError(f"multi_margin_loss: weight must be one-dimensional, ({classes},), got {tuple(weight.shape)}")
-    if is_readable(y) and (y.min() < 0 or y.max() >= classes):
-        raise RuntimeError(f"multi_margin_loss: target out of range 0 to {classes - 1}, got {y.min()} to {y.max()}")
+    text = f"multi_margin_loss: target out of range 0 to {classes - 1}, got {{value}}"
+    index_range.check(y, 0, classes, RuntimeError, text)
     xp = x._dev.xp
     rows = xp.arange(len(y))
     hinge = relu(x - x[rows, y].unsqueeze(1) + margin)

@@ -14,6 +14,7 @@ from resilin.core.api.mathematics import reducing
 from resilin.core.api.mathematics.half_precision import opened
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
+from resilin.core.kernels import index_range
 from resilin.core.kernels.common import has_elements, is_readable
 from resilin.core.ops import activation, attention, loss, random
 from resilin.core.ops import index as index_ops
@@ -318,13 +319,12 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise RuntimeError(f"one_hot is only applicable to index tensors of an integer dtype, got {tensor.dtype}")
     if not array.size and num_classes <= 0:
         raise RuntimeError("one_hot: give num_classes for an empty tensor")
-    if is_readable(array) and int(array.min()) < 0:
-        raise RuntimeError(f"Class values must be non-negative, got {int(array.min())}")
+    index_range.check(array, 0, 1 << 43, RuntimeError, "Class values must be non-negative, got {value}")
     if num_classes < -1:
         raise RuntimeError(f"one_hot: num_classes must be -1 (from the data) or not negative, got {num_classes}")
     classes = int(array.max()) + 1 if num_classes < 0 else num_classes
-    if is_readable(array) and int(array.max()) >= classes:
-        raise RuntimeError(f"Class values must be smaller than num_classes={classes}, got {int(array.max())}")
+    text = f"Class values must be smaller than num_classes={classes}, got {{value}}"
+    index_range.check(array, 0, classes, RuntimeError, text)
     return wrap((tensor._array[..., None] == tensor._dev.xp.arange(classes)).astype(np.int64), tensor._dev)
 
 

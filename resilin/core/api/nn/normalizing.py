@@ -162,6 +162,17 @@ def _moved_on_device(mean: Tensor | None, var: Tensor | None, stats: list[Any], 
     return True
 
 
+def count_batch(tracked: Tensor) -> None:
+    """Add 1 to a counter of batches; in place on a device, where `add_` makes a new number and copies it."""
+    xp = tracked._dev.xp
+    if not hasattr(xp, "launch") or batched_in((tracked,)):
+        tracked.add_(1)
+        return
+    before_write(tracked)
+    xp.add(tracked._array, 1, out=tracked._array)
+    tracked._bump()
+
+
 def _running(mean: Any, new_mean: Any, var: Any, new_var: Any, keep: Any, take: Any, factor: Any) -> tuple[Any, Any]:
     return mean * keep + take * new_mean, var * keep + take * (new_var * factor)
 

@@ -16,9 +16,8 @@ from resilin.core.api.manipulation.indexing import gather, scatter
 from resilin.core.api.mathematics import reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.mathematics.windows import Lengths, batched, check_pooling, need_room, per_axis
-from resilin.core.kernels import adaptive_max
+from resilin.core.kernels import adaptive_max, index_range
 from resilin.core.kernels import pool as pool_kernel
-from resilin.core.kernels.common import is_readable
 from resilin.core.ops import conv
 from resilin.core.ops.creation import zeros
 from resilin.core.ops.random import rand
@@ -382,8 +381,8 @@ def _unpool(
         raise ValueError(f"{where}: output_size must be within a stride {window[1]} of {usual}, got {output_size}")
     total, lead = math.prod(size), x._array.shape[:2]
     array = indices._array
-    if is_readable(array) and not 0 <= int(array.min()) <= int(array.max()) < total:
-        raise RuntimeError(f"{where}: indices must lie in 0 to {total - 1} for the output {tuple(size)}, found others")
+    text = f"{where}: indices must lie in 0 to {total - 1} for the output {tuple(size)}, found {{value}}"
+    index_range.check(array, 0, total, RuntimeError, text)
     flat: Any = x.flatten(2)
     empty = zeros(*lead, total, dtype=input.dtype, device=input.device)
     out = scatter(empty, 2, indices.reshape(*lead, flat._array.shape[2]), flat).reshape(*lead, *size)

@@ -19,13 +19,13 @@ __global__ void batch_norm_forward(const T* __restrict__ x, const A* __restrict_
     const long long count = N * L;
     A sum = 0;
     for (long long i = threadIdx.x; i < count; i += THREADS) sum += widened(x[at(i, C, L)]);
-    const A m = block_sum(sum) / A(count);
+    const A m = block_folded<Sum>(sum) / A(count);
     A squares = 0;
     for (long long i = threadIdx.x; i < count; i += THREADS) {
         const A centred = widened(x[at(i, C, L)]) - m;
         squares += centred * centred;
     }
-    const A v = block_sum(squares) / A(count);
+    const A v = block_folded<Sum>(squares) / A(count);
     const A scale = inverse_root(v + eps) * (weight ? weight[blockIdx.x] : A(1));
     const A shift = bias ? bias[blockIdx.x] : A(0);
     for (long long i = threadIdx.x; i < count; i += THREADS)
@@ -49,8 +49,8 @@ __global__ void batch_norm_backward(const T* __restrict__ g, const T* __restrict
         sum += one;
         inner += one * ((widened(x[at(i, C, L)]) - m) * r);
     }
-    sum = block_sum(sum);
-    inner = block_sum(inner);
+    sum = block_folded<Sum>(sum);
+    inner = block_folded<Sum>(inner);
     const A scale = r * (weight ? weight[blockIdx.x] : A(1));
     for (long long i = threadIdx.x; i < count; i += THREADS) {
         const A hat = (widened(x[at(i, C, L)]) - m) * r;

@@ -16,7 +16,7 @@ import numpy as np
 from resilin.core.kernels.common import compute_dtype
 from resilin.core.kernels.cuda.sources import FLOATS
 
-THREADS = 256  # THREADS of fold.cuh
+THREADS = 256  # THREADS of elements.cuh
 
 
 def forward(xp: Any, x: Any, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:

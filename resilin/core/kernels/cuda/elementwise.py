@@ -19,7 +19,7 @@ from resilin.core.kernels.cuda.tracing import Constant, NotTraced, Symbol, Trace
 
 Formula = Callable[..., Any]
 
-THREADS = 256  # THREADS of traced.cuh
+THREADS = 256  # THREADS of elements.cuh
 BLOCKS = 4096  # at most: with 256 threads each as many as a large GPU runs at once, twice
 RANK = 6  # coordinates of an element at most, after those that need no coordinate of their own are joined
 VARIANTS = 64  # of one formula, by its parameters: a formula with ever new ones is not compiled for each
@@ -146,14 +146,14 @@ class TracedFormula:
             how = next(letter)
             parameters.append(f"const {_ELEMENTS[kind]}*{apart} p{position}")
             place = {"e": "i", "s": "0", "b": " + ".join(f"k{a} * s{position}_{a}" for a in range(rank)) or "0"}[how]
-            loads.append(f"const {type_of(_computed(kind))} x{position} = loaded(p{position}[{place}]);")
+            loads.append(f"const {type_of(_computed(kind))} x{position} = widened(p{position}[{place}]);")
             strides += [f"long long s{position}_{axis}" for axis in range(rank) if how == "b"]
         computed = [result for result in self.results if isinstance(result, Symbol)]
         for number, (result, dtype) in enumerate(zip(computed, self.dtypes, strict=True)):
             element, how = _ELEMENTS[dtype.name], next(letter, "e")
             parameters.append(f"{element}*{apart} y{number}")
             place = "i" if how == "e" else " + ".join(f"k{a} * t{number}_{a}" for a in range(rank))
-            stores.append(f"y{number}[{place}] = Stored<{element}>::of({result.text});")
+            stores.append(f"y{number}[{place}] = Narrow<{element}>::of({result.text});")
             strides += [f"long long t{number}_{axis}" for axis in range(rank) if how == "b"]
         if "b" in letters:
             parameters += [f"long long n{axis}" for axis in range(rank)] + strides

@@ -7,6 +7,9 @@ environment the host looks after every such kernel, as it does with PyTorch.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,9 @@ from resilin._base import env
 
 VALUE_BITS = 44  # of the word's lower bits, with the value found, shifted to be positive; the code of the fault above
 _SHIFT = 1 << (VALUE_BITS - 1)
+LINES = 100_000  # of a program with more, in sizes and places together, the later ones are not named
+_OWN = str(Path(__file__).resolve().parents[3])  # the package
+_Fault = tuple[type[Exception], str, tuple[str, int] | None]
 
 
 class Faults:
@@ -23,8 +29,8 @@ class Faults:
     def __init__(self, xp: Any) -> None:
         self._xp = xp
         self._word: Any = None
-        self._texts: list[tuple[type[Exception], str]] = []
-        self._codes: dict[tuple[type[Exception], str], int] = {}
+        self._texts: list[_Fault] = []
+        self._codes: dict[_Fault, int] = {}
         self._pending = False  # whether a kernel may have written since the host looked
         self._at_once = env.get("CUDA_LAUNCH_BLOCKING") == "1"
 
@@ -37,7 +43,10 @@ class Faults:
 
     def code(self, error: type[Exception], text: str) -> Any:
         """What a kernel adds the value to that it found, to note the fault `error(text)`; {value} in it names it."""
-        key = (error, text)
+        line = _line_of_user()
+        if (error, text, line) not in self._codes and len(self._texts) >= LINES:
+            line = None
+        key = (error, text, line)
         found = self._codes.get(key)
         if found is None:
             self._texts.append(key)
@@ -59,5 +68,14 @@ class Faults:
         if not word:
             return
         self.word.fill(0)
-        error, text = self._texts[(word >> VALUE_BITS) - 1]
-        raise error(text.format(value=(word & ((1 << VALUE_BITS) - 1)) - _SHIFT))
+        error, text, line = self._texts[(word >> VALUE_BITS) - 1]
+        where = f" (queued by {line[0]}:{line[1]})" if line else ""
+        raise error(text.format(value=(word & ((1 << VALUE_BITS) - 1)) - _SHIFT) + where)
+
+
+def _line_of_user() -> tuple[str, int] | None:
+    """File and line that called this library."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)

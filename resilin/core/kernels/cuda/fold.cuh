@@ -1,58 +1,30 @@
-// Elements of 16 bits as float and back, and sums and maxima over a block. The 32 lanes of a warp are folded by exchanges
-// at distance 16, 8, 4, 2, 1; the warps' results likewise by every warp.
+// One value of all threads of a block, folded by an operator. The 32 lanes of a warp are folded by exchanges at distance
+// 16, 8, 4, 2, 1; the warps' results likewise at distance 4, 2, 1, by every warp.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "elements.cuh"
 
-constexpr int THREADS = 256;  // of a block that works on a row; the twins launch as many
-constexpr int WARPS = THREADS / 32;
+constexpr int WARPS = THREADS / 32;  // a power of two
 
-__device__ __forceinline__ float widened(float v) { return v; }
-__device__ __forceinline__ double widened(double v) { return v; }
-__device__ __forceinline__ float widened(__half v) { return __half2float(v); }
-__device__ __forceinline__ float widened(__nv_bfloat16 v) { return __bfloat162float(v); }
-
-template <typename T> struct Narrow {
-    template <typename A> __device__ __forceinline__ static T of(A v) { return static_cast<T>(v); }
+struct Sum {
+    template <typename A> __device__ __forceinline__ static A of(A a, A b) { return a + b; }
 };
-template <> struct Narrow<__half> {
-    __device__ __forceinline__ static __half of(float v) { return __float2half_rn(v); }
-};
-template <> struct Narrow<__nv_bfloat16> {
-    __device__ __forceinline__ static __nv_bfloat16 of(float v) { return __float2bfloat16_rn(v); }
+struct Maximum {  // not a number where one is none
+    template <typename A> __device__ __forceinline__ static A of(A a, A b) { return maximum(a, b); }
 };
 
-template <typename A> __device__ __forceinline__ A warp_sum(A v) {
-    for (int distance = 16; distance > 0; distance >>= 1) v += __shfl_xor_sync(0xffffffffu, v, distance);
+template <typename Operator, int LANES, typename A> __device__ __forceinline__ A lanes_folded(A v) {
+    for (int distance = LANES / 2; distance > 0; distance >>= 1)
+        v = Operator::of(v, __shfl_xor_sync(0xffffffffu, v, distance));
     return v;
 }
 
-// The sum of v over all threads of the block, in every thread.
-template <typename A> __device__ __forceinline__ A block_sum(A v) {
+// In every thread.
+template <typename Operator, typename A> __device__ __forceinline__ A block_folded(A v) {
     __shared__ A of_warp[WARPS];
-    v = warp_sum(v);
-    const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    __syncthreads();  // an earlier sum has been read
-    if (lane == 0) of_warp[warp] = v;
-    __syncthreads();
-    return warp_sum(lane < WARPS ? of_warp[lane] : A(0));
-}
-
-// The larger one; not a number where one of them is none.
-template <typename A> __device__ __forceinline__ A larger(A a, A b) { return a != a || a > b ? a : b; }
-
-template <typename A> __device__ __forceinline__ A warp_max(A v) {
-    for (int distance = 16; distance > 0; distance >>= 1) v = larger(v, __shfl_xor_sync(0xffffffffu, v, distance));
-    return v;
-}
-
-// The largest v of all threads of the block, in every thread.
-template <typename A> __device__ __forceinline__ A block_max(A v) {
-    __shared__ A of_warp[WARPS];
-    v = warp_max(v);
+    v = lanes_folded<Operator, 32>(v);
     const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     __syncthreads();  // an earlier one has been read
     if (lane == 0) of_warp[warp] = v;
     __syncthreads();
-    return warp_max(of_warp[lane % WARPS]);
+    return lanes_folded<Operator, WARPS>(of_warp[lane % WARPS]);
 }

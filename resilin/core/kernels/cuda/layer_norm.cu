@@ -24,13 +24,13 @@ __global__ void layer_norm_forward(const T* __restrict__ x, const A* __restrict_
     const T* x_D = x + row * D;
     A sum = 0;
     for (long long i = threadIdx.x; i < D; i += THREADS) sum += widened(x_D[i]);
-    const A m = block_sum(sum) / A(D);
+    const A m = block_folded<Sum>(sum) / A(D);
     A squares = 0;
     for (long long i = threadIdx.x; i < D; i += THREADS) {
         const A centred = widened(x_D[i]) - m;
         squares += centred * centred;
     }
-    const A r = inverse_root(block_sum(squares) / A(D) + eps);
+    const A r = inverse_root(block_folded<Sum>(squares) / A(D) + eps);
     for (long long i = threadIdx.x; i < D; i += THREADS) {
         A v = (widened(x_D[i]) - m) * r;
         if (weight) v *= weight[i];
@@ -59,8 +59,8 @@ __device__ __forceinline__ void row_backward(long long row, const T* __restrict_
         sum += dy;
         inner += dy * ((widened(x_D[i]) - m) * r);
     }
-    const A mean_dy = block_sum(sum) / A(D);
-    const A mean_inner = block_sum(inner) / A(D);
+    const A mean_dy = block_folded<Sum>(sum) / A(D);
+    const A mean_inner = block_folded<Sum>(inner) / A(D);
     for (long long i = threadIdx.x; i < D; i += THREADS) {
         const A dy = weight ? widened(g_D[i]) * weight[i] : widened(g_D[i]);
         const A hat = (widened(x_D[i]) - m) * r;

@@ -16,7 +16,7 @@ import numpy as np
 from resilin.core.kernels.common import compute_dtype
 from resilin.core.kernels.cuda.sources import FLOATS
 
-THREADS = 256  # THREADS of the source
+THREADS = 256  # THREADS of elements.cuh
 COLUMNS = 32  # COLUMNS of the source
 ROW_BLOCK = 512  # ROW_BLOCK of the source
 

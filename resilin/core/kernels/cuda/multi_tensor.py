@@ -21,7 +21,7 @@ Rule = Callable[..., None]
 Signature = tuple[str | None, ...]
 """numpy's name of the dtype of each list, parameters first; None for a list that is not there."""
 
-THREADS = 256  # THREADS of traced.cuh
+THREADS = 256  # THREADS of elements.cuh
 ELEMENTS = 4  # that a thread takes of the largest tensor, as far as BLOCKS allows
 BLOCKS = 4096  # at most, for one tensor
 SIGNATURES = (
@@ -59,9 +59,9 @@ class TracedRule:
         for column, place in enumerate(present, 1):
             element, symbol = sources.FLOATS[signature[place] or ""][0], symbols[place]
             pointers.append(f"{element}* p{place} = reinterpret_cast<{element}*>(entry[{column}]);")
-            loads.append(f"const {kind} x{place} = loaded(p{place}[i]);")
+            loads.append(f"const {kind} x{place} = widened(p{place}[i]);")
             if symbol is not None and symbol.is_written:
-                stores.append(f"p{place}[i] = Stored<{element}>::of({symbol.text});")
+                stores.append(f"p{place}[i] = Narrow<{element}>::of({symbol.text});")
         return sources.filled(
             "multi_tensor",
             constants="".join(f", {kind} c{place}" for place in range(constants)),
@@ -158,13 +158,13 @@ def step(
     if not rows:
         return
     blocks = min(math.ceil(max(row[0] for row in rows) / (THREADS * ELEMENTS)), BLOCKS)
-    table = _on_device(xp, chosen.name, np.array(rows, np.int64))
+    table = table_on_device(xp, chosen.name, np.array(rows, np.int64))
     for first in range(0, len(rows), ROWS):
         grid = (blocks, min(ROWS, len(rows) - first))
         xp.launch(chosen.name, chosen.name, grid, (THREADS,), (xp.faults.word, table, np.int64(first), *rounded))
 
 
-def _on_device(xp: Any, name: str, table: Any) -> Any:
+def table_on_device(xp: Any, name: str, table: Any) -> Any:
     """The table in the device's memory: the last one where nothing has moved since, as with gradients that stay."""
     before = xp.tables.get(name)
     if before is not None and np.array_equal(before[0], table):

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import float32_matmul
 from resilin.core.kernels.cuda.elementwise import joined, stretched, strides_of
-from resilin.core.matmul_precision import matmul_precision
 
 PLAIN, RELU, BIAS, GELU, COLUMN_SUMS = 1, 2, 4, 32, 512  # cublasLtEpilogue_t; the last is BGRADB
 PLANS = 4096  # that are remembered
@@ -76,7 +76,7 @@ def _multiply(xp: Any, x: Any, y: Any, epilogue: int, vector: Any, out: Any = No
         return None
     into = None if out is None else (out.shape, out.strides, out.dtype.char)
     kinds = x.dtype.char + y.dtype.char
-    key = (x.shape, x.strides, y.shape, y.strides, kinds, epilogue, matmul_precision.tf32, into)
+    key = (x.shape, x.strides, y.shape, y.strides, kinds, epilogue, float32_matmul.allows_tf32(), into)
     plans = xp.plans
     try:
         plan = plans[key]
@@ -114,7 +114,7 @@ def _plan(products: Any, x: Any, y: Any, epilogue: int, out: Any) -> Product | N
     if found is None:
         return None
     count, matrices = found
-    kinds = _TF32 if kind == "f" and matmul_precision.tf32 else _KINDS[kind]
+    kinds = _TF32 if kind == "f" and float32_matmul.allows_tf32() else _KINDS[kind]
     reductions = _REDUCTIONS_IN_FLOAT32 if x.dtype.itemsize == 2 else _REDUCTIONS
     of_x, of_y, made = matrices
     run = products.plan(*kinds, epilogue, reductions, count, False, of_y, of_x, made)

@@ -14,7 +14,7 @@ import numpy as np
 
 from resilin.core.kernels.cuda.sources import types_of
 
-THREADS = 256  # THREADS of the source
+THREADS = 256  # THREADS of elements.cuh
 
 
 def add_rows(xp: Any, shape: tuple[int, int], rows: Any, g: Any) -> Any:

@@ -2,6 +2,7 @@
 // of D elements; T is the type of the elements, A the one that is computed in. Thread t takes elements t, t + THREADS,
 // ... ascending, so the same input gives the same bits.
 
+#include "faults.cuh"
 #include "fold.cuh"
 
 __device__ __forceinline__ float exponential(float v) { return expf(v); }
@@ -9,22 +10,17 @@ __device__ __forceinline__ double exponential(double v) { return exp(v); }
 __device__ __forceinline__ float logarithm(float v) { return logf(v); }
 __device__ __forceinline__ double logarithm(double v) { return log(v); }
 
-template <typename A> __device__ __forceinline__ A lowest() {
-    const A large = sizeof(A) == 4 ? static_cast<A>(3e38) : static_cast<A>(1e308);
-    return -(large * large);
-}
-
 // y = exp(x) / sum(exp(x)); of the logarithm where `of_log`.
 template <typename T, typename A>
 __global__ void softmax_forward(const T* __restrict__ x, T* __restrict__ y, long long D, int of_log) {
     const T* x_D = x + blockIdx.x * D;
     T* y_D = y + blockIdx.x * D;
-    A top = lowest<A>();
-    for (long long i = threadIdx.x; i < D; i += THREADS) top = larger(top, widened(x_D[i]));
-    top = block_max(top);
+    A top = -Numbers<A>::infinity();
+    for (long long i = threadIdx.x; i < D; i += THREADS) top = maximum(top, widened(x_D[i]));
+    top = block_folded<Maximum>(top);
     A sum = 0;
     for (long long i = threadIdx.x; i < D; i += THREADS) sum += exponential(widened(x_D[i]) - top);
-    sum = block_sum(sum);
+    sum = block_folded<Sum>(sum);
     const A rest = logarithm(sum);
     for (long long i = threadIdx.x; i < D; i += THREADS) {
         const A below = widened(x_D[i]) - top;
@@ -41,7 +37,7 @@ __global__ void softmax_backward(const T* __restrict__ g, const T* __restrict__ 
     A inner = 0;
     for (long long i = threadIdx.x; i < D; i += THREADS)
         inner += of_log ? widened(g_D[i]) : widened(g_D[i]) * widened(y_D[i]);
-    inner = block_sum(inner);
+    inner = block_folded<Sum>(inner);
     for (long long i = threadIdx.x; i < D; i += THREADS) {
         const A one = widened(g_D[i]), v = widened(y_D[i]);
         dx[blockIdx.x * D + i] = Narrow<T>::of(of_log ? one - exponential(v) * inner : v * (one - inner));
@@ -55,13 +51,13 @@ __global__ void attention_weights(const T* __restrict__ scores, T* __restrict__ 
     const long long t = blockIdx.x % rows;
     const long long seen = causal && t + 1 < D ? t + 1 : D;
     const T* s_D = scores + blockIdx.x * D;
-    A top = lowest<A>();
-    for (long long i = threadIdx.x; i < seen; i += THREADS) top = larger(top, widened(s_D[i]) * scale);
-    top = block_max(top);
-    const A shift = top == lowest<A>() ? A(0) : top;
+    A top = -Numbers<A>::infinity();
+    for (long long i = threadIdx.x; i < seen; i += THREADS) top = maximum(top, widened(s_D[i]) * scale);
+    top = block_folded<Maximum>(top);
+    const A shift = top == -Numbers<A>::infinity() ? A(0) : top;
     A sum = 0;
     for (long long i = threadIdx.x; i < seen; i += THREADS) sum += exponential(widened(s_D[i]) * scale - shift);
-    sum = block_sum(sum);
+    sum = block_folded<Sum>(sum);
     const A total = sum == 0 ? A(1) : sum;
     for (long long i = threadIdx.x; i < D; i += THREADS)
         p[blockIdx.x * D + i] = Narrow<T>::of(i < seen ? exponential(widened(s_D[i]) * scale - shift) / total : A(0));
@@ -77,7 +73,7 @@ __global__ void attention_weights_backward(const T* __restrict__ dp, const T* __
     const T* p_D = p + blockIdx.x * D;
     A inner = 0;
     for (long long i = threadIdx.x; i < seen; i += THREADS) inner += widened(dp_D[i]) * widened(p_D[i]);
-    inner = block_sum(inner);
+    inner = block_folded<Sum>(inner);
     for (long long i = threadIdx.x; i < D; i += THREADS) {
         const A v = i < seen ? widened(p_D[i]) * (widened(dp_D[i]) - inner) * scale : A(0);
         ds[blockIdx.x * D + i] = Narrow<T>::of(v);
@@ -94,17 +90,17 @@ __global__ void cross_entropy_forward(const T* __restrict__ logits, const long l
     const T* z_D = logits + blockIdx.x * D;
     const long long chosen = target[blockIdx.x];
     const bool known = chosen >= 0 && chosen < D;
-    A top = lowest<A>();
-    for (long long i = threadIdx.x; i < D; i += THREADS) top = larger(top, widened(z_D[i]));
-    top = block_max(top);
+    A top = -Numbers<A>::infinity();
+    for (long long i = threadIdx.x; i < D; i += THREADS) top = maximum(top, widened(z_D[i]));
+    top = block_folded<Maximum>(top);
     A sum = 0;
     for (long long i = threadIdx.x; i < D; i += THREADS) sum += exponential(widened(z_D[i]) - top);
-    const A rest = logarithm(block_sum(sum));
+    const A rest = logarithm(block_folded<Sum>(sum));
     A smooth = 0;
     if (smoothing != 0) {
         for (long long i = threadIdx.x; i < D; i += THREADS)
             smooth += (rest - (widened(z_D[i]) - top)) * (weight ? weight[i] : A(1));
-        smooth = block_sum(smooth);
+        smooth = block_folded<Sum>(smooth);
     }
     if (threadIdx.x != 0) return;
     lse[2 * blockIdx.x] = top;
@@ -115,7 +111,7 @@ __global__ void cross_entropy_forward(const T* __restrict__ logits, const long l
         if (weight) value *= weight[chosen];
         if (smoothing != 0) value = (1 - smoothing) * value + smoothing / A(D) * smooth;
     } else if (chosen != ignored) {
-        fault[0] = code + chosen;
+        note(fault, code, chosen);
     }
     loss[blockIdx.x] = Narrow<T>::of(value);
 }
@@ -133,7 +129,7 @@ __global__ void cross_entropy_backward(const T* __restrict__ g, long long step, 
     A weights = 0;
     if (smoothing != 0) {
         for (long long i = threadIdx.x; i < D; i += THREADS) weights += weight ? weight[i] : A(1);
-        weights = block_sum(weights);
+        weights = block_folded<Sum>(weights);
     }
     const A scale = counts ? widened(g[blockIdx.x * step]) : A(0);
     const A hit = scale * (1 - smoothing) * (weight && counts ? weight[chosen] : A(1));
@@ -156,6 +152,6 @@ __global__ void take_rows(const E* __restrict__ table, const long long* __restri
     if (place >= count * D) return;
     const long long row = place / D, from = index[row];
     const bool known = from >= 0 && from < length;
-    if (!known) fault[0] = code + from;
+    if (!known) note(fault, code, from);
     out[place] = known ? table[from * D + place % D] : E(0);
 }

@@ -16,7 +16,7 @@ import numpy as np
 from resilin.core.kernels.common import compute_dtype
 from resilin.core.kernels.cuda import sources
 
-THREADS = 256  # THREADS of fold.cuh
+THREADS = 256  # THREADS of elements.cuh
 
 
 def softmax(xp: Any, x: Any, of_log: bool) -> Any:

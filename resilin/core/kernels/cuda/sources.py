@@ -46,6 +46,15 @@ KERNELS: dict[str, tuple[str, ...]] = {
         *(f"take_rows<{element}>" for element in BITS.values()),
     ),
     "batch_norm": _instances(("batch_norm_forward", "batch_norm_backward"), FLOATS),
+    "pool": _instances(("max_pool_forward", "max_pool_backward"), FLOATS),
+    "index_range": tuple(f"index_range<{element}>" for element, _ in INTEGERS.values()),
+    "philox": (
+        "dropout_mask",
+        "normal",
+        *(f"uniform<{e}>" for e, _ in FLOATS.values()),
+        *_instances(("bernoulli",), FLOATS),
+    ),
+    "unscale": _instances(("unscale",), FLOATS),
     "windows": (*(f"im2col<{element}>" for element in BITS.values()), *_instances(("col2im",), FLOATS)),
 }
 """Source file (without `.cu`) -> every instance of its kernels that a twin launches."""
@@ -55,7 +64,8 @@ GENERATED: dict[str, str] = {}
 """Name of a kernel that is made by tracing -> its source. The source has one kernel, of the same name."""
 
 EXACT = ("--fmad=false",)
-"""What compilations of generated kernels get besides: as numpy, they round each product."""
+"""What compilations of generated kernels, and of those in ROUNDED, get besides: they round each product."""
+ROUNDED = frozenset({"philox"})
 
 
 @functools.cache
@@ -86,7 +96,7 @@ def instances(name: str) -> tuple[str, ...]:
 
 def options(name: str) -> tuple[str, ...]:
     """What the compilation of the source `name` gets."""
-    return (*OPTIONS, *EXACT) if name in GENERATED else OPTIONS
+    return (*OPTIONS, *EXACT) if name in GENERATED or name in ROUNDED else OPTIONS
 
 
 def filled(template: str, **parts: str | list[str]) -> str:

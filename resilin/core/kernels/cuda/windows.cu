@@ -1,8 +1,7 @@
 // Windows of images as a matrix, and such a matrix added back to images. Twin: kernels/cuda/windows.py; reference: im2col
 // and col2im of kernels/conv2d.py. Images (N, C, H, W), matrix (C, KH, KW, N, P, Q); one thread an element of the result.
 
-#include "fold.cuh"
-
+#include "elements.cuh"
 
 // E: a type of an element's size; what lies in the padding is 0.
 template <typename E>

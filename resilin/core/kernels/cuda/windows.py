@@ -11,7 +11,7 @@ import numpy as np
 
 from resilin.core.kernels.cuda import sources
 
-THREADS = 256  # THREADS of fold.cuh
+THREADS = 256  # THREADS of elements.cuh
 
 Pair = tuple[int, int]
 

@@ -40,6 +40,7 @@ NB_MODULE(_native, m) {
     resilin::bind_ctc(m);
     resilin::bind_cuda(m);
     resilin::bind_depthwise(m);
+    resilin::bind_device_counter(m);
     resilin::bind_dispatch(m);
     resilin::bind_embedding(m);
     resilin::bind_erf(m);
