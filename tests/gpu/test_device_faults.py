@@ -240,3 +240,13 @@ def test_why_there_is_no_device_is_said(monkeypatch, module, said):
     monkeypatch.setitem(sys.modules, "cupy", module)
     with pytest.raises(RuntimeError, match=said):
         backend.load(np)
+
+
+def test_with_launch_blocking_indexing_raises_at_once(clean, monkeypatch):
+    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
+    monkeypatch.setattr(clean.xp, "faults", faults.Faults(clean.xp))
+    x, wrong = table().detach(), torch.tensor([0, 3], device="cuda")
+    with pytest.raises(IndexError, match="index 3 is out of bounds for dimension 0 with size 3"):
+        x[wrong]
+    with pytest.raises(RuntimeError, match=r"gather\(\): index 3 is out of bounds"):
+        x.gather(0, wrong.reshape(2, 1))
