@@ -36,6 +36,7 @@ def make_xp(cupy: Any, cupyx: Any, host: Any, driver: Any = None) -> SimpleNames
     made.special = {name: getattr(cupyx.scipy.special, name) for name in SPECIAL}
     made.compiled = {}  # source file -> its module
     made.kernels = {}  # (source file, instance) -> its function on the one device; asking a module makes an object anew
+    made.handles = []  # CuPy's objects of the functions: they keep their modules loaded
     made.plans = {}  # of `products`
     made.arrived = {}  # of `layer_norm`: stream's address -> zeros by which blocks count themselves
     made.faults = Faults(made)
@@ -194,7 +195,10 @@ def launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tuple
 
 def _function(xp: Any, source: str, kernel: str) -> Any:
     compiled = _compiled(xp, source).get_function(kernel)
-    return compiled if xp.driver is None else xp.driver.kernel(kernel, compiled.kernel.ptr)
+    if xp.driver is None:
+        return compiled
+    xp.handles.append(compiled)
+    return xp.driver.kernel(kernel, compiled.kernel.ptr)
 
 
 def _compiled(xp: Any, source: str) -> Any:
