@@ -86,7 +86,7 @@ class NullDriver:
         self._library = library = ctypes.CDLL(self.path)
         library.null_launch.restype = ctypes.POINTER(Launch)
         library.null_product.restype = ctypes.POINTER(Multiplied)
-        for name in ("null_launched", "null_synchronized", "null_multiplied", "null_asked"):
+        for name in ("null_launched", "null_synchronized", "null_multiplied", "null_asked", "null_created"):
             getattr(library, name).restype = ctypes.c_long
         self._heard: Any = None
 
@@ -125,6 +125,11 @@ class NullDriver:
     def asked(self) -> int:
         """How often algorithms were asked for."""
         return int(self._library.null_asked())
+
+    @property
+    def created(self) -> int:
+        """How many handles of cuBLASLt were made."""
+        return int(self._library.null_created())
 
     @property
     def synchronized(self) -> int:

@@ -287,6 +287,16 @@ def test_a_product_that_is_refused_when_it_is_launched_goes_through_cupy(xp, nul
     assert (null.asked, null.products) == (1, [])
 
 
+def test_cublaslt_starts_with_the_first_product_when_the_device_is_chosen(null):
+    with pytest.MonkeyPatch.context() as patch:
+        xp = standin_device.install(patch, cupy_standin.make_module()).xp
+        x, _ = drawn(xp, 4, 4)
+        assert null.created == 0
+        for rows in (2, 3, 4):
+            products.matmul(xp, x[:rows], x)
+        assert null.created == 1
+
+
 def test_without_a_driver_cupy_multiplies(xp):
     x, _host = drawn(xp, 4, 4)
     without = SimpleNamespace(driver=None)

@@ -38,6 +38,7 @@ def make_xp(cupy: Any, cupyx: Any, host: Any, driver: Any = None) -> SimpleNames
     made.special = {name: getattr(cupyx.scipy.special, name) for name in SPECIAL}
     made.compiled = {}  # source file -> its module
     made.kernels = {}  # (source file, instance) -> its function on the one device; asking a module makes an object anew
+    made.handles = []  # CuPy's objects of the functions: they keep their modules loaded
     made.plans = {}  # of `products`
     made.arrived = {}  # of `layer_norm`: stream's address -> zeros by which blocks count themselves
     made.launched = deque(maxlen=device_errors.QUEUED)  # names of the kernels launched last
@@ -200,7 +201,10 @@ def launch(xp: Any, source: str, kernel: str, grid: Any, block: Any, args: tuple
 
 def _function(xp: Any, source: str, kernel: str) -> Any:
     loaded = _loaded(xp, source, kernel)
-    return loaded if xp.driver is None else xp.driver.kernel(kernel, loaded.kernel.ptr)
+    if xp.driver is None:
+        return loaded
+    xp.handles.append(loaded)
+    return xp.driver.kernel(kernel, loaded.kernel.ptr)
 
 
 def _loaded(xp: Any, source: str, kernel: str) -> Any:

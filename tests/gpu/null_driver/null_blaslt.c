@@ -56,12 +56,13 @@ struct NullProduct {
 };
 
 static struct NullProduct kept[KEPT];
-static long multiplied, asked;
+static long multiplied, asked, created;
 static uint32_t refused; /* epilogues for which there is no algorithm */
 static int refuses_all, alive;
 
 size_t cublasLtGetVersion(void) { return NULL_BLASLT_VERSION; }
 int cublasLtCreate(void **handle) {
+    created++;
     *handle = &kept;
     return SUCCESS;
 }
@@ -277,12 +278,13 @@ int cublasLtMatmul(void *handle, void *description, const void *alpha, const voi
 
 /* Tests. */
 void null_blaslt_reset(void) {
-    multiplied = asked = 0;
+    multiplied = asked = created = 0;
     refused = 0;
     refuses_all = 0;
 }
 long null_multiplied(void) { return multiplied; }
 long null_asked(void) { return asked; }
+long null_created(void) { return created; }
 int null_alive(void) { return alive; }
 const struct NullProduct *null_product(long number) { return &kept[number % KEPT]; }
 void null_refuse(uint32_t epilogues, int all) {

@@ -58,7 +58,10 @@ Blaslt::Blaslt(const std::string &path) : library(path) {
     library.load(destroy_preference, "cublasLtMatmulPreferenceDestroy");
     library.load(find, "cublasLtMatmulAlgoGetHeuristic");
     library.load(multiply, "cublasLtMatmul");
-    check(*this, create(&handle), "cublasLtCreate"); // never destroyed: plans use it until the process ends
+}
+
+void Blaslt::start() { // never destroyed: plans use it until the process ends
+    if (!handle) check(*this, create(&handle), "cublasLtCreate");
 }
 
 Plan::Plan(const Blaslt &blaslt, const Kind &kind, const Matrix &a, const Matrix &b, const Matrix &out)

@@ -30,6 +30,9 @@ struct Answer { // cublasLtMatmulHeuristicResult_t
 struct Blaslt {
     explicit Blaslt(const std::string &path); // std::runtime_error: library, symbol or version
 
+    // Makes the handle, for the device that is current: not before something is multiplied, as only then it is chosen.
+    void start();
+
     Library library;
     int version = 0; // 120103 is 12.1.3
     void *handle = nullptr;

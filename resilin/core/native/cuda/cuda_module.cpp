@@ -80,6 +80,7 @@ cuda::Matrix matrix_of(const MatrixOfPython &given) {
 BoundPlan *make_plan(Products &products, int type, int compute, int scale, int epilogue,
                      uint32_t reductions, int32_t batches, bool adds, const MatrixOfPython &a, const MatrixOfPython &b,
                      const MatrixOfPython &out) {
+    products.blaslt.start();
     const cuda::Kind kind = {type, compute, scale, epilogue, reductions, batches, adds, products.workspace_bytes};
     return new BoundPlan{products, {products.blaslt, kind, matrix_of(a), matrix_of(b), matrix_of(out)}};
 }

@@ -10,7 +10,7 @@ namespace resilin::cuda {
 
 using Status = int; // CUresult
 
-constexpr Status OUT_OF_MEMORY = 2, INVALID_CONTEXT = 201;
+constexpr Status INVALID_VALUE = 1, INVALID_CONTEXT = 201;
 
 struct Driver {
     explicit Driver(const std::string &path); // std::runtime_error: library, symbol or version

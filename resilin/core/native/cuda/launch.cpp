@@ -197,11 +197,14 @@ nb::object make_kernel(nb::handle driver, uintptr_t function, nb::str name, nb::
     self->context = nullptr;
     if (self->calls->current_context(&self->context)) self->context = nullptr;
     self->waits = waits;
-    self->parameters = self->calls->parameter_info ? 0 : -1;
+    self->parameters = -1;
     std::size_t offset, length;
-    while (self->parameters >= 0 && self->parameters < MOST &&
-           !self->calls->parameter_info(self->function, static_cast<std::size_t>(self->parameters), &offset, &length))
-        self->lengths[self->parameters++] = static_cast<unsigned char>(length);
+    Status status = self->calls->parameter_info ? 0 : INVALID_VALUE;
+    for (Py_ssize_t i = 0; !status && i < MOST; i++) {
+        status = self->calls->parameter_info(self->function, static_cast<std::size_t>(i), &offset, &length);
+        if (!status) self->lengths[i] = static_cast<unsigned char>(length);
+        if (status == INVALID_VALUE) self->parameters = i; // there are no more; of another status the driver knows why
+    }
     return finished(self);
 }
 
