@@ -103,7 +103,7 @@ class Agent:
         self._slots = [LocalSlot(index, owner) for index in range(config.workers)]
         self._notifier = WorkerNotifier(config.node_id, self._slots, reporter)
         self._departures = Departures(self._slots, reporter.line)
-        self._recordings = Recordings(self._slots)
+        self._recordings = Recordings(self._slots, clock)
         self._live_status = LiveStatus(self._rendezvous, self._slots, self._recordings, clock)
         self._restarts = Restarts()
         self._replacement = Replacement(config, self._slots, self._supervisor)

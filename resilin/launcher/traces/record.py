@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from resilin._base import env, span_file, trace_ring
@@ -15,8 +16,9 @@ from resilin.launcher.traces import files, record_running
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `resilin trace record`."""
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="FOLDER",
-        help="where each process has a file of its own; it is made when it is not there, and nobody removes the files",
+        "--out", type=Path, metavar="FOLDER",
+        help="needed: where each process has a file of its own; it is made when it is not there, and nobody removes "
+        "the files",
     )  # fmt: skip
     parser.add_argument(
         "--megabytes", type=int, default=trace_ring.DEFAULT_BYTES >> 20, metavar="N",
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="with --seconds: print one JSON object")
     parser.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="PROGRAM",
-        help="as in: elastic-run -n 4 train.py; options of this command stand before it",
+        help="as in: elastic-run -n 4 train.py; options of this command stand before a program",
     )  # fmt: skip
     parser.epilog = (
         "It sets RESILIN_RECORD_DIR and RESILIN_RECORD_BYTES, which may be set without it, too; each host "
@@ -49,6 +51,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Become the program. UsageError (exit code 2) when there is none, or the folder cannot be made."""
+    if args.out is None and len(args.program) > 1:
+        args = _behind_the_job(args.program)
+    if args.out is None:
+        raise UsageError("trace record: expected --out FOLDER, before the program")
     words = args.program[1:] if args.program[:1] == ["--"] else args.program
     if args.seconds:
         if len(words) > 1:
@@ -72,6 +78,20 @@ def run(args: argparse.Namespace) -> int:
         "RESILIN_RECORD_BYTES": str(args.megabytes << 20),
     }
     return os.execve(program, words, env.snapshot(variables))
+
+
+def _behind_the_job(words: Sequence[str]) -> argparse.Namespace:
+    """The options of `JOB --out FOLDER --seconds N`; those of a program are its own: it stands last."""
+    parser = argparse.ArgumentParser(prog="resilin trace record", add_help=False, exit_on_error=False)
+    add_arguments(parser)
+    try:
+        args, unknown = parser.parse_known_args(words[1:])
+    except argparse.ArgumentError as error:
+        raise UsageError(f"trace record: {error}; expected --out FOLDER before the program") from None
+    if not args.seconds or unknown:
+        raise UsageError("trace record: expected --out FOLDER before the program")
+    args.program.insert(0, words[0])
+    return args
 
 
 def _check_size(megabytes: int) -> None:

@@ -21,6 +21,7 @@ from resilin.launcher.jobs import Access, Job
 
 _POLL_S = 0.2
 _ANSWER_S = 10.0  # beyond the recording itself: nodes write once a second, those of large jobs less often
+_LISTENS_S = 2.0  # that a worker which has just been started may take until it listens
 _WAITING = ("asked", "recording")
 _SAID = {
     "asked": "did not answer: it may be stopped",
@@ -73,7 +74,7 @@ def _followed(access: Access, name: str, wish: Recording, before: Job) -> Mappin
     """What each node said last of it, once nobody is waited for, or time is up."""
     told: dict[str, Live] = {}
     asked = {node.id for node in before.nodes if any(slot.alive for slot in node.slots)}
-    deadline = Deadline(wish.seconds + _ANSWER_S)
+    deadline, listening = Deadline(wish.seconds + _ANSWER_S), Deadline(min(_LISTENS_S, wish.seconds))
     while not deadline.passed():
         try:
             job = jobs.read(access, name)
@@ -81,7 +82,8 @@ def _followed(access: Access, name: str, wish: Recording, before: Job) -> Mappin
             break
         told |= {node: live for node, live in job.live.items() if live.recording == wish.id}
         states = [state for live in told.values() for _, _, state, _ in live.recorded]
-        if asked <= told.keys() and not any(state in _WAITING for state in states):
+        waiting = _WAITING if listening.passed() else (*_WAITING, "deaf")
+        if asked <= told.keys() and not any(state in waiting for state in states):
             break
         SYSTEM.sleep(_POLL_S)
     return told

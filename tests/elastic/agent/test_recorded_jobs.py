@@ -13,6 +13,7 @@ from launches import COMMAND_S, INPLACE, resilin
 from resilin._base import span_file
 from resilin._base.trace import SpanKind
 from resilin.launcher.traces import record_running
+from resilin.testing.patience import PATIENCE_S
 
 pytestmark = pytest.mark.multiproc
 
@@ -42,7 +43,7 @@ def training(launch, script, tmp_path):
     """A job of two workers that trains until it is told to stop."""
     stop = tmp_path / "stop"
     job = launch("--standalone", "--nproc-per-node", 2, "--rdzv-id", tmp_path.name, script(TRAINS), stop)
-    job.until(lambda: re.search(r"slot 1: rank 1, ready", resilin("status", tmp_path.name).stdout), every_s=COMMAND_S)
+    job.until(lambda: resilin("status", tmp_path.name).stdout.count("ready, pid") == 2, every_s=COMMAND_S)
     job.name, job.stop = tmp_path.name, stop
     yield job
     stop.touch()
@@ -64,8 +65,8 @@ def _spans(worker):
 def test_both_workers_record_for_a_while_and_training_goes_on(training, tmp_path):
     for turn in ("first", "second"):
         told, workers = _record(training.name, tmp_path / turn)
-        assert told.returncode == 0, (told.stderr, workers)
-        assert [(one["rank"], one["state"]) for one in workers] == [(0, "recorded"), (1, "recorded")]
+        assert [(one["rank"], one["state"]) for one in workers] == [(0, "recorded"), (1, "recorded")], told.stderr
+        assert told.returncode == 0
         for one in workers:
             about = span_file.read(Path(one["text"])).about
             assert (about.rank, about.world_size, about.job) == (one["rank"], 2, training.name)
@@ -122,6 +123,28 @@ def test_programs_that_do_not_listen_are_named(launch, script, tmp_path, monkeyp
     one.wait()
 
 
+LATE = "import pathlib, time\nwhile not pathlib.Path(__import__('sys').argv[1]).exists(): time.sleep(0.01)\n"
+
+
+def test_a_worker_that_listens_only_now_records_as_well(launch, script, tmp_path, monkeypatch):
+    stop, go = tmp_path / "stop", tmp_path / "go"
+    program = script(LATE + TRAINS.replace("sys.argv[1]", "sys.argv[2]"))
+    job = launch("--standalone", "--rdzv-id", tmp_path.name, program, go, stop)
+    job.until(lambda: "rank 0, running, pid" in resilin("status", tmp_path.name).stdout, every_s=COMMAND_S)
+    follow = record_running._followed
+    monkeypatch.setattr(record_running, "_LISTENS_S", PATIENCE_S)
+
+    def going(*args):
+        go.touch()
+        return follow(*args)
+
+    monkeypatch.setattr(record_running, "_followed", going)
+    told, workers = _record(tmp_path.name, tmp_path / "spans", seconds=8)
+    assert [(one["rank"], one["state"]) for one in workers] == [(0, "recorded")], told.stderr
+    stop.touch()
+    assert job.wait() == 0
+
+
 def test_workers_that_do_not_answer_are_named(launch, steps, tmp_path, monkeypatch):
     monkeypatch.setattr(record_running, "_ANSWER_S", 2.5)
     (steps / "hold").touch()
@@ -155,3 +178,12 @@ def test_more_than_one_name_or_too_long_a_time_is_refused(tmp_path):
     assert (told.returncode, "expected the name of one job, got 'one two'" in told.stderr) == (2, True)
     told = resilin("trace", "record", "--out", tmp_path, "--seconds", 1e6, "one")
     assert (told.returncode, "--seconds: expected at most 86400" in told.stderr) == (2, True)
+    for words in (["one"], ["one", "--seconds", "1"], ["elastic-run", "--out", tmp_path, "train.py"], ["x", "--no"]):
+        told = resilin("trace", "record", *words)
+        assert (told.returncode, "expected --out FOLDER" in told.stderr) == (2, True), words
+
+
+def test_options_may_stand_behind_the_job(tmp_path):
+    told = resilin("trace", "record", f"no {tmp_path.name}", "--seconds", 1, "--out", tmp_path)
+    assert told.returncode == 4, told.stderr
+    assert f"no job 'no {tmp_path.name}' of this user" in told.stderr
