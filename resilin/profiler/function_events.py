@@ -69,7 +69,7 @@ _METADATA = {
     "Dst Rank": "dst_rank",
     "Seq": "seq",
     "Is asynchronized op": "is_async",
-    "bytes": "bytes",
+    "Bytes": "bytes",
 }
 
 

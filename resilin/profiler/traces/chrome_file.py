@@ -7,12 +7,14 @@ import json
 import zlib
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from resilin.errors import UsageError
 from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent
 
 _MOST_BYTES = 8 << 30  # of the text
+_PART_BYTES = 16 << 20
+_MOST_US = 1 << 60  # 36,000 years
 
 
 def read(path: Path) -> RankTrace | None:
@@ -42,15 +44,25 @@ def _body(path: Path) -> Any:
         try:
             if start == b"\x1f\x8b":
                 with gzip.GzipFile(fileobj=file) as packed:
-                    text = packed.read(_MOST_BYTES)
+                    text = _all(packed)
             else:
-                text = file.read(_MOST_BYTES)
+                text = _all(file)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(f"{path}: its compressed data ends or breaks early ({error}): the file is torn") from None
+    if len(text) > _MOST_BYTES:
+        raise UsageError(f"{path}: expected a trace of at most {_MOST_BYTES} bytes, got more: record fewer steps")
     try:
         return json.loads(text, parse_float=Decimal)  # microseconds with nanoseconds behind the point, exactly
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: expected JSON: {error}; a file that is torn ends like this") from None
+
+
+def _all(file: IO[bytes]) -> bytearray:
+    """What is in a file, up to a bit more than a trace may have; in parts, for memory is taken for as much as is asked."""
+    text = bytearray()
+    while len(text) <= _MOST_BYTES and (part := file.read(_PART_BYTES)):
+        text += part
+    return text
 
 
 def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> RankTrace:
@@ -70,14 +82,10 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
             start_ns, stop_ns = _ns(one["ts"]) + shift_ns, _ns(one["ts"]) + _ns(one.get("dur", 0)) + shift_ns
         elif one.get("ph") == "X":
             args = one.get("args") or {}
-            start = _ns(one["ts"]) + shift_ns
-            fields = (
-                str(one["name"]),
-                str(one.get("cat", "")),
-                one.get("tid", 0),
-                start,
-                start + _ns(one.get("dur", 0)),
-            )
+            start, length, thread = _ns(one["ts"]) + shift_ns, _ns(one.get("dur", 0)), one.get("tid", 0)
+            if length < 0 or isinstance(thread, (list, dict)):
+                raise ValueError(f"expected a dur of at least 0 and a number or text as tid, got {length}, {thread!r}")
+            fields = (str(one["name"]), str(one.get("cat", "")), thread, start, start + length)
             events.append(TraceEvent(*fields, args, args.get("finished") is False))
         else:
             if "ts" in one:
@@ -95,7 +103,9 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
 
 
 def _ns(microseconds: Any) -> int:
-    return int(microseconds * 1000)
+    if isinstance(microseconds, (int, Decimal)) and abs(microseconds) < _MOST_US:
+        return int(microseconds * 1000)
+    raise ValueError(f"expected a time in microseconds, got {microseconds!r:.40}")
 
 
 def _process(given: list[dict[str, Any]]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 
 from resilin._base import span_file
@@ -28,7 +28,11 @@ def read(given: Sequence[Path]) -> Traces:
     """Read files, and those in folders. UsageError when none can be read."""
     paths: list[Path] = []
     for place in given:
-        paths += sorted(p for p in place.rglob("*") if p.name.endswith(SUFFIXES)) if place.is_dir() else [place]
+        paths += (
+            sorted(p for p in place.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
+            if place.is_dir()
+            else [place]
+        )
     paths = list(dict.fromkeys(paths))
     if not paths:
         where = ", ".join(map(str, given))
@@ -76,9 +80,11 @@ def of(found: Sequence[RankTrace], notes: Sequence[str] = ()) -> Traces:
             )  # fmt: skip
             notes.append(f"rank {after.rank} is there twice, {before.source} and {after.source}: {how}")
     size = max(max((trace.world_size for trace in known), default=0), max(trace.rank for trace in known) + 1)
-    missing = sorted(set(range(size)) - {trace.rank for trace in known})
-    if missing:
-        shown = ", ".join(map(str, missing[:_FEW])) + (f" and {len(missing) - _FEW} more" if missing[_FEW:] else "")
+    there = {trace.rank for trace in known}
+    missing = size - len(there)
+    if missing:  # a damaged file may speak of a billion ranks: they are not counted one by one
+        first = list(islice((rank for rank in range(size) if rank not in there), _FEW))
+        shown = ", ".join(map(str, first)) + (f" and {missing - _FEW} more" if missing > _FEW else "")
         notes.append(f"no trace of rank {shown}, of {size}: what waited for it shows no cause")
     return Traces(known, notes)
 
