@@ -393,7 +393,7 @@ def test_what_a_profile_has_not_recorded_it_does_not_tell(tmp_path):
     for ask in (prof.events, prof.key_averages, lambda: prof.export_chrome_trace(tmp_path / "a.json")):
         with pytest.raises(AssertionError, match="Profiler must be initialized before"):
             ask()
-    with prof, pytest.raises(AssertionError, match="Expected profiling results: .* has not ended"):
+    with prof, pytest.raises(AssertionError, match=r"Expected profiling results: .* has not ended"):
         prof.events()
     with pytest.raises(AssertionError, match="requires with_stack=True"):
         prof.export_stacks(tmp_path / "stacks.txt")

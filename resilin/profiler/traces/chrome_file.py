@@ -58,7 +58,7 @@ def _body(path: Path) -> Any:
 
 
 def _all(file: IO[bytes]) -> bytearray:
-    """What is in a file, up to a bit more than a trace may have; in parts, for memory is taken for as much as is asked."""
+    """What is in a file, up to a bit more than a trace may have; in parts: memory is taken for as much as is asked."""
     text = bytearray()
     while len(text) <= _MOST_BYTES and (part := file.read(_PART_BYTES)):
         text += part
