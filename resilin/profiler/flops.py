@@ -23,14 +23,8 @@ def estimate(name: str, inputs: list[Any]) -> int:
     shapes = [one.shape if isinstance(one, TensorInput) else None for one in inputs]
     try:
         return formula(shapes, inputs)
-    except (
-        AttributeError,
-        IndexError,
-        TypeError,
-        ValueError,
-        ZeroDivisionError,
-    ):  # inputs of another form: nothing is known
-        return 0
+    except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):
+        return 0  # inputs of another form: nothing is known
 
 
 def _product(first: Shape, second: Shape) -> int:

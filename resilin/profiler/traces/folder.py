@@ -28,11 +28,10 @@ def read(given: Sequence[Path]) -> Traces:
     """Read files, and those in folders. UsageError when none can be read."""
     paths: list[Path] = []
     for place in given:
-        paths += (
-            sorted(p for p in place.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
-            if place.is_dir()
-            else [place]
-        )
+        if place.is_dir():
+            paths += sorted(p for p in place.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
+        else:
+            paths.append(place)
     paths = list(dict.fromkeys(paths))
     if not paths:
         where = ", ".join(map(str, given))
