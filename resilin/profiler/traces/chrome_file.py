@@ -99,6 +99,8 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
         to_wall_ns, int(world.get("world_size", -1)), dropped=int(own.get("dropped", 0)),
     )  # fmt: skip
     found.sort()
+    if found.rank < 0:  # recorded from before there was a group
+        found.learn_rank()
     return found
 
 

@@ -249,6 +249,13 @@ def test_a_trace_that_names_no_rank_gets_a_free_one(tmp_path):
     assert any("b.json: it does not say which rank" in note for note in found.notes)
 
 
+def test_a_trace_from_before_there_was_a_group_takes_its_rank_from_a_collective(tmp_path):
+    args = {"Collective name": "all_reduce", "Process Group Ranks": [0, 3, 5], "Rank": 2, "Seq": 1}
+    event = {"ph": "X", "name": "gloo:all_reduce", "tid": 1, "ts": 5, "dur": 2.5, "args": args}
+    trace = chrome_file.read(_chrome(tmp_path / "a.json", distributedInfo=None, traceEvents=[event]))
+    assert (trace.rank, trace.world_size) == (5, 3)
+
+
 def test_a_merged_file_among_the_traces_is_no_rank(made, tmp_path):
     _chrome(tmp_path / "a.json", distributedInfo={"rank": 0, "world_size": 1})
     merged_file.write([made(0).span("load", 0, 10).ready()], tmp_path / "merged.json")
