@@ -79,12 +79,12 @@ def metadata_of(args: Mapping[str, Any] | None) -> EventMetadata | None:
     return EventMetadata(**found) if found else None
 
 
-def _older(name: str, newer: str) -> Any:
-    """A property that warns and gives `newer`."""
+def _older(name: str, newer: str, given: str | None = None) -> Any:
+    """A property that warns, names `newer`, and gives it, or the attribute `given`."""
 
     def get(self: Any) -> Any:
         warnings.warn(f"`{name}` is deprecated, please use `{newer}` instead.", FutureWarning, stacklevel=2)
-        return getattr(self, newer)
+        return getattr(self, given or newer)
 
     return property(get, doc=f"The older name of `{newer}`.")
 
@@ -278,7 +278,7 @@ class FunctionEvent(FormattedTimesMixin):
     cuda_time_total = _older("cuda_time_total", "device_time_total")
     self_cuda_time_total = _older("self_cuda_time_total", "self_device_time_total")
 
-    metadata_json = _older("metadata_json", "_metadata_json")
+    metadata_json = _older("metadata_json", "event_metadata", "_metadata_json")
 
     @property
     def key(self) -> str:

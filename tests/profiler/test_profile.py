@@ -170,6 +170,17 @@ def test_the_convolutions_of_a_program_have_flops(shape, options, flops):
     assert counted == [flops, 2 * 4 * 16 * 16 * 5 * 3, 240]
 
 
+@needs_native
+def test_targets_and_indices_have_shapes():
+    with profile(record_shapes=True) as prof:
+        resilin.nn.functional.cross_entropy(resilin.randn(3, 5), resilin.tensor([0, 4, 1]))
+        resilin.nn.functional.embedding(resilin.tensor([[1, 2]]), resilin.randn(4, 5))
+    found = {event.name: event for event in prof.events()}
+    loss, rows = found["aten::cross_entropy_loss"], found["aten::embedding"]
+    assert (loss.input_shapes[:2], loss.input_dtypes[:2]) == ([[3, 5], [3]], ["float", "long int"])
+    assert [1, 2] in rows.input_shapes
+
+
 def test_regions_nest_in_one_another_also_when_one_object_is_entered_twice():
     region = record_function("region", "said of it")
 

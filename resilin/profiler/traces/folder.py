@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from pathlib import Path
 
@@ -22,6 +22,8 @@ class Traces:
 
     ranks: list[RankTrace]
     notes: list[str] = field(default_factory=list)
+    files: set[Path] = field(default_factory=set)
+    """Where they were read, without links."""
 
 
 def read(given: Sequence[Path]) -> Traces:
@@ -36,7 +38,7 @@ def read(given: Sequence[Path]) -> Traces:
     if not paths:
         where = ", ".join(map(str, given))
         raise UsageError(f"{where}: no traces (*{', *'.join(SUFFIXES)}): is it the folder that ranks recorded into?")
-    found, notes = [], []
+    found, notes, files = [], [], set()
     for path in paths:
         try:
             if path.name.endswith(span_file.SUFFIX):
@@ -47,11 +49,12 @@ def read(given: Sequence[Path]) -> Traces:
                     notes.append(f"not read: {path} is what merge wrote of several ranks")
             if trace is not None:
                 found.append(trace)
+                files.add(path.resolve())
         except (UsageError, OSError) as error:
             notes.append(f"not read: {error}")
     if not found:
         raise UsageError("\n".join(notes) or f"{paths[0].parent}: no process has recorded a span yet")
-    return of(found, notes)
+    return replace(of(found, notes), files=files)
 
 
 def of(found: Sequence[RankTrace], notes: Sequence[str] = ()) -> Traces:

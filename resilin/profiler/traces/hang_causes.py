@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from resilin.profiler.traces.meetings import is_collective, is_message, meetings
 from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent
 
-
 _NEXT_WORLD = "elastic.form_group"  # the span in which survivors form the group of the next generation
 
 
