@@ -7,7 +7,7 @@ import json
 import zlib
 from decimal import Decimal
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO
 
 from resilin.errors import UsageError
 from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent
@@ -57,7 +57,7 @@ def _body(path: Path) -> Any:
         raise UsageError(f"{path}: expected JSON: {error}; a file that is torn ends like this") from None
 
 
-def _all(file: IO[bytes]) -> bytearray:
+def _all(file: BinaryIO | gzip.GzipFile) -> bytearray:
     """What is in a file, up to a bit more than a trace may have; in parts: memory is taken for as much as is asked."""
     text = bytearray()
     while len(text) <= _MOST_BYTES and (part := file.read(_PART_BYTES)):
@@ -105,7 +105,7 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
 
 
 def _ns(microseconds: Any) -> int:
-    if isinstance(microseconds, (int, Decimal)) and abs(microseconds) < _MOST_US:
+    if isinstance(microseconds, (int, Decimal)) and -_MOST_US < microseconds < _MOST_US:
         return int(microseconds * 1000)
     raise ValueError(f"expected a time in microseconds, got {microseconds!r:.40}")
 
