@@ -173,7 +173,10 @@ class profile:
         """What was recorded last."""
         if self.recorded is None:
             if self._finished is None:
-                raise AssertionError("Expected profiling results")
+                raise AssertionError(
+                    "Expected profiling results: nothing was recorded, or the recording has not ended; "
+                    "ask in on_trace_ready, or after the `with`"
+                )
             self.recorded, self._finished = self._finished.read(), None  # which gives the buffer back
             if self.recorded.recording.dropped:
                 text = (

@@ -105,7 +105,7 @@ class EventList(list[Any]):
     def table(
         self,
         sort_by: str | None = None,
-        row_limit: int = 100,
+        row_limit: int | None = 100,
         max_src_column_width: int | None = 75,
         max_name_column_width: int | None = 55,
         max_shapes_column_width: int | None = 80,
@@ -117,7 +117,7 @@ class EventList(list[Any]):
 
         sort_by: an attribute, the largest first: `cpu_time`, `cpu_time_total`, `self_cpu_time_total`,
         `cpu_memory_usage`, `self_cpu_memory_usage`, `count`, or with "device" or "cuda" for "cpu".
-        row_limit: -1 for all. time_unit: "s", "ms" or "us" for all times; by default each has its own.
+        row_limit: -1 or None for all. time_unit: "s", "ms" or "us" for all times; by default each has its own.
         """
         return tables.build_table(
             self,

@@ -23,8 +23,8 @@ def estimate(name: str, inputs: list[Any]) -> int:
     shapes = [one.shape if isinstance(one, TensorInput) else None for one in inputs]
     try:
         return formula(shapes, inputs)
-    except (IndexError, TypeError, ValueError, ZeroDivisionError):  # inputs of another form: nothing is known
-        return 0
+    except (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError):
+        return 0  # inputs of another form: nothing is known
 
 
 def _product(first: Shape, second: Shape) -> int:
@@ -95,12 +95,24 @@ def _attention(shapes: list[Any], inputs: list[Any]) -> int:
     return _product(q, (*k[:-2], k[-1], k[-2])) + _product((*q[:-1], k[-2]), v)
 
 
+def _einsum(shapes: list[Any], inputs: list[Any]) -> int:
+    """Two operands, ["ij", "jk"]: each combination of indices is one multiplication and addition."""
+    operands, indices = inputs[0], inputs[1]
+    first, second = operands  # of one there is no product, of more the order decides
+    sizes: dict[str, int] = {}
+    for operand, letters in zip((first, second), indices, strict=True):
+        for letter, size in zip(letters, operand.shape, strict=True):
+            sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
+    return 2 * prod(sizes.values())
+
+
 FORMULAS: dict[str, Callable[[list[Any], list[Any]], int]] = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::matmul", "aten::mv", "aten::dot"), _of_product(0)),
     **dict.fromkeys(("aten::addmm", "aten::baddbmm", "aten::addmv"), _of_product(1)),
     "aten::linear": _linear,
-    **dict.fromkeys(("aten::conv1d", "aten::conv2d", "aten::conv3d"), _convolution),
-    **dict.fromkeys(("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"), _transposed),
+    "aten::convolution": _convolution,  # of one side and of three, too
+    "aten::conv2d_input": _transposed,
+    "aten::einsum": _einsum,
     "aten::scaled_dot_product_attention": _attention,
     **dict.fromkeys(("aten::add", "aten::mul"), _elementwise),
 }

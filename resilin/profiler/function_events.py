@@ -70,7 +70,7 @@ _METADATA = {
     "Dst Rank": "dst_rank",
     "Seq": "seq",
     "Is asynchronized op": "is_async",
-    "bytes": "bytes",
+    "Bytes": "bytes",
 }
 
 
@@ -80,12 +80,12 @@ def metadata_of(args: Mapping[str, Any] | None) -> EventMetadata | None:
     return EventMetadata(**found) if found else None
 
 
-def _older(name: str, newer: str) -> Any:
-    """A property that warns and gives `newer`."""
+def _older(name: str, newer: str, given: str | None = None) -> Any:
+    """A property that warns, names `newer`, and gives it, or the attribute `given`."""
 
     def get(self: Any) -> Any:
         warnings.warn(f"`{name}` is deprecated, please use `{newer}` instead.", FutureWarning, stacklevel=2)
-        return getattr(self, newer)
+        return getattr(self, given or newer)
 
     return property(get, doc=f"The older name of `{newer}`.")
 
@@ -284,7 +284,7 @@ class FunctionEvent(FormattedTimesMixin):
 
 
 # within the class it would be the argument's default
-FunctionEvent.metadata_json = _older("metadata_json", "_metadata_json")  # type: ignore[attr-defined]
+FunctionEvent.metadata_json = _older("metadata_json", "event_metadata", "_metadata_json")  # type: ignore[attr-defined]
 
 _SUMMED = (
     "cpu_time_total",

@@ -55,15 +55,19 @@ class Inputs:
 
     @property
     def values(self) -> list[Any]:
-        """Numbers, texts, and lists of them, as they are; None for everything else."""
-        return [
-            None if one is ... or isinstance(one, TensorInput) or _is_tensors(one) else one for one in self._recorded
-        ]
+        """Numbers, texts, and lists of them, as they are; None for everything else, in lists, too."""
+        return [None if _is_tensors(one) else _value_of(one) for one in self._recorded]
 
     @property
     def concrete(self) -> list[str]:
         """Numbers, and lists of them, as text; "" for everything else."""
         return [_text_of(one) for one in self._recorded]
+
+
+def _value_of(one: Any) -> Any:
+    if isinstance(one, list):
+        return [_value_of(item) for item in one]
+    return None if one is ... or isinstance(one, TensorInput) else one
 
 
 def _is_tensors(one: Any) -> bool:

@@ -15,10 +15,12 @@ class record_function:
     """Mark the enclosed block, or each call of the decorated function, as `name` in the trace.
 
     args: a text that is shown with it. Costs a comparison while nothing is recorded. One object may be entered again
-    within itself, and by several threads through a decorated function.
+    within itself, and by several threads through a decorated function. Raises TypeError for what is no text.
     """
 
     def __init__(self, name: str, args: str | None = None) -> None:
+        if not isinstance(name, str) or not (args is None or isinstance(args, str)):  # also while nothing is recorded
+            raise TypeError(f"record_function: expected a str as name, and one or None as args, got {name!r}, {args!r}")
         self.name = name
         self.args = args
         self.run_callbacks_on_exit = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
+import os
 import sys
 import threading
 import time
@@ -14,7 +16,22 @@ from resilin.profiler import remote_spans, source_names
 from resilin.profiler.module_spans import ModuleSpans
 from resilin.profiler.recorded import Recorded, RecordingOptions, collection_paused
 
-_lock = threading.Lock()  # of two profilers that start at once, one is refused
+_lock = threading.RLock()  # of two profilers that start at once, one is refused; __del__ may come amid any line
+
+
+def _is_busy() -> bool:
+    return trace.recorder_of(trace.Layer.PROFILE) is not None
+
+
+def _end_in_child() -> None:
+    """A forked child is in no profile: its parent's cannot be stopped there, and would keep it from its own."""
+    global _lock
+    _lock = threading.RLock()  # of a thread that is not in the child, perhaps
+    trace.record_with(None, trace.Layer.PROFILE)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_end_in_child)
 
 
 class RecordingSession:
@@ -39,8 +56,10 @@ class RecordingSession:
 
     def start(self) -> None:
         """Record from now on. UsageError while another one of this process records."""
+        if _is_busy():
+            gc.collect()  # a profile that nobody can stop any more may wait for it, in cycles
         with _lock:
-            if trace.recorder_of(trace.Layer.PROFILE) is not None:
+            if _is_busy():
                 raise UsageError(
                     "profiler: expected one profile at a time, another one is recording in this process; "
                     "stop it first (leave its `with`, or call its stop())"
@@ -75,6 +94,10 @@ class RecordingSession:
         """Record no more."""
         self.pause()
         self.stop_ns = time.monotonic_ns()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_recorder"):
+            self.pause()
 
     def read(self) -> Recorded:
         """Return what was recorded. It costs some microseconds an event."""

@@ -40,7 +40,7 @@ def build_table(
     layout: TableLayout,
     *,
     sort_by: str | None = None,
-    row_limit: int = 100,
+    row_limit: int | None = 100,
     profile_memory: bool = False,
     with_flops: bool = False,
     time_unit: str | None = None,
@@ -56,7 +56,7 @@ def build_table(
         events = sorted(events, key=lambda event: getattr(event, key), reverse=True)
     table = _Table(events, layout, profile_memory, with_flops, time_unit)
     shown = [event for event in events if not (layout.top_level_events_only and event.cpu_parent is not None)]
-    return table.render(shown if row_limit < 0 else shown[:row_limit])
+    return table.render(shown if row_limit is None or row_limit < 0 else shown[:row_limit])
 
 
 class _Table:

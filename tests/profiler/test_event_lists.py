@@ -104,6 +104,16 @@ def test_flops_stand_in_their_own_column_beside_stacks():
     assert row[flops : flops + 12].strip() == "2.000"
 
 
+def test_all_rows_are_shown_where_no_limit_is_given():
+    found = EventList([FunctionEvent(number, f"op{number}", 1, number, number + 1) for number in range(3)])
+    assert found.table(row_limit=None) == found.table(row_limit=-1) == found.table()
+
+
+def test_metadata_of_an_event_is_named_by_what_gives_it():
+    with pytest.warns(FutureWarning, match="please use `event_metadata` instead"):
+        assert FunctionEvent(0, "op", 1, 0, 1, metadata_json="{}").metadata_json == "{}"
+
+
 def test_an_empty_list_is_an_empty_table():
     assert EventList().table() == ""
     assert str(EventList()) == ""

@@ -48,12 +48,12 @@ def test_modules_stand_in_stacks(made):
 
 def test_inputs_are_shapes_strides_and_numbers(made):
     x = TensorInput((2, 3), (3, 1), "V2")
-    event = events(made.span("aten::cat", 0, 1, inputs=[[x, x], x, 1, ...]).recorded())["aten::cat"]
-    assert event.input_shapes == [[], [2, 3], [], []]
-    assert event.structured_input_shapes == [[[2, 3], [2, 3]], [2, 3], [], []]
-    assert event.structured_input_strides == [[[3, 1], [3, 1]], [3, 1], [], []]
-    assert event.input_dtypes == ["TensorList", "c10::BFloat16", "Scalar", ""]
-    assert event.concrete_inputs == [None, None, 1, None]
+    event = events(made.span("aten::cat", 0, 1, inputs=[[x, x], x, 1, ..., [..., 2]]).recorded())["aten::cat"]
+    assert event.input_shapes == [[], [2, 3], [], [], []]
+    assert event.structured_input_shapes == [[[2, 3], [2, 3]], [2, 3], [], [], []]
+    assert event.structured_input_strides == [[[3, 1], [3, 1]], [3, 1], [], [], []]
+    assert event.input_dtypes == ["TensorList", "c10::BFloat16", "Scalar", "", "ScalarList"]
+    assert event.concrete_inputs == [None, None, 1, None, [None, 2]]
 
 
 def test_memory_counts_for_the_spans_around_it_on_its_thread(made):
@@ -128,14 +128,16 @@ def tensor(*shape):
         ("aten::add", [tensor(2, 3), tensor(4, 1, 3)], 24),
         ("aten::add_", [tensor(2, 3), 1], 6),
         ("aten::mul", [tensor(2, 3), 2.5], 6),
-        ("aten::conv2d", [tensor(1, 2, 5, 5), tensor(4, 2, 3, 3), None, [1, 1], [0, 0], [1, 1], 1], 2 * 9 * 72),
-        ("aten::conv2d", [tensor(3, 2, 6, 5), tensor(4, 1, 3, 3), None, 2, [1, 1], 1, 2], 2 * 3 * 9 * 36),
-        ("aten::conv1d", [tensor(2, 9), tensor(4, 2, 3), None, [1], [0], [2], 1], 2 * 5 * 24),
-        ("aten::conv_transpose2d", [tensor(1, 2, 5, 5), tensor(2, 4, 3, 3)], 2 * 25 * 72),
+        ("aten::convolution", [tensor(1, 2, 5, 5), tensor(4, 2, 3, 3), None, [1, 1], [0, 0], [1, 1], 1], 2 * 9 * 72),
+        ("aten::convolution", [tensor(3, 2, 6, 5), tensor(4, 1, 3, 3), None, 2, [1, 1], 1, 2], 2 * 3 * 9 * 36),
+        ("aten::convolution", [tensor(2, 9), tensor(4, 2, 3), None, [1], [0], [2], 1], 2 * 5 * 24),
+        ("aten::conv2d_input", [tensor(1, 2, 5, 5), tensor(2, 4, 3, 3)], 2 * 25 * 72),
         ("aten::scaled_dot_product_attention", [tensor(2, 7, 3), tensor(2, 5, 3), tensor(2, 5, 4)], 420 + 560),
         ("aten::mm", [tensor(2, 3), tensor(4, 4)], 0),
         ("aten::mm", [], 0),
-        ("aten::conv2d", [tensor(1, 2, 5, 5), tensor(4, 2, 3, 3)], 0),
+        ("aten::convolution", [tensor(1, 2, 5, 5), tensor(4, 2, 3, 3)], 0),
+        ("aten::einsum", [[tensor(5, 2, 3), tensor(3, 4)], ["aij", "jk"], "aik"], 240),
+        ("aten::einsum", [[tensor(2)], ["i"], ""], 0),
         ("aten::exp", [tensor(2, 3)], 0),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

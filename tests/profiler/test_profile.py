@@ -128,6 +128,61 @@ def test_what_a_forked_child_does_is_not_mixed_in():
     assert names(prof) == ["before", "after"]
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # from Python 3.12 on
+def test_a_forked_child_can_profile_what_it_does_itself():
+    with profile() as prof:
+        child = os.fork()
+        if child == 0:
+            try:
+                with profile() as own:
+                    work("child")
+                os._exit(0 if names(own) == ["child"] else 1)
+            finally:
+                os._exit(2)
+        assert os.waitpid(child, 0)[1] == 0
+        work("parent")
+    assert names(prof) == ["parent"]
+
+
+def test_a_profile_that_nobody_can_stop_any_more_ends():
+    def forget():
+        prof = profile()
+        prof.myself = prof  # a cycle, as a notebook's last values are in
+        prof.start()
+
+    forget()
+    with profile() as after:
+        work("again")
+    assert names(after) == ["again"]
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("shape", "options", "flops"),
+    [((8, 4, 3, 3), {"padding": 1}, 294_912), ((8, 2, 3, 3), {"groups": 2, "stride": 2}, 2 * 2 * 7 * 7 * 8 * 2 * 9)],
+    ids=["padded", "groups"],
+)
+def test_the_convolutions_of_a_program_have_flops(shape, options, flops):
+    x, weight = resilin.randn(2, 4, 16, 16), resilin.randn(*shape)
+    with profile(with_flops=True) as prof:
+        resilin.nn.functional.conv2d(x, weight, resilin.randn(8), **options)
+        resilin.nn.functional.conv_transpose1d(x[0], resilin.randn(16, 5, 3))
+        resilin.einsum("bij,bjk->bik", resilin.randn(2, 3, 4), resilin.randn(2, 4, 5))
+    counted = [event.flops for event in prof.events() if event.flops]
+    assert counted == [flops, 2 * 4 * 16 * 16 * 5 * 3, 240]
+
+
+@needs_native
+def test_targets_and_indices_have_shapes():
+    with profile(record_shapes=True) as prof:
+        resilin.nn.functional.cross_entropy(resilin.randn(3, 5), resilin.tensor([0, 4, 1]))
+        resilin.nn.functional.embedding(resilin.tensor([[1, 2]]), resilin.randn(4, 5))
+    found = {event.name: event for event in prof.events()}
+    loss, rows = found["aten::cross_entropy_loss"], found["aten::embedding"]
+    assert (loss.input_shapes[:2], loss.input_dtypes[:2]) == ([[3, 5], [3]], ["float", "long int"])
+    assert [1, 2] in rows.input_shapes
+
+
 def test_regions_nest_in_one_another_also_when_one_object_is_entered_twice():
     region = record_function("region", "said of it")
 
@@ -171,6 +226,12 @@ def test_a_region_may_end_when_a_future_does():
 def test_a_region_outside_of_profiles_does_nothing():
     assert trace.recorder is None
     work()
+
+
+@pytest.mark.parametrize("given", [(3,), (None,), ("name", 5)])
+def test_a_region_that_is_no_text_is_refused_whether_or_not_anything_is_recorded(given):
+    with pytest.raises(TypeError, match="expected a str as name"):
+        record_function(*given)
 
 
 def test_a_second_profile_is_refused_and_the_first_goes_on():
@@ -275,6 +336,7 @@ def test_a_collective_is_in_the_trace_with_its_group_and_bytes():
     assert len(calls) == 2
     assert {event.event_metadata.group_size for event in calls} == {2}
     assert {event.event_metadata.in_msg_nelems for event in calls} == {1000}
+    assert {event.event_metadata.bytes for event in calls} == {4000}
     assert {event.event_metadata.rank for event in calls} == {0, 1}
 
 
@@ -344,7 +406,7 @@ def test_what_a_profile_has_not_recorded_it_does_not_tell(tmp_path):
     for ask in (prof.events, prof.key_averages, lambda: prof.export_chrome_trace(tmp_path / "a.json")):
         with pytest.raises(AssertionError, match="Profiler must be initialized before"):
             ask()
-    with prof, pytest.raises(AssertionError, match="Expected profiling results"):
+    with prof, pytest.raises(AssertionError, match=r"Expected profiling results: .* has not ended"):
         prof.events()
     with pytest.raises(AssertionError, match="requires with_stack=True"):
         prof.export_stacks(tmp_path / "stacks.txt")

@@ -30,5 +30,6 @@ def run(args: argparse.Namespace) -> int:
         output.show(
             f"{found['file']}: {many}, {found['arrows']} arrows, for https://ui.perfetto.dev and chrome://tracing"
         )
-        output.show(*found["notes"])
+        if found["notes"]:
+            output.show(*found["notes"])
     return 1 if any(not note.startswith("clocks: ranks") for note in found["notes"]) else 0

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
+from itertools import islice
 from typing import Any
 
 from resilin.launcher import output
@@ -12,6 +13,7 @@ from resilin.launcher.traces import files
 _LEAST_MS = 1.0
 _AFTER_S = 5.0
 _SHOWN = 10
+_FEW = 12  # ranks that a line names; --json gives all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,5 +83,6 @@ def _line(cause: Mapping[str, Any]) -> str:
     )
 
 
-def _numbers(ranks: Iterable[int]) -> str:
-    return ", ".join(map(str, ranks))
+def _numbers(ranks: Collection[int]) -> str:
+    more = f" and {len(ranks) - _FEW} more" if len(ranks) > _FEW else ""
+    return ", ".join(map(str, islice(ranks, _FEW))) + more

@@ -104,11 +104,11 @@ class Breakdown:
 
 
 def _window(trace: RankTrace) -> Interval:
-    """From the first event to the last one's end: what lies before and after is not the program's."""
+    """From the first event, or where a cut went through it, to the last one's end: the rest is not the program's."""
     counted = _counted(trace)
     if not counted:
         return trace.start_ns, trace.stop_ns
-    return counted[0].start_ns, max(event.end_ns for event in counted)
+    return max(counted[0].start_ns, trace.start_ns), max(event.end_ns for event in counted)
 
 
 def _counted(trace: RankTrace) -> list[TraceEvent]:
@@ -123,10 +123,10 @@ def _waits(trace: RankTrace, together: Sequence[Meeting]) -> list[Interval]:
         for rank, (whose, event) in meeting.entries.items():
             if whose is trace:
                 last = meeting.last_before(rank)
-                if last is not None:
-                    found.append((event.start_ns, min(last[1].start_ns, event.end_ns)))
-                elif event.open and any(one not in meeting.entries for one in meeting.waits_for(rank)):
+                if event.open and any(one not in meeting.entries for one in meeting.waits_for(rank)):
                     found.append((event.start_ns, event.end_ns))  # for somebody who never came
+                elif last is not None:
+                    found.append((event.start_ns, min(last[1].start_ns, event.end_ns)))
     return intervals.union(found)
 
 

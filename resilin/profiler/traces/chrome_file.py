@@ -7,14 +7,15 @@ import json
 import zlib
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from resilin.errors import UsageError
 from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent
 
 MOST_BYTES = 8 << 30
 """Of the text of one file."""
-_LATEST_NS = 1 << 62  # a century and a half
+_PART_BYTES = 16 << 20
+_LATEST_US = 1 << 52  # more than a century
 _MOST_RANKS = 1 << 20
 
 
@@ -80,9 +81,9 @@ def _body(path: Path, most_bytes: int) -> Any:
         try:
             if start == b"\x1f\x8b":
                 with gzip.GzipFile(fileobj=file) as packed:
-                    text = packed.read(most_bytes + 1)
+                    text = _all(packed, most_bytes)
             else:
-                text = file.read(most_bytes + 1)
+                text = _all(file, most_bytes)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise UsageError(f"{path}: its compressed data ends or breaks early ({error}): the file is torn") from None
     if len(text) > most_bytes:
@@ -95,6 +96,14 @@ def _body(path: Path, most_bytes: int) -> Any:
         return json.loads(text, parse_float=Decimal)  # microseconds with nanoseconds behind the point, exactly
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: expected JSON: {error}; a file that is torn ends like this") from None
+
+
+def _all(file: BinaryIO | gzip.GzipFile, most_bytes: int) -> bytearray:
+    """What is in a file, up to a bit more than `most_bytes`; in parts: memory is taken for as much as is asked."""
+    text = bytearray()
+    while len(text) <= most_bytes and (part := file.read(_PART_BYTES)):
+        text += part
+    return text
 
 
 def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> RankTrace:
@@ -116,14 +125,10 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
             args = one.get("args") or {}
             if args.get("is_remote"):  # another rank's, whose own trace has it
                 continue
-            start = _ns(one["ts"]) + shift_ns
-            fields = (
-                str(one["name"]),
-                str(one.get("cat", "")),
-                _thread(one.get("tid", 0)),
-                start,
-                start + max(0, _ns(one.get("dur", 0))),
-            )
+            start, length, thread = _ns(one["ts"]) + shift_ns, _ns(one.get("dur", 0)), one.get("tid", 0)
+            if length < 0 or isinstance(thread, (list, dict)):
+                raise ValueError(f"expected a dur of at least 0 and a number or text as tid, got {length}, {thread!r}")
+            fields = (str(one["name"]), str(one.get("cat", "")), thread, start, start + length)
             events.append(TraceEvent(*fields, args, args.get("finished") is False))
         else:
             if "ts" in one:
@@ -138,20 +143,15 @@ def _trace(path: Path, about: dict[str, Any], given: list[dict[str, Any]]) -> Ra
         owners=[(int(at), int(size), int(kind)) for at, size, kind in own.get("owners") or ()],
     )  # fmt: skip
     found.sort()
+    if found.rank < 0:  # recorded from before there was a group
+        found.learn_rank()
     return found
 
 
 def _ns(microseconds: Any) -> int:
-    if isinstance(microseconds, str):
-        raise TypeError(f"a time of {microseconds!r:.40}")
-    found = int(microseconds * 1000)
-    if abs(found) > _LATEST_NS:
-        raise ValueError(f"a time of {microseconds:.3g} us")
-    return found
-
-
-def _thread(given: Any) -> int | str:
-    return given if isinstance(given, (int, str)) else str(given)
+    if isinstance(microseconds, (int, Decimal)) and -_LATEST_US < microseconds < _LATEST_US:
+        return int(microseconds * 1000)
+    raise ValueError(f"expected a time in microseconds, got {microseconds!r:.40}")
 
 
 def _of_world(value: Any) -> int:

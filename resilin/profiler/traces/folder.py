@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import islice, pairwise
 from pathlib import Path
 
 from resilin._base import span_file
@@ -22,6 +22,8 @@ class Traces:
 
     ranks: list[RankTrace]
     notes: list[str] = field(default_factory=list)
+    files: set[Path] = field(default_factory=set)
+    """Where they were read, without links."""
 
 
 def read(given: Sequence[Path], most_bytes: int = chrome_file.MOST_BYTES) -> Traces:
@@ -31,25 +33,32 @@ def read(given: Sequence[Path], most_bytes: int = chrome_file.MOST_BYTES) -> Tra
     """
     paths: list[Path] = []
     for place in given:
-        paths += sorted(p for p in place.rglob("*") if p.name.endswith(SUFFIXES)) if place.is_dir() else [place]
+        if place.is_dir():
+            paths += sorted(p for p in place.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
+        else:
+            paths.append(place)
     paths = list(dict.fromkeys(paths))
     if not paths:
         where = ", ".join(map(str, given))
         raise UsageError(f"{where}: no traces (*{', *'.join(SUFFIXES)}): is it the folder that ranks recorded into?")
     found: list[RankTrace] = []
-    notes = []
+    notes: list[str] = []
+    files: set[Path] = set()
     for path in paths:
         try:
             if path.name.endswith(span_file.SUFFIX):
                 trace = memory_file.read(path)  # None: a process that did nothing, and is no rank
-                found += [trace] if trace is not None else []
+                own = [] if trace is None else [trace]
             else:
-                found += chrome_file.read_each(path, most_bytes, merged=path in given)
+                own = chrome_file.read_each(path, most_bytes, merged=path in given)
+            if own:
+                files.add(path.resolve())
+            found += own
         except (UsageError, OSError) as error:
             notes.append(f"not read: {error}")
     if not found:
         raise UsageError("\n".join(notes) or f"{paths[0].parent}: no process has recorded a span yet")
-    return of(found, notes)
+    return replace(of(found, notes), files=files)
 
 
 def of(found: Sequence[RankTrace], notes: Sequence[str] = ()) -> Traces:
@@ -77,9 +86,11 @@ def of(found: Sequence[RankTrace], notes: Sequence[str] = ()) -> Traces:
             )  # fmt: skip
             notes.append(f"rank {after.rank} is there twice, {before.source} and {after.source}: {how}")
     size = max(max((trace.world_size for trace in known), default=0), max(trace.rank for trace in known) + 1)
-    missing = sorted(set(range(size)) - {trace.rank for trace in known})
-    if missing:
-        shown = ", ".join(map(str, missing[:_FEW])) + (f" and {len(missing) - _FEW} more" if missing[_FEW:] else "")
+    there = {trace.rank for trace in known}
+    missing = size - len(there)
+    if missing:  # a damaged file may speak of a billion ranks: they are not counted one by one
+        first = list(islice((rank for rank in range(size) if rank not in there), _FEW))
+        shown = ", ".join(map(str, first)) + (f" and {missing - _FEW} more" if missing > _FEW else "")
         notes.append(f"no trace of rank {shown}, of {size}: what waited for it shows no cause")
     return Traces(known, notes)
 

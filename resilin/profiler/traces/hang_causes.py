@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from resilin.profiler.traces.meetings import is_collective, is_message, meetings
 from resilin.profiler.traces.rank_trace import STEP, RankTrace, TraceEvent
 
+_NEXT_WORLD = "elastic.form_group"  # the span in which survivors form the group of the next generation
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
@@ -74,8 +76,10 @@ def _reach(rank: int, blocked: dict[int, set[int]]) -> set[int]:
 
 
 def _stuck(trace: RankTrace, event: TraceEvent, after_ns: int) -> bool:
-    if event.args.get("Failed"):
-        return True
+    if event.args.get("Failed"):  # for good, unless the rank went on in another world
+        return not any(
+            later.name == _NEXT_WORLD and later.start_ns >= event.end_ns and not later.open for later in trace.events
+        )
     return event.open and trace.unfinished and (not trace.alive or event.duration_ns >= after_ns)
 
 

@@ -13,6 +13,7 @@ from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent, ranks_of
 
 _FROM_ROOT = frozenset({"broadcast", "scatter"})
 _TO_ROOT = frozenset({"reduce", "gather"})
+_MATCHED_BY = ("Process Group Name", "Generation", "Src Rank", "Dst Rank", "Tag")  # plain values, if undamaged
 
 
 @dataclass(slots=True)
@@ -66,7 +67,8 @@ class DeliveredMessage:
 
 def is_collective(event: TraceEvent) -> bool:
     """Whether the event is a collective or a message between ranks, with what it takes to match it."""
-    return "Collective name" in event.args
+    args = event.args
+    return "Collective name" in args and not any(isinstance(args.get(key), (list, dict)) for key in _MATCHED_BY)
 
 
 def is_message(event: TraceEvent) -> bool:
@@ -96,7 +98,7 @@ def meetings(traces: Iterable[RankTrace]) -> list[Meeting]:
             key = (*key, times[key])
             meeting = found.get(key)
             if meeting is None:
-                root = _whole(args.get("Root rank", -1), -1)
+                root = _whole(args.get("Root rank"), -1)
                 meeting = found[key] = Meeting(name, group, generation, number, ranks, root)
             place = args.get("Rank")
             rank = ranks[place] if isinstance(place, int) and 0 <= place < len(ranks) else trace.rank

@@ -12,7 +12,7 @@ from resilin._base import span_file, trace_ring
 from resilin.core.machine import span_rings
 from resilin.profiler import chrome_trace, source_names
 from resilin.profiler.recorded import Recorded, category
-from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent, ranks_of
+from resilin.profiler.traces.rank_trace import RankTrace, TraceEvent
 
 
 def read(path: Path) -> RankTrace | None:
@@ -42,19 +42,9 @@ def read(path: Path) -> RankTrace | None:
             other["ts"] = int(other["ts"] * 1000)
             trace.others.append(other)
     trace.sort()
-    trace.rank, trace.world_size = _rank(trace)
+    trace.learn_rank()
     return trace
 
 
 def _last_ns(recording: trace_ring.Recording) -> int:
     return max(span.end_ns or span.start_ns for span in recording.spans)
-
-
-def _rank(trace: RankTrace) -> tuple[int, int]:
-    """Rank and size of the world, as the last collective of its largest group says; else as its environment did."""
-    most, rank = 0, trace.rank
-    for event in trace.events:
-        ranks, place = ranks_of(event.args), event.args.get("Rank")
-        if len(ranks) >= most and isinstance(place, int) and 0 <= place < len(ranks):
-            most, rank = len(ranks), ranks[place]
-    return rank, max(most, trace.world_size)

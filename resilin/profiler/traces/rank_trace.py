@@ -88,6 +88,15 @@ class RankTrace:
         busy = {thread: sum(each.duration_ns for each in events) for thread, events in self.by_thread.items()}
         return max(busy, key=lambda thread: busy[thread], default=0)
 
+    def learn_rank(self) -> None:
+        """Take rank and size of the world from the last collective of the largest group; else they stay."""
+        most = 0
+        for event in self.events:
+            ranks, place = ranks_of(event.args), event.args.get("Rank")
+            if len(ranks) >= most and isinstance(place, int) and 0 <= place < len(ranks):
+                most, self.rank = len(ranks), ranks[place]
+        self.world_size = max(most, self.world_size)
+
     def cut(self, since_ns: int) -> None:
         """Forget what was over before a time. Spans that were not stay whole."""
         self.events = [event for event in self.events if event.end_ns >= since_ns]

@@ -42,9 +42,9 @@ def aligned(paths: Sequence[Path], last_ns: int = 0, most_bytes: int = chrome_fi
 
 def merge(paths: Sequence[Path], out: Path, last_ns: int = 0) -> dict[str, Any]:
     """Write one file of all ranks' traces, see `merged_file`. UsageError without traces, or if it cannot be written."""
-    if out.exists() and out.resolve() in [place.resolve() for place in paths]:
-        raise UsageError(f"{out}: it is one of the traces to be merged; write to another file")
     found = aligned(paths, last_ns)
+    if out.resolve() in found.files or out.resolve() in [place.resolve() for place in paths]:
+        raise UsageError(f"{out}: it is one of the traces to be merged; write to another file")
     try:
         arrows = merged_file.write(found.ranks, out, found.notes)
     except OSError as error:

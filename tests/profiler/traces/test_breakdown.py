@@ -35,6 +35,21 @@ def test_each_moment_counts_once_by_rank(made):
     assert (second["waiting_time(us)"], second["idle_time(us)"], second["compute_time_pctg"]) == (0, 20, 70.0)
 
 
+def test_who_waits_for_a_rank_that_never_came_waits_all_the_time(made):
+    ranks = (0, 1, 2)
+    traces = [made(0).collective(10, None, 0, ranks), made(1).collective(30, None, 0, ranks)]
+    rows = [trace.ready(100, unfinished=True) for trace in traces]
+    waited = [row["waiting_time(us)"] for row in breakdown.temporal_breakdown(rows, meetings(rows))]
+    assert waited == [90, 70]
+
+
+def test_of_a_trace_that_was_cut_what_lies_after_the_cut_counts(made):
+    trace = made(0).span("load", 0, 100).ready()
+    trace.cut(80_000)
+    (row,) = breakdown.temporal_breakdown([trace], [])
+    assert (row["kernel_time(us)"], row["other_time(us)"]) == (20, 20)
+
+
 def test_overlap_is_the_share_of_communication_that_is_hidden(made):
     rows = breakdown.comm_comp_overlap(_two_ranks(made))
     assert rows == [{"rank": 0, "comp_comm_overlap_pctg": 16.67}, {"rank": 1, "comp_comm_overlap_pctg": 0.0}]

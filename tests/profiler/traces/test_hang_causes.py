@@ -112,6 +112,13 @@ def test_a_rank_that_was_killed_amid_a_collective_is_to_blame(made):
     assert (cause.rank, cause.name, cause.state) == (1, "cpu:all_reduce", "killed")
 
 
+def test_a_rank_that_went_on_in_the_next_world_does_not_hang(made):
+    ranks = (0, 1)
+    survivor = made(0).collective(10, 900, 0, ranks, Failed=True).span("elastic.form_group", 950, 960)
+    traces = [survivor.ready(2000, alive=False, unfinished=True), made(1).ready(20, alive=False, unfinished=True)]
+    assert hang_causes.find(traces, AFTER_NS).waits == []
+
+
 def test_a_call_that_has_just_begun_is_no_hang(made):
     ranks = (0, 1)
     traces = [

@@ -93,6 +93,40 @@ def test_why_names_ranks_and_spans(job, capsys):
     assert {"hang", "causes", "totals", "notes"} == json.loads(out).keys()
 
 
+def _exported(place, *ranks, **args):
+    """Traces that profilers wrote of `ranks`, which were in one collective, each a second after the one before."""
+    for rank in ranks:
+        about = {"Collective name": "all_reduce", "Process Group Ranks": list(ranks), "Rank": rank, "Seq": 1, **args}
+        end = 1e6 * (len(ranks) + 1)
+        event = {"ph": "X", "name": "gloo:all_reduce", "tid": 1, "pid": rank, "ts": 1e6 * rank, "args": about}
+        world = {"rank": rank, "world_size": len(ranks)}
+        body = {"distributedInfo": world, "host_name": "h", "traceEvents": [{**event, "dur": end - event["ts"]}]}
+        (place / f"{rank}.json").write_text(json.dumps(body))
+
+
+def test_merge_says_one_line_when_all_is_well_and_writes_over_what_it_wrote(tmp_path, capsys):
+    _exported(tmp_path, 0, 1)
+    for _ in range(2):
+        code, out, err = _trace(capsys, "merge", tmp_path, "-o", tmp_path / "all.json")
+        assert (code, err, out.count("\n")) == (0, "", 1)
+
+
+def test_merge_does_not_write_over_a_trace_that_lies_in_the_folder(tmp_path, capsys):
+    _exported(tmp_path, 0, 1)
+    before = (tmp_path / "0.json").read_bytes()
+    code, _, err = _trace(capsys, "merge", tmp_path, "-o", tmp_path / "0.json")
+    assert code == 2
+    assert "it is one of the traces to be merged" in err
+    assert (tmp_path / "0.json").read_bytes() == before
+
+
+def test_why_names_few_of_many_ranks(tmp_path, capsys):
+    _exported(tmp_path, *range(20))
+    code, out, _ = _trace(capsys, "why", tmp_path)
+    assert code == 0
+    assert "rank 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 7 more waited" in out
+
+
 def test_nothing_to_read_is_exit_code_2(tmp_path, capsys):
     for word in ("merge", "analyse", "why"):
         code, out, err = _trace(capsys, word, tmp_path)

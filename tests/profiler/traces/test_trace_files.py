@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
+import resource
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +17,7 @@ from resilin._base import span_file, trace_ring
 from resilin._base.span_file import About, Writer
 from resilin._base.trace import SpanKind
 from resilin.errors import UsageError
-from resilin.profiler.traces import chrome_file, folder, memory_file, merged_file
+from resilin.profiler.traces import chrome_file, folder, memory_file, merged_file, reports
 
 ABOUT = About(host="elsewhere", boot="b1", rank=3, world_size=4, job="j")
 
@@ -131,11 +134,30 @@ def test_a_chrome_trace_that_is_a_list_is_read(tmp_path):
         (b'{"traceEvents": 5}', "expected a trace with a list"),
         (b'{"traceEvents": [{"ph": "X", "ts": 1}]}', "makes no sense"),
         (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": "x"}]}', "makes no sense"),
+        (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": "4"}]}', "expected a time in microseconds, got '4'"),
+        (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": NaN}]}', "expected a time in microseconds, got nan"),
+        (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1e300}]}', "expected a time in microseconds"),
+        (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "dur": -2}]}', "expected a dur of at least 0"),
+        (b'{"traceEvents": [{"ph": "X", "name": "a", "ts": 1, "tid": [1]}]}', "number or text as tid"),
         (b"\xff\xfe", "expected JSON"),
         (gzip.compress(b'{"traceEvents": []}' * 100)[:-20], "torn"),
         (b"[" * 100_000, "expected JSON"),
     ],
-    ids=["torn", "empty", "no-list", "no-name", "no-time", "no-text", "torn-gz", "deep"],
+    ids=[
+        "torn",
+        "empty",
+        "no-list",
+        "no-name",
+        "no-time",
+        "text-time",
+        "nan",
+        "far",
+        "negative",
+        "thread",
+        "no-text",
+        "torn-gz",
+        "deep",
+    ],
 )
 def test_what_is_no_trace_is_refused_with_its_name(tmp_path, text, said):
     path = tmp_path / "rank7.json"
@@ -152,6 +174,47 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_used(tmp_path):
     assert [trace.rank for trace in found.ranks] == [0]
     assert any("b.json" in note and "not read" in note for note in found.notes)
     assert any("no trace of rank 1, of 2" in note for note in found.notes)
+
+
+def test_a_file_that_speaks_of_a_billion_ranks_costs_nothing(tmp_path):
+    _chrome(tmp_path / "a.json", distributedInfo={"rank": 0, "world_size": 10**9})
+    (note,) = folder.read([tmp_path]).notes
+    assert "no trace of rank 1, 2, 3" in note
+    assert "and 999999987 more, of 1000000000" in note
+
+
+def test_a_small_file_is_read_in_little_memory(tmp_path):
+    path = _chrome(tmp_path / "a.json")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), before[1]))
+    try:
+        assert chrome_file.read(path).rank == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(chrome_file, "_MOST_BYTES", 20)
+    with pytest.raises(UsageError, match="at most 20 bytes"):
+        chrome_file.read(_chrome(tmp_path / "a.json"))
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path):
+    _chrome(tmp_path / "a.json", distributedInfo={"rank": 0, "world_size": 1})
+    os.mkfifo(tmp_path / "b.json")
+    assert folder.read([tmp_path]).notes == []
+
+
+@pytest.mark.parametrize("key", ["Process Group Name", "Generation", "Src Rank", "Tag", "Root rank", "Seq"])
+@pytest.mark.parametrize("value", [[1], {}, "x"])
+def test_a_collective_that_is_damaged_is_taken_for_another_span(tmp_path, key, value):
+    args = {"Collective name": "broadcast", "Process Group Ranks": [0, 1], "Rank": 0, "Seq": 1, key: value}
+    event = {"ph": "X", "name": "gloo:broadcast", "tid": 1, "ts": 5, "dur": 2.5, "args": args}
+    for rank in range(2):
+        _chrome(tmp_path / f"{rank}.json", rank=rank, pid=rank, traceEvents=[event])
+    assert reports.why([tmp_path], 0, 0)["hang"]["waits"] == []
+    assert len(reports.analyse([tmp_path], 5)["temporal_breakdown"]) == 2
 
 
 def test_nothing_to_read_is_an_error(tmp_path):
@@ -184,6 +247,13 @@ def test_a_trace_that_names_no_rank_gets_a_free_one(tmp_path):
     found = folder.read([tmp_path])
     assert [trace.rank for trace in found.ranks] == [0, 1]
     assert any("b.json: it does not say which rank" in note for note in found.notes)
+
+
+def test_a_trace_from_before_there_was_a_group_takes_its_rank_from_a_collective(tmp_path):
+    args = {"Collective name": "all_reduce", "Process Group Ranks": [0, 3, 5], "Rank": 2, "Seq": 1}
+    event = {"ph": "X", "name": "gloo:all_reduce", "tid": 1, "ts": 5, "dur": 2.5, "args": args}
+    trace = chrome_file.read(_chrome(tmp_path / "a.json", distributedInfo=None, traceEvents=[event]))
+    assert (trace.rank, trace.world_size) == (5, 3)
 
 
 def test_a_merged_file_among_the_traces_is_no_rank(made, tmp_path):

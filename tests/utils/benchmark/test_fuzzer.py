@@ -71,11 +71,13 @@ def test_what_is_rejected_is_counted():
     [
         ({"distribution": "normal"}, "expected 'loguniform', 'uniform' or a dictionary, got 'normal'"),
         ({"distribution": "uniform", "minval": 1}, "needs minval and maxval, got 1 and None"),
+        ({"distribution": "uniform", "minval": 5, "maxval": 2}, "no less as maxval, got 5 and 2"),
+        ({"distribution": "loguniform", "minval": 0, "maxval": 2}, "a minval of more than 0 .*got 0 and 2"),
         ({"distribution": {1: 0.5, 2: 0.4}}, "sum to 0.9, expected 1"),
         ({"distribution": {1: 1.5, 2: -0.5}}, "at least 0"),
         ({"distribution": {1: 1.0}, "maxval": 3}, "no minval or maxval beside choices, got None and 3"),
     ],
-    ids=["unknown", "no maxval", "sum", "negative", "bounds"],
+    ids=["unknown", "no maxval", "turned", "no logarithm", "sum", "negative", "bounds"],
 )
 def test_distributions_are_checked(options, said):
     with pytest.raises(UsageError, match=f"FuzzedParameter 'n': .*{said}"):

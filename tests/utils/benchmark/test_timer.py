@@ -155,6 +155,12 @@ def test_what_cannot_be_measured_is_refused(options, error, said):
         Timer(**{"stmt": "pass", **options})
 
 
+@pytest.mark.parametrize("number", [0, -1])
+def test_no_runs_are_no_measurement(number):
+    with pytest.raises(UsageError, match=f"at least 1, got {number}"):
+        Timer("pass").timeit(number)
+
+
 @pytest.mark.parametrize("method", ["repeat", "autorange"])
 def test_methods_of_timeit_that_have_no_meaning_name_what_has(method):
     with pytest.raises(NotImplementedError, match="blocked_autorange"):

@@ -23,7 +23,8 @@ class Operands {
         if (PyUnicode_Check(value)) return text(value);
         if (Py_TYPE(value) == classes.tensor || Py_TYPE(value) == classes.parameter ||
             PyObject_TypeCheck(value, classes.tensor))
-            return tensor(value);
+            return array(slot(value, classes.array));
+        if (PyArray_Check(value)) return array(value); // indices, targets and masks are given as they are
         if (!nested && (PyTuple_Check(value) || PyList_Check(value))) return list(value);
         letter('o');
     }
@@ -60,10 +61,9 @@ class Operands {
         for (; i < count && room(4); i++) add(PySequence_Fast_ITEMS(value)[i], true);
         bytes_[counted] = static_cast<char>(i);
     }
-    void tensor(PyObject *value) {
-        PyObject *array = slot(value, classes.array);
-        if (!array || !PyArray_Check(array)) return letter('o'); // of another library: its shape is not asked for
-        auto *x = reinterpret_cast<PyArrayObject *>(array);
+    void array(PyObject *value) {
+        if (!value || !PyArray_Check(value)) return letter('o'); // of another library: its shape is not asked for
+        auto *x = reinterpret_cast<PyArrayObject *>(value);
         const int dims = PyArray_NDIM(x), item = static_cast<int>(std::max<npy_intp>(PyArray_ITEMSIZE(x), 1));
         if (!room(4 + 16 * static_cast<size_t>(dims))) return letter('o');
         bytes_[used_++] = 't';

@@ -74,6 +74,9 @@ class FuzzedParameter:
             raise UsageError(f"{where}: expected 'loguniform', 'uniform' or a dictionary, got {distribution!r}")
         elif minval is None or maxval is None:
             raise UsageError(f"{where}: {distribution} needs minval and maxval, got {minval} and {maxval}")
+        elif minval > maxval or (distribution == "loguniform" and minval <= 0):
+            least = " of more than 0" if distribution == "loguniform" else ""
+            raise UsageError(f"{where}: expected a minval{least} and no less as maxval, got {minval} and {maxval}")
 
     @property
     def name(self) -> str:

@@ -95,8 +95,10 @@ class Timer:
     def timeit(self, number: int = 1000000) -> Measurement:
         """Run the statement `number` times after a hundredth as many (2 at least) that do not count.
 
-        Returns a Measurement with one time.
+        Returns a Measurement with one time. Raises UsageError (a ValueError) for a number below 1.
         """
+        if number < 1:
+            raise UsageError(f"Timer.timeit: expected a number of runs of at least 1, got {number}")
         with common.set_torch_threads(self._task_spec.num_threads):
             self._run(max(int(number // 100), 2))
             return self._measurement(number, [self._run(number)])
