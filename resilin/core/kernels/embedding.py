@@ -60,18 +60,22 @@ def _sizes(index: Array, starts: Array) -> Array:
 def reference_bags_forward(weight: Array, index: Array, starts: Array, mean: bool) -> Array:
     """numpy form of `bags_forward`."""
     sizes = _sizes(index, starts)
-    y = np.zeros((len(starts), weight.shape[1]), weight.dtype)
+    y = np.zeros((len(starts), weight.shape[1]), compute_dtype(weight.dtype))
     np.add.at(y, np.repeat(np.arange(len(starts)), sizes), weight.take(index, axis=0))
-    return y / np.maximum(sizes, 1).astype(y.dtype)[:, None] if mean else y
+    if mean:
+        y /= np.maximum(sizes, 1).astype(y.dtype)[:, None]
+    return y.astype(weight.dtype, copy=False)
 
 
 def reference_bags_backward(g: Array, index: Array, starts: Array, mean: bool, num: int) -> Array:
     """numpy form of `bags_backward`."""
     sizes = _sizes(index, starts)
-    shares = g / np.maximum(sizes, 1).astype(g.dtype)[:, None] if mean else g
-    dw = np.zeros((num, g.shape[1]), g.dtype)
+    shares = g.astype(compute_dtype(g.dtype), copy=False)
+    if mean:
+        shares = shares / np.maximum(sizes, 1).astype(shares.dtype)[:, None]
+    dw = np.zeros((num, g.shape[1]), shares.dtype)
     np.add.at(dw, index, np.repeat(shares, sizes, axis=0))
-    return dw
+    return dw.astype(g.dtype, copy=False)
 
 
 def _check(index: Array, num: int) -> None:
