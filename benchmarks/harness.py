@@ -80,9 +80,7 @@ class Report:
 Benchmark = Callable[[Options], Report]
 
 
-def main(
-    benchmark: Benchmark, argv: Sequence[str] | None = None, *, resumable: bool = False, jax: bool = False
-) -> int:
+def main(benchmark: Benchmark, argv: Sequence[str] | None = None, *, resumable: bool = False, jax: bool = False) -> int:
     """Parse the command line, run `benchmark`, print and write what it found. 1: it failed, 2: wrong usage.
 
     `resumable`: it keeps what its runs found (see `taken`), so it has --resume. `jax`: it has --jax-python.

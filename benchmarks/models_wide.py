@@ -18,6 +18,7 @@ from benchmarks.programs import BenchmarkError
 from benchmarks.taken import Taken
 
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(32 << 30)}  # glibc gives no page back
+ALONE = (), {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # compile in the process: a pool of others may never start
 CAST = ("resnet18", "encoder", "vit")
 QUICK = ("mlp", "graph")
 UPDATES, COMPILED, JAX = "updates", "compiled", "tiny step"
@@ -40,13 +41,13 @@ def benchmark(options: Options) -> Report:
                     taken.run(number, f"{name}/{variant}", measure, peer=variant != "resilin")
         _run_steps(options, taken, number, seconds)
     _check(taken)
-    rows = [*_rows(taken, options, "torch"), *_step_rows(taken)]
+    rows = _rows(taken, options, "torch")
     tuned = _rows(taken, options, "torch tuned")
     return Report(
         name="models_wide",
         question="Training and inference of common models, beside PyTorch with its defaults and with its memory kept.",
         method=METHOD.format(rounds=rounds, seconds=seconds, tuned=" ".join(f"`{k}={v}`" for k, v in TUNED.items())),
-        rows=rows,
+        rows=[*rows, *_step_rows(taken)],
         notes=[*_tuned_table(tuned), *_summary(rows, tuned), *_left_out(options), *taken.notes()],
         data={"samples_s": {name: [found["samples"] for found in taken.results(name)] for name in taken.names()}},
     )
@@ -87,9 +88,9 @@ def _run_steps(options: Options, taken: Taken, number: int, seconds: float) -> N
     def ours(model: str) -> dict[str, Any]:
         return harness.run_ranks("resilin", options, "train_step", ["--model", model, *length], ranks=1)
 
-    if options.peer_python:
+    if options.peer_python and not options.quick:  # compiling takes a minute
         more = ["--model", "mlp", "--fused", "--compile", *length]
-        compiled = partial(harness.run_ranks, "torch", options, "train_step", more, ranks=1)
+        compiled = partial(harness.run_ranks, "torch", options, "train_step", more, ranks=1, place=lambda rank: ALONE)
         taken.run(number, f"{COMPILED}/resilin", partial(ours, "mlp"))
         taken.run(number, f"{COMPILED}/torch", compiled, peer=True)
     if options.jax_python:

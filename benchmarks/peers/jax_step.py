@@ -60,7 +60,9 @@ def main() -> None:
         if len(losses) > 5:
             samples.append(time.perf_counter() - begin)
     assert losses[-1] < losses[0], f"the loss did not fall: {losses[0]} -> {losses[-1]}"
-    print(json.dumps({"samples": samples, "first_loss": losses[0], "last_loss": losses[-1], "version": jax.__version__}))
+    print(
+        json.dumps({"samples": samples, "first_loss": losses[0], "last_loss": losses[-1], "version": jax.__version__})
+    )
 
 
 if __name__ == "__main__":

@@ -299,6 +299,7 @@ ALL = {
     for fn in (
         conv2d, conv2d_input, conv2d_weight, unfold_windows, fold_windows, max_pool2d, max_pool2d_scatter, avg_pool2d,
         avg_pool2d_spread, layer_norm, batch_norm, batch_norm_fixed, scale_channels, attention, cross_entropy,
-        bce_with_logits, binary_cross_entropy, embedding_grad, embedding_bags, embedding_bags_grad, euclidean_distances, recurrent, ctc_loss, ctc_loss_grad,
+        bce_with_logits, binary_cross_entropy, embedding_grad, embedding_bags, embedding_bags_grad,
+        euclidean_distances, recurrent, ctc_loss, ctc_loss_grad,
     )
 }  # fmt: skip

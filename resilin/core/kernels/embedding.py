@@ -36,8 +36,10 @@ def backward(g: Array, index: Array, num: int, padding_idx: int | None) -> Array
 
 
 def are_bags(index: Array, starts: Array, num: int) -> bool:
-    """Whether `starts` say, ascending from 0, where bags of `index` begin, whose rows are all in [0, num); False without
-    a kernel, too."""
+    """Whether bags of `index`, whose rows are all in [0, num), begin at `starts`, ascending from 0.
+
+    False without a kernel, too.
+    """
     return bool(_native_are_bags(index, starts, num))
 
 
