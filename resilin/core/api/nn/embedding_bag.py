@@ -49,11 +49,8 @@ def embedding_bag(
         raise NotImplementedError(f"embedding_bag: per_sample_weights needs mode='sum', got mode={mode!r}")
     if mode == "max" and (scale_grad_by_freq or sparse):
         raise ValueError("embedding_bag: mode='max' supports neither scale_grad_by_freq nor sparse")
-    if (
-        mode != "max"
-        and per_sample_weights is padding_idx is max_norm is None
-        and not (scale_grad_by_freq or sparse or include_last_offset)
-    ):
+    special = (per_sample_weights, padding_idx, max_norm, scale_grad_by_freq or None, sparse or None)
+    if mode != "max" and not include_last_offset and all(value is None for value in special):
         summed = _summed(input, weight, offsets, mode == "mean")
         if summed is not None:
             return summed
