@@ -43,6 +43,8 @@ class Options:
     """A smoke run: a few samples, and no results file."""
     resume: Path | None = None
     """Where a benchmark of many runs keeps what they found; None: nowhere."""
+    jax_python: str | None = None
+    """Interpreter of an environment with JAX, for a benchmark that compares with it; None: it is left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +80,10 @@ class Report:
 Benchmark = Callable[[Options], Report]
 
 
-def main(benchmark: Benchmark, argv: Sequence[str] | None = None, *, resumable: bool = False) -> int:
+def main(benchmark: Benchmark, argv: Sequence[str] | None = None, *, resumable: bool = False, jax: bool = False) -> int:
     """Parse the command line, run `benchmark`, print and write what it found. 1: it failed, 2: wrong usage.
 
-    `resumable`: it keeps what its runs found (see `taken`), so it has --resume.
+    `resumable`: it keeps what its runs found (see `taken`), so it has --resume. `jax`: it has --jax-python.
     """
     module = sys.modules[benchmark.__module__]
     parser = argparse.ArgumentParser(description=module.__doc__)
@@ -91,12 +93,15 @@ def main(benchmark: Benchmark, argv: Sequence[str] | None = None, *, resumable: 
     if resumable:
         what = "keep each run's figures in FILE as soon as they are known, and go on from those that are there"
         parser.add_argument("--resume", metavar="FILE", type=Path, help=what)
+    if jax:
+        parser.add_argument("--jax-python", metavar="PATH", help="run JAX beside resilin, with this interpreter")
     args = parser.parse_args(argv)
     options = Options(
         peer_python=args.peer_python,
         json_path=args.json,
         quick=args.quick,
         resume=args.resume if resumable else None,
+        jax_python=args.jax_python if jax else None,
     )
     try:
         _check(options)

@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--apart", action="store_true", help="each process trains a model of its own")
     parser.add_argument("--in-step", action="store_true", help="with --apart: wait for one another before each update")
     parser.add_argument("--fused", action="store_true", help="ask the optimizer for its fused form")
+    parser.add_argument("--compile", action="store_true", help="compile the model (torch.compile)")
     parser.add_argument("--device", default="cpu", help="where to train")
     parser.add_argument("--zero", action="store_true", help="divide the optimizer's state among the processes")
 
@@ -39,6 +40,8 @@ def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
         if not args.apart:
             model = _wrapped(library, model, args)
     optimizer = _optimizer(library, model, args)
+    if args.compile:
+        model = torch.compile(model)
     step = _Step(library, model, optimizer, args)
     losses = [step() for _ in range(args.warmup)]
     steps = _agreed_steps(library, step, args.seconds)

@@ -25,9 +25,10 @@ REAL_ONLY = {
         ndtri polygamma zeta""",
     "of complex numbers a loop of logaddexp": "logcumsumexp",
     "from real to complex": "fft_r2c make_complex view_as_complex",
-    "layers and losses of real numbers": """attention avg_pool2d avg_pool2d_spread batch_norm bce_with_logits
-        binary_cross_entropy cross_entropy embedding embedding_grad gelu layer_norm log_sigmoid log_softmax mish silu
-        scale_channels smooth_absolute softmax softplus ctc_loss ctc_loss_grad euclidean_distances weighted_points""",
+    "layers and losses of real numbers": """attention avg_pool2d avg_pool2d_spread batch_norm batch_norm_fixed
+        bce_with_logits binary_cross_entropy cross_entropy embedding embedding_bags embedding_bags_grad embedding_grad
+        gelu layer_norm log_sigmoid log_softmax mish silu scale_channels smooth_absolute softmax softplus
+        ctc_loss ctc_loss_grad euclidean_distances weighted_points""",
     "sizes": "norm_of",
 }
 # Differentiable ops whose derivatives finite differences cannot show: (of first order, of second order).

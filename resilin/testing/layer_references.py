@@ -147,6 +147,15 @@ def scale_channels(x: Array, weight: Array, bias: Array) -> Array:
     return y
 
 
+def batch_norm_fixed(x: Array, mean: Array, var: Array, weight: Array, bias: Array, eps: float) -> Array:
+    """Channel by channel."""
+    y = np.empty_like(x)
+    for c in range(x.shape[1]):
+        one = (x[:, c] - mean[c]) / np.sqrt(var[c] + eps)
+        y[:, c] = one * (1 if weight is None else weight[c]) + (0 if bias is None else bias[c])
+    return y
+
+
 def attention(q: Array, k: Array, v: Array, mask: Array, causal: bool, scale: float) -> Array:
     """Probabilities over the keys that take part, times their values."""
     scores = np.einsum("...td,...sd->...ts", q, k) * scale
@@ -186,6 +195,29 @@ def embedding_grad(g: Array, index: Array, num: int) -> Array:
     out = np.zeros((num, g.shape[-1]), g.dtype)
     for place in np.ndindex(*index.shape):
         out[index[place]] += g[place]
+    return out
+
+
+def _bags(index: Array, starts: Array, mean: bool) -> Iterator[tuple[int, Array, int]]:
+    """Each bag, its part of `index`, and by what its sum is divided."""
+    for bag, part in enumerate(np.split(index, starts[1:])):
+        yield bag, part, max(len(part), 1) if mean else 1
+
+
+def embedding_bags(weight: Array, index: Array, starts: Array, mean: bool = False) -> Array:
+    """Bag by bag."""
+    out = np.zeros((len(starts), weight.shape[1]), weight.dtype)
+    for bag, part, count in _bags(index, starts, mean):
+        out[bag] = sum((weight[row] for row in part), out[bag]) / count
+    return out
+
+
+def embedding_bags_grad(g: Array, index: Array, starts: Array, mean: bool, num: int) -> Array:
+    """Bag by bag."""
+    out = np.zeros((num, g.shape[1]), g.dtype)
+    for bag, part, count in _bags(index, starts, mean):
+        for row in part:
+            out[row] += g[bag] / count
     return out
 
 
@@ -266,7 +298,8 @@ ALL = {
     fn.__name__: fn
     for fn in (
         conv2d, conv2d_input, conv2d_weight, unfold_windows, fold_windows, max_pool2d, max_pool2d_scatter, avg_pool2d,
-        avg_pool2d_spread, layer_norm, batch_norm, scale_channels, attention, cross_entropy, bce_with_logits,
-        binary_cross_entropy, embedding_grad, euclidean_distances, recurrent, ctc_loss, ctc_loss_grad,
+        avg_pool2d_spread, layer_norm, batch_norm, batch_norm_fixed, scale_channels, attention, cross_entropy,
+        bce_with_logits, binary_cross_entropy, embedding_grad, embedding_bags, embedding_bags_grad,
+        euclidean_distances, recurrent, ctc_loss, ctc_loss_grad,
     )
 }  # fmt: skip

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from resilin.core.kernels.common import Array, compute_dtype
+from resilin.core.kernels.common import Array, array_namespace, compute_dtype
 from resilin.core.kernels.loader import kernel
 from resilin.core.kernels.reduce_rows import total
 
 _native_forward = kernel("channels_forward")
 _native_backward = kernel("channels_backward")
+_native_normalize = kernel("channels_normalize")
 
 
 def forward(x: Array, weight_C: Array | None, bias_C: Array | None) -> Array:
@@ -30,6 +31,12 @@ def backward(g: Array, x: Array, weight_C: Array | None, needs: tuple[bool, bool
     return reference_backward(g, x, weight_C, needs) if found is None else found
 
 
+def normalize(x: Array, mean_C: Array, var_C: Array, weight_C: Array | None, bias_C: Array | None, eps: float) -> Array:
+    """Each channel less its mean, divided by sqrt(var + eps), scaled and shifted."""
+    y: Array | None = _native_normalize(x, mean_C, var_C, weight_C, bias_C, eps)
+    return reference_normalize(x, mean_C, var_C, weight_C, bias_C, eps) if y is None else y
+
+
 def _along(vector_C: Array, ndim: int) -> Array:
     return vector_C.reshape((-1,) + (1,) * (ndim - 2))
 
@@ -42,6 +49,17 @@ def reference_forward(x: Array, weight_C: Array | None, bias_C: Array | None) ->
     if bias_C is not None:
         y = y + _along(bias_C, x.ndim)
     return y.astype(x.dtype, copy=y is x)
+
+
+def reference_normalize(
+    x: Array, mean_C: Array, var_C: Array, weight_C: Array | None, bias_C: Array | None, eps: float
+) -> Array:
+    """Array form of `normalize`, also for a device's arrays."""
+    scale_C = 1 / array_namespace(x).sqrt(var_C + var_C.dtype.type(eps))
+    if weight_C is not None:
+        scale_C = scale_C * weight_C
+    moved_C = mean_C * scale_C
+    return reference_forward(x, scale_C, -moved_C if bias_C is None else bias_C - moved_C)
 
 
 def reference_backward(

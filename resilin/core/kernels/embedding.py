@@ -1,4 +1,4 @@
-"""Row lookup and its gradient."""
+"""Row lookup, sums of bags of rows, and their gradients."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from resilin.errors import UsageError
 
 _native_embedding_forward = kernel("embedding_forward")
 _native_embedding_backward = kernel("embedding_backward")
+_native_bags_forward = kernel("bags_forward")
+_native_bags_backward = kernel("bags_backward")
+_native_are_bags = kernel("are_bags")
 
 
 def forward(weight: Array, index: Array) -> Array:
@@ -30,6 +33,51 @@ def backward(g: Array, index: Array, num: int, padding_idx: int | None) -> Array
         if dw is not None:
             return dw  # type: ignore[no-any-return]
     return reference_backward(g, index, num, padding_idx)
+
+
+def are_bags(index: Array, starts: Array, num: int) -> bool:
+    """Whether bags of `index`, whose rows are all in [0, num), begin at `starts`, ascending from 0.
+
+    False without a kernel, too.
+    """
+    return bool(_native_are_bags(index, starts, num))
+
+
+def bags_forward(weight: Array, index: Array, starts: Array, mean: bool) -> Array:
+    """The sums (or means) of the rows of weight (num, D) in each bag, (B, D): rows in order, zeros for an empty bag."""
+    y: Array | None = _native_bags_forward(weight, index, starts, mean)
+    return reference_bags_forward(weight, index, starts, mean) if y is None else y
+
+
+def bags_backward(g: Array, index: Array, starts: Array, mean: bool, num: int) -> Array:
+    """Gradient of weight (num, D): each bag's row of g (B, D), or its share, added in ascending position of `index`."""
+    dw: Array | None = _native_bags_backward(g, index, starts, mean, num)
+    return reference_bags_backward(g, index, starts, mean, num) if dw is None else dw
+
+
+def _sizes(index: Array, starts: Array) -> Array:
+    return np.diff(np.append(starts, len(index)))
+
+
+def reference_bags_forward(weight: Array, index: Array, starts: Array, mean: bool) -> Array:
+    """numpy form of `bags_forward`."""
+    sizes = _sizes(index, starts)
+    y = np.zeros((len(starts), weight.shape[1]), compute_dtype(weight.dtype))
+    np.add.at(y, np.repeat(np.arange(len(starts)), sizes), weight.take(index, axis=0))
+    if mean:
+        y /= np.maximum(sizes, 1).astype(y.dtype)[:, None]
+    return y.astype(weight.dtype, copy=False)
+
+
+def reference_bags_backward(g: Array, index: Array, starts: Array, mean: bool, num: int) -> Array:
+    """numpy form of `bags_backward`."""
+    sizes = _sizes(index, starts)
+    shares = g.astype(compute_dtype(g.dtype), copy=False)
+    if mean:
+        shares = shares / np.maximum(sizes, 1).astype(shares.dtype)[:, None]
+    dw = np.zeros((num, g.shape[1]), shares.dtype)
+    np.add.at(dw, index, np.repeat(shares, sizes, axis=0))
+    return dw.astype(g.dtype, copy=False)
 
 
 def _check(index: Array, num: int) -> None:

@@ -18,6 +18,7 @@ _native_add_slices = kernel("add_slices")
 _native_take_along = kernel("take_along")
 _native_add_along = kernel("add_along")
 _native_put_along = kernel("put_along")
+_native_pick_slices = kernel("pick_slices")
 
 
 _ALL = slice(None)
@@ -100,6 +101,15 @@ def put_along(out: Any, index: Any, value: Any, axis: int) -> bool:
     if not isinstance(out, np.ndarray) or not isinstance(value, np.ndarray):
         return False
     return bool(_native_put_along(out, index, value, axis))
+
+
+def pick_along(out: Any, index: Any, value: Any, axis: int, largest: bool) -> bool:
+    """Let the larger (or smaller) of `value` and `out` stay at `index` along `axis`, of an index that was expanded from
+    a place per slice; a NaN stays. False if it did nothing."""
+    if not isinstance(out, np.ndarray) or not isinstance(value, np.ndarray) or value.shape != index.shape:
+        return False
+    slices = _slices(index, out.shape, axis) if index.size else None
+    return slices is not None and bool(_native_pick_slices(out, slices[-1], value, axis, largest))
 
 
 def reference_add_slices(g: Array, shape: tuple[int, ...], index: Any) -> Array:

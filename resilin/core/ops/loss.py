@@ -85,6 +85,32 @@ def _(xp, h, _y, _g, index=None, num=0, padding_idx=None):
     return xp.where_else(rows, xp.zeros_like(rows), (index != padding_idx)[..., None])
 
 
+_HOST = "bags of rows are added up on the host"
+_BAGS = np.array([4, 0, 4, 2]), np.array([0, 0, 3])  # the first one is empty
+
+
+@op(takes="f", host=_HOST, samples=lambda r: [(r(5, 3), *_BAGS), (r(5, 3), *_BAGS, True)])
+def embedding_bags(xp, weight, index=None, starts=None, mean=False):
+    """The sums (or means) of the rows of `weight` (num, D) in bags of `index`, which begin at `starts`."""
+    return embedding_kernel.bags_forward(weight, index, starts, mean)
+
+
+@embedding_bags.vjp
+def _(xp, g, _y, _weight, index=None, starts=None, mean=False):
+    return xp.embedding_bags_grad(g, index, starts, mean, _weight.shape[0])
+
+
+@op(takes="f", host=_HOST, samples=lambda r: [(r(3, 2), *_BAGS, False, 5), (r(3, 2), *_BAGS, True, 5)])
+def embedding_bags_grad(xp, g, index=None, starts=None, mean=False, num=0):
+    """The rows of `g`, one a bag, added into (num, D) at the bag's places of `index`, in order."""
+    return embedding_kernel.bags_backward(g, index, starts, mean, num)
+
+
+@embedding_bags_grad.vjp
+def _(xp, h, _y, _g, index=None, starts=None, mean=False, num=0):
+    return xp.embedding_bags(h, index, starts, mean)
+
+
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0.5), (r(), 2)])
 def smooth_absolute(xp, x, beta=1.0):
     """0.5 * x ** 2 / beta where |x| < beta > 0, else |x| - 0.5 * beta."""

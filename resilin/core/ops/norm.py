@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from resilin.core.kernels import batch_norm as batch_kernel
 from resilin.core.kernels import channels as channels_kernel
 from resilin.core.kernels import layer_norm as layer_kernel
@@ -93,6 +95,55 @@ override(
     lambda xp, x, weight, bias: channels_kernel.forward(x, weight, bias),
     lambda xp, needs, g, _y, x, weight, _bias: channels_kernel.backward(g, x, weight, needs),
 )
+
+
+def _spread(r):
+    return r(3, low=0.5, high=2.0)
+
+
+@op(
+    takes="f",
+    tensors=5,
+    samples=lambda r: [
+        (r(5, 3), r(3), _spread(r), r(3), r(3), 1e-5),
+        (r(2, 3, 4), r(3), _spread(r), None, None, 1e-5),
+        (r(2, 3, 2, 2), r(3), _spread(r), r(3), None, 1e-5),
+    ],
+)
+def batch_norm_fixed(xp, x, mean, var, weight=None, bias=None, eps=1e-5):
+    """Each channel normalized with a mean and a variance that are given, then scaled and shifted."""
+    return channels_kernel.reference_normalize(x, mean, var, weight, bias, eps)
+
+
+def _fixed_gradients(needs, dx, total, dot, weight, rstd):
+    """What follows from the sums of g, and of g * (x - mean)."""
+    dmean = dvar = None
+    scale = rstd if weight is None else rstd * weight
+    if needs[1]:
+        dmean = -total * scale
+    if needs[2]:
+        dvar = dot * scale * rstd * rstd * -0.5
+    return dx, dmean, dvar, dot * rstd if needs[3] else None, total if needs[4] else None
+
+
+@batch_norm_fixed.vjp_all
+def _(xp, needs, g, _y, x, mean, var, weight, _bias, eps):
+    axes, along = (0, *range(2, x.ndim)), (-1, *(1,) * (x.ndim - 2))
+    rstd = 1 / xp.sqrt(var + eps)
+    dx = g * (rstd if weight is None else rstd * weight).reshape(along) if needs[0] else None
+    total = xp.sum(g, axis=axes) if needs[1] or needs[4] else None
+    dot = xp.sum(g * (x - mean.reshape(along)), axis=axes) if needs[2] or needs[3] else None
+    return _fixed_gradients(needs, dx, total, dot, weight, rstd)
+
+
+def _fixed_backward(xp, needs, g, _y, x, mean, var, weight, _bias, eps):
+    rstd = 1 / np.sqrt(var + var.dtype.type(eps))
+    scale, dots = rstd if weight is None else rstd * weight, needs[2] or needs[3]
+    dx, dot, total = channels_kernel.backward(g, x, scale, (needs[0], dots, dots or needs[1] or needs[4]))
+    return _fixed_gradients(needs, dx, total, dot - mean * total if dots else None, weight, rstd)
+
+
+override("batch_norm_fixed", "cpu", lambda xp, *args: channels_kernel.normalize(*args), _fixed_backward)
 
 
 @op(

@@ -309,6 +309,13 @@ CONVOLUTIONS = [  # x, w, stride, padding, dilation, groups
     ((1, 2, 3, 3), (2, 1, 1, 1), (2, 1), (0, 0), (1, 1), 2),
     ((2, 3, 4, 1), (6, 1, 3, 7), (1, 4), (1, 3), (1, 1), 3),
     ((0, 3, 8, 8), (3, 1, 3, 3), (1, 1), (1, 1), (1, 1), 3),
+    ((2, 21, 5, 7), (21, 1, 3, 3), (1, 1), (1, 1), (1, 1), 21),  # several channels in a vector
+    ((3, 40, 8, 8), (40, 1, 5, 5), (1, 1), (2, 2), (1, 1), 40),
+    ((1, 32, 9, 9), (32, 1, 3, 2), (2, 2), (1, 0), (2, 3), 32),
+    ((2, 17, 2, 2), (17, 1, 3, 3), (1, 1), (1, 1), (1, 1), 17),
+    ((1, 16, 30, 1), (16, 1, 7, 1), (3, 1), (0, 0), (1, 1), 16),
+    ((2, 35, 4, 4), (50, 35, 3, 3), (1, 1), (1, 1), (1, 1), 1),  # weights whose sides are no whole squares
+    ((2, 48, 4, 4), (96, 24, 3, 3), (1, 1), (1, 1), (1, 1), 2),
 ]
 
 
@@ -446,6 +453,26 @@ def test_embedding(rand: Any, shape: tuple[int, ...], padding_idx: int | None) -
     g = rand(*y.shape)
     slow = embedding.reference_backward(g, index, 9, padding_idx)
     np.testing.assert_array_equal(embedding.backward(g, index, 9, padding_idx), slow)  # the same order: the same bits
+
+
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize(("length", "starts"), [(0, [0]), (1, [0, 1, 1]), (70, [0, 0, 3, 3, 41]), (4097, [0, 4000])])
+def test_bags_of_embeddings(rand: Any, length: int, starts: list[int], mean: bool) -> None:
+    weight, index = rand(9, 133), np.random.default_rng(0).integers(0, 9, length)
+    begins = np.array(starts)
+    assert embedding.are_bags(index, begins, 9) or loader.native is None
+    y = embedding.bags_forward(weight, index, begins, mean)
+    np.testing.assert_array_equal(y, embedding.reference_bags_forward(weight, index, begins, mean))
+    g = rand(*y.shape)
+    slow = embedding.reference_bags_backward(g, index, begins, mean, 9)
+    np.testing.assert_array_equal(embedding.bags_backward(g, index, begins, mean, 9), slow)
+
+
+@pytest.mark.parametrize(
+    ("index", "starts"), [([1, 9], [0]), ([-1], [0]), ([1], [1]), ([1, 1], [0, 2, 1]), ([1], [0, 2]), ([1], [])]
+)
+def test_wrong_bags_are_told_from_others(index: list[int], starts: list[int]) -> None:
+    assert not embedding.are_bags(np.array(index, np.int64), np.array(starts, np.int64), 9)
 
 
 @pytest.mark.parametrize("wrong", [-1, 9])

@@ -192,3 +192,50 @@ def test_the_range_of_places_is_numpys() -> None:
     x = np.random.default_rng(0).integers(-99, 99, (3, 35))
     for index in (x, x[:, ::2], x.astype(np.int32), np.broadcast_to(x[:, :1], x.shape)):
         assert places.range_of(index) == (index.min(), index.max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("largest", [True, False])
+def test_extremes_of_slices_are_those_of_numpy(dtype: Any, largest: bool) -> None:
+    for shape, axis, _ in _cases():
+        r = np.random.default_rng(0)
+        index = _index(r, shape[axis], (33,))
+        if len(shape) < 2 or not index.size:
+            continue
+        lengths = (*shape[:axis], 33, *shape[axis + 1 :])
+        out, value = ((r.standard_normal(size) * 9).astype(dtype) for size in (shape, lengths))
+        if out.dtype.kind == "f" and out.size and value.size:
+            out.flat[0], value.flat[1] = np.nan, np.nan
+        spread = np.broadcast_to(index.reshape([-1 if d == axis else 1 for d in range(len(shape))]), lengths)
+        expected = out.copy()
+        where: list[Any] = list(np.indices(lengths, sparse=True))
+        where[axis] = spread
+        (np.maximum if largest else np.minimum).at(expected, tuple(where), value)
+        assert places.pick_along(out, spread, value, axis, largest) is bool(value.size)
+        np.testing.assert_array_equal(out, expected, err_msg=f"{shape}, axis {axis}")
+
+
+def test_slices_are_merged_in_the_same_order_for_any_number_of_threads() -> None:
+    r, before = np.random.default_rng(0), threads.get_num_threads()
+    index, value = r.integers(0, 40, 3000), r.standard_normal((3000, 129)).astype(np.float32)
+    spread, found = np.broadcast_to(index[:, None], value.shape), []
+    try:
+        for n in (1, 2, 5):
+            threads.set_num_threads(n)
+            top = np.zeros((40, 129), np.float32)
+            assert places.pick_along(top, spread, value, 0, True)
+            found.append((top, places.add_along(value, (40, 129), 0, spread)))
+    finally:
+        threads.set_num_threads(before)
+    for top, total in found[1:]:
+        np.testing.assert_array_equal(top, found[0][0])
+        np.testing.assert_array_equal(total, found[0][1])
+
+
+def test_what_has_no_kernel_of_extremes_is_left_alone() -> None:
+    out, value = np.zeros((3, 2), np.float32), np.ones((2, 2), np.float32)
+    outside = np.broadcast_to(np.array([[0], [3]]), (2, 2))
+    assert not places.pick_along(out, outside, value, 0, True)
+    assert not places.pick_along(out, np.array([[0, 1], [1, 0]]), value, 0, True)  # a place for each element
+    assert not places.pick_along(out, np.broadcast_to(np.array([[0], [1]]), (2, 2)), value.astype(np.float16), 0, True)
+    assert not out.any()

@@ -101,8 +101,22 @@ def test_topk_along_another_dimension_and_of_integers_is_that_of_a_sort() -> Non
         assert resilin.equal(places, expected.indices[:, :4])
 
 
-@pytest.mark.parametrize("shape", [(5, 3), (2, 3, 31), (33, 2, 4, 5), (0, 3), (2, 3, 0)])
-@pytest.mark.parametrize(("with_weight", "with_bias"), [(True, True), (True, False), (False, True), (False, False)])
+SHAPES_OF_CHANNELS = [(5, 3), (2, 3, 31), (33, 2, 4, 5), (0, 3), (2, 3, 0)]
+WITH = pytest.mark.parametrize(
+    ("with_weight", "with_bias"), [(True, True), (True, False), (False, True), (False, False)]
+)
+
+
+@pytest.mark.parametrize("shape", SHAPES_OF_CHANNELS)
+@WITH
+def test_channels_are_normalized_as_by_the_reference(shape: Any, with_weight: bool, with_bias: bool) -> None:
+    x, mean, var = _random(shape), _random(shape[1]), np.abs(_random(shape[1])) + 0.5
+    given = x, mean, var, mean * 2 if with_weight else None, var * 3 if with_bias else None, 1e-3
+    np.testing.assert_array_equal(channels.normalize(*given), channels.reference_normalize(*given))
+
+
+@pytest.mark.parametrize("shape", SHAPES_OF_CHANNELS)
+@WITH
 def test_channels_are_scaled_as_by_the_reference(shape: Any, with_weight: bool, with_bias: bool) -> None:
     x, g, vector = _random(shape), _random(shape) / 9, _random(shape[1])
     weight, bias = vector if with_weight else None, vector if with_bias else None
@@ -120,6 +134,7 @@ def test_vectors_of_another_length_are_left_to_numpy(size: int) -> None:
     x, vector = np.ones((2, 3, 4), np.float32), np.ones(size, np.float32)
     assert loader.native.channels_forward(x, vector, None) is None
     assert loader.native.channels_forward(x, None, vector) is None
+    assert loader.native.channels_normalize(x, vector, vector, None, None, 1e-5) is None
     assert loader.native.channels_backward(x, x, vector, True, True, True) is None
     assert loader.native.channels_backward(x, x[:1], None, True, True, True) is None
 

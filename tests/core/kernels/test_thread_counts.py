@@ -86,6 +86,32 @@ def test_results_are_the_same_bits_for_any_number_of_threads() -> None:
             np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize(
+    ("x", "w", "stride", "groups"),
+    [
+        ((1, 64, 16, 16), (64, 64, 3, 3), 1, 1),  # one tile, whose channels the threads share
+        ((16, 128, 4, 4), (128, 128, 3, 3), 1, 1),
+        ((3, 64, 13, 13), (96, 32, 3, 3), 2, 2),
+        ((16, 96, 4, 4), (64, 96, 1, 1), 1, 1),
+        ((4, 200, 8, 8), (200, 1, 3, 3), 1, 200),  # several channels in a vector
+        ((2, 70, 33, 33), (70, 1, 5, 5), 1, 70),
+    ],
+)
+def test_convolutions_of_small_maps_are_the_same_bits_for_any_number_of_threads(
+    rand: Any, x: Any, w: Any, stride: int, groups: int
+) -> None:
+    image, filters, bias = rand(*x), rand(*w), rand(w[0])
+    lengths = ((stride, stride), (w[2] // 2, w[3] // 2), (1, 1), groups)
+    found = []
+    for n in (1, 2, 3, 5):
+        threads.set_num_threads(n)
+        y = conv2d.forward(image, filters, bias, *lengths)
+        found.append([y, *conv2d.backward(y, image, filters, *lengths)])
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
 def test_kernels_of_several_python_threads_share_the_pool(rand: Any) -> None:
     threads.set_num_threads(3)
     x = rand(1000, 300)

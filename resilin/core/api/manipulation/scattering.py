@@ -54,8 +54,10 @@ def scatter_reduce(
         return scatter_reduce(flat[0], 0, flat[1], flat[2], reduce, include_self=include_self).reshape(())
     where, part = index_checks.scattered("scatter_reduce", input, axis, index, src)
     xp = input._dev.xp
-    counts = xp.scatter_add_zeros(xp.ones(where.shape, np.int64), input._array.shape, axis, where)
-    own = xp.ones(counts.shape, bool) if include_self else counts == 0
+    counts, own = 0, xp.ones(input._array.shape, bool)
+    if reduce == "mean" or not include_self:
+        counts = xp.scatter_add_zeros(xp.ones(where.shape, np.int64), input._array.shape, axis, where)
+        own = own if include_self else counts == 0
     if reduce == "prod":
         return ops.scatter_product.call(input, part, where, axis, own)
     if reduce in ("amax", "amin"):

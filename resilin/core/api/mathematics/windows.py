@@ -10,6 +10,7 @@ import numpy as np
 from resilin.core.tensor import Tensor
 
 Lengths = tuple[int, ...]
+_INT = {int}
 
 
 def per_axis(where: str, name: str, value: Any, count: int) -> Lengths:
@@ -19,6 +20,8 @@ def per_axis(where: str, name: str, value: Any, count: int) -> Lengths:
     """
     if type(value) is int:
         return (value,) * count
+    if type(value) is tuple and len(value) == count and {*map(type, value)} == _INT:  # as modules keep them
+        return value
     lengths = tuple(_length(where, name, n) for n in (value if isinstance(value, tuple | list) else (value,)))
     if len(lengths) not in (1, count):
         raise RuntimeError(f"{where}: expected {name} to be one integer or {count}, got {value!r}")

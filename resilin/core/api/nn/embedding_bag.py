@@ -13,7 +13,9 @@ from resilin.core.api.manipulation import indexing
 from resilin.core.api.manipulation.joining import cat
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.nn import neural
-from resilin.core.ops import creation
+from resilin.core.batching.active import batched_in
+from resilin.core.kernels import embedding
+from resilin.core.ops import creation, loss
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -47,6 +49,11 @@ def embedding_bag(
         raise NotImplementedError(f"embedding_bag: per_sample_weights needs mode='sum', got mode={mode!r}")
     if mode == "max" and (scale_grad_by_freq or sparse):
         raise ValueError("embedding_bag: mode='max' supports neither scale_grad_by_freq nor sparse")
+    special = (per_sample_weights, padding_idx, max_norm, scale_grad_by_freq or None, sparse or None)
+    if mode != "max" and not include_last_offset and all(value is None for value in special):
+        summed = _summed(input, weight, offsets, mode == "mean")
+        if summed is not None:
+            return summed
     starts = _starts(input, offsets, include_last_offset)
     index, bag = input.reshape(-1), np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     factors = _factors(input, weight, per_sample_weights)
@@ -62,6 +69,23 @@ def embedding_bag(
     if mode == "max":
         return _largest(rows, bag, len(starts) - 1)
     return _added_up(rows, factors, bag, len(starts) - 1, mode)
+
+
+def _summed(input: Tensor, weight: Tensor, offsets: Tensor | None, mean: bool) -> Tensor | None:
+    """The usual bags in one operation; None for what is not usual, or wrong."""
+    index, table = input._array, weight._array
+    if table.dtype not in _PLAIN or batched_in((input, weight, offsets)) or index.ndim != (2 if offsets is None else 1):
+        return None
+    starts = np.arange(len(index)) * index.shape[1] if offsets is None else offsets._array
+    if not all(isinstance(array, np.ndarray) for array in (index, table, starts)):
+        return None
+    index = index.reshape(-1)
+    if not embedding.are_bags(index, starts, len(table)):
+        return None
+    return loss.embedding_bags.call(weight, index, starts, mean)
+
+
+_PLAIN = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 @rounded_once

@@ -208,11 +208,7 @@ def _batch_norm_fixed(input: Any, mean: Any, var: Any, weight: Any, bias: Any, e
     if mean is None or var is None:
         raise RuntimeError("batch_norm: running_mean and running_var must be given when training is False")
     input, mean, var, weight, bias, narrow = opened(input, mean, var, weight, bias)
-    scale = (var + eps).rsqrt()
-    if weight is not None:
-        scale = scale * weight
-    shift = -mean * scale if bias is None else bias - mean * scale
-    made: Tensor = narrow(norm.scale_channels.call(input, scale, shift))
+    made: Tensor = narrow(norm.batch_norm_fixed.call(input, mean, var, weight, bias, eps))
     return made
 
 

@@ -1,9 +1,10 @@
-// Elements taken from places along one dimension, and added to places there, in the order of the places.
+// Elements taken from places along one dimension, and added to places there or compared, in the order of the places.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -154,19 +155,43 @@ RESILIN_SIMD void add_slice(const int64_t *g, int64_t n, int64_t *out) {
     for (int64_t i = 0; i < n; i++) out[i] = static_cast<int64_t>(static_cast<uint64_t>(out[i]) + static_cast<uint64_t>(g[i]));
 }
 
-template <class T> void add_some(const T *g, const Split &to, const int64_t *index, int64_t n, T *out) {
+// x replaces what is there where it is larger (or smaller), or not a number; that stays.
+template <bool Largest, class T> RESILIN_INLINE void pick(const T *x, int64_t n, T *out) {
     for (int64_t i = 0; i < n; i++) {
-        T *target = out + from_front(index[i], to.length) * to.inner;
-        if (to.inner == 1) *target += g[i];
-        else add_slice(g + i * to.inner, to.inner, target);
+        const bool wins = Largest ? x[i] > out[i] : x[i] < out[i];
+        out[i] = wins || x[i] != x[i] ? x[i] : out[i];
     }
+}
+#define RESILIN_FOR_TYPE(T)                                                                                            \
+    RESILIN_SIMD void pick_largest(const T *x, int64_t n, T *out) { pick<true>(x, n, out); }                           \
+    RESILIN_SIMD void pick_smallest(const T *x, int64_t n, T *out) { pick<false>(x, n, out); }
+RESILIN_FOR_TYPE(float)
+RESILIN_FOR_TYPE(double)
+RESILIN_FOR_TYPE(int64_t)
+#undef RESILIN_FOR_TYPE
+
+// merge(slice of g, elements, where it goes) for each of n slices, in order. Threads share the outer dimensions, or else
+// the elements of a slice, LINES at least: who merges an element does not change the order of what is merged there.
+constexpr int64_t LINES = 32;
+template <class T, class Merge>
+void merge_slices(const T *g, const Split &to, const int64_t *index, int64_t n, T *out, Merge merge) {
+    const int64_t parts = to.outer > 1 ? 1 : std::clamp<int64_t>(to.inner / LINES, 1, num_threads());
+    parallel_rows(to.outer * parts, n * to.inner / parts, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const int64_t o = row / parts, first = to.inner * (row % parts) / parts, last = to.inner * (row % parts + 1) / parts;
+            const T *from = g + o * n * to.inner + first;
+            T *target = out + o * to.length * to.inner + first;
+            for (int64_t i = 0; i < n; i++)
+                merge(from + i * to.inner, last - first, target + from_front(index[i], to.length) * to.inner);
+        }
+    });
 }
 
 template <class T> void add(const T *g, const Split &to, const int64_t *index, int64_t n, T *out) {
-    parallel_rows(to.outer, n * to.inner, [&](int64_t begin, int64_t end) {
-        for (int64_t o = begin; o < end; o++)
-            add_some(g + o * n * to.inner, to, index, n, out + o * to.length * to.inner);
-    });
+    if (to.inner == 1)
+        merge_slices(g, to, index, n, out, [](const T *from, int64_t, T *target) { *target += *from; });
+    else
+        merge_slices(g, to, index, n, out, [](const T *from, int64_t count, T *target) { add_slice(from, count, target); });
 }
 
 // The lengths that a tuple of ints says; their number, or -1 for anything else.
@@ -201,6 +226,26 @@ nb::object add_slices(ExactArray g, nb::handle shape, ExactArray index, int64_t 
         add(g.data<decltype(kind)>(), to, at, n, data_of<decltype(kind)>(out));
     });
     return done ? out : nb::none();
+}
+
+// out[:, index[i]] = the larger (or smaller) of it and x[:, i] along `axis`, i ascending. False, with nothing written, for
+// what is not handled.
+bool pick_slices(ExactArray out, ExactArray index, ExactArray x, int64_t axis, bool largest) {
+    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(x) || !index.is<int64_t>() || index.ndim() != 1 ||
+        axis < 0 || axis >= out.ndim() || x.ndim() != out.ndim() || PyArray_DESCR(x.array) != PyArray_DESCR(out.array))
+        return false;
+    for (int i = 0; i < out.ndim(); i++)
+        if (x.dim(i) != (i == axis ? index.size() : out.dim(i))) return false;
+    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
+    const int64_t *at = index.data<int64_t>(), n = index.size();
+    if (!all_inside(at, n, to.length)) return false;
+    return by_type(PyArray_TYPE(out.array), [&](auto kind) {
+        using T = decltype(kind);
+        WithoutGil free(x.size());
+        merge_slices(x.data<T>(), to, at, n, out.data<T>(), [=](const T *from, int64_t count, T *target) {
+            largest ? pick_largest(from, count, target) : pick_smallest(from, count, target);
+        });
+    });
 }
 
 // fn(o, i, at, place) for every element of an index (outer, n, inner) into (outer, length, inner): `at` its own place,
@@ -289,6 +334,7 @@ void bind_places(nb::module_ &m) {
     m.def("take_along", &take_along);
     m.def("add_along", &add_along);
     m.def("put_along", &put_along);
+    m.def("pick_slices", &pick_slices);
 }
 
 } // namespace resilin

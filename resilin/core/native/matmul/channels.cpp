@@ -4,6 +4,7 @@
 #include "memory/parallel.hpp"
 #include "kernels/simd.hpp"
 
+#include <cmath>
 #include <vector>
 
 namespace resilin {
@@ -28,20 +29,45 @@ RESILIN_SIMD float dot_row(const float *g, const float *x, int64_t n) { return d
 
 bool fits(const Array &vector, int64_t C) { return !vector || (vector.is<float>() && vector.ndim() == 1 && vector.size() == C); }
 
+// y = x * scale + shift, channel by channel; null is 1 and 0
+void scale_channels(const float *x, const Shape &s, const float *scale, const float *shift, float *y) {
+    parallel_rows(s.N * s.C, s.L, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const int64_t c = row % s.C, at = row * s.L;
+            const float by = scale ? scale[c] : 1.0f;
+            if (shift) scale_shift(x + at, by, shift[c], s.L, y + at);
+            else scale_only(x + at, by, s.L, y + at);
+        }
+    });
+}
+
 nb::object forward(Array x, Array weight, Array bias) {
     if (!x.is<float>() || x.ndim() < 2 || !fits(weight, x.dim(1)) || !fits(bias, x.dim(1))) return nb::none();
+    NewArray<float> y(x);
+    nb::object made = y.object;
+    WithoutGil free(x.size());
+    scale_channels(x.data<float>(), Shape(x), weight.data<float>(), bias.data<float>(), y.data);
+    return made;
+}
+
+// Each channel normalized with a mean and a variance that are given: a multiple, and what is added to it.
+nb::object normalize(Array x, Array mean, Array var, Array weight, Array bias, float eps) {
+    if (!x.is<float>() || x.ndim() < 2 || !mean || !var || !fits(mean, x.dim(1)) || !fits(var, x.dim(1)) ||
+        !fits(weight, x.dim(1)) || !fits(bias, x.dim(1)))
+        return nb::none();
     const Shape s(x);
     NewArray<float> y(x);
     nb::object made = y.object;
     WithoutGil free(x.size());
-    parallel_rows(s.N * s.C, s.L, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; row++) {
-            const int64_t c = row % s.C, at = row * s.L;
-            const float scale = weight ? weight.data<float>()[c] : 1.0f;
-            if (bias) scale_shift(x.data<float>() + at, scale, bias.data<float>()[c], s.L, y.data + at);
-            else scale_only(x.data<float>() + at, scale, s.L, y.data + at);
-        }
-    });
+    std::vector<float> scale(static_cast<size_t>(s.C)), shift(static_cast<size_t>(s.C));
+    for (int64_t c = 0; c < s.C; c++) {
+        const auto i = static_cast<size_t>(c);
+        scale[i] = 1.0f / std::sqrt(var.data<float>()[c] + eps);
+        if (weight) scale[i] *= weight.data<float>()[c];
+        const float moved = mean.data<float>()[c] * scale[i];
+        shift[i] = bias ? bias.data<float>()[c] - moved : -moved;
+    }
+    scale_channels(x.data<float>(), s, scale.data(), shift.data(), y.data);
     return made;
 }
 
@@ -77,6 +103,8 @@ nb::object backward(Array g, Array x, Array weight, bool need_x, bool need_weigh
 
 void bind_channels(nb::module_ &m) {
     m.def("channels_forward", &forward, nb::arg("x"), nb::arg("weight").none(), nb::arg("bias").none());
+    m.def("channels_normalize", &normalize, nb::arg("x"), nb::arg("mean"), nb::arg("var"), nb::arg("weight").none(),
+          nb::arg("bias").none(), nb::arg("eps"));
     m.def("channels_backward", &backward, nb::arg("g"), nb::arg("x").none(), nb::arg("weight").none(), nb::arg("need_x"),
           nb::arg("need_weight"), nb::arg("need_bias"));
 }

@@ -1,17 +1,20 @@
 // Convolution as im2col and matrix products, tile by tile and some channels at a time: their columns stay in the cache of
-// the core that made them, and no matrix of all columns is ever in memory. Tiles follow from the shapes alone, so the
-// bits do not depend on the number of threads.
+// the core that made them, and no matrix of all columns is ever in memory. Tiles follow from the shapes alone. Where there
+// are few, threads share one: each does some of its channels, whose sums are the same whoever does them. So the bits do not
+// depend on the number of threads.
 #include "binding/array.hpp"
 #include "conv_columns.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
+#include "pairs.hpp"
+#include "panels.hpp"
 #include "product.hpp"
-#include "kernels/simd.hpp"
 
 #include <nanobind/stl/tuple.h>
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 namespace resilin {
 
@@ -29,6 +32,15 @@ double row_sum(const double *x, int64_t n) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += x[i];
     return sum;
+}
+
+constexpr int64_t LEAST_CHANNELS = 16; // of a tile: below, threads that make its columns twice gain nothing
+
+// In how many parts the channels of each of `items` are cut, so that there is as much work for every thread.
+int64_t parts_of(int64_t items, int64_t channels) {
+    const int64_t threads = num_threads();
+    if (threads == 1 || items >= 4 * threads) return 1;
+    return std::clamp<int64_t>(channels / LEAST_CHANNELS, 1, threads / std::gcd(items, threads));
 }
 
 // A matrix (rows, positions) with `ld` elements from row to row.
@@ -61,10 +73,16 @@ template <class T> struct Conv {
         return (s.channels() + blocks - 1) / blocks;
     }
 
-    // fn(channel, channels, place) for some channels of a group at a time; `place` is the first one's row of all columns.
-    template <class Fn> void each_block(const Tile &t, Fn fn) const {
+    // fn(channel, channels, place) for some of the channels [from, to) of a group at a time; `place` is the first one's row
+    // of all columns.
+    template <class Fn> void each_block(int64_t from, int64_t to, Fn fn) const {
         const int64_t places = s.KH * s.KW, step = block();
-        for (int64_t c = 0; c < s.channels(); c += step) fn(c, std::min(step, s.channels() - c), c * places);
+        for (int64_t c = from; c < to; c += step) fn(c, std::min(step, to - c), c * places);
+    }
+    // fn(group, from, to) for the groups of `each` channels that have some of the channels [begin, end), and which.
+    template <class Fn> static void each_group(int64_t each, int64_t begin, int64_t end, Fn fn) {
+        for (int64_t group = begin / each; group * each < end; group++)
+            fn(group, std::max(begin - group * each, int64_t(0)), std::min(end - group * each, each));
     }
     // The columns of some channels of a tile: made in `scratch`, or the image itself.
     Rows<const T> columns(const T *x, const Tile &t, int64_t group, int64_t channel, int64_t channels, T *scratch) const {
@@ -79,49 +97,50 @@ template <class T> struct Conv {
         if (t.n1 - t.n0 == 1) return {y + output(t.n0, group) + t.p0 * s.Q, s.positions()};
         return {scratch, length(t)};
     }
-    template <class Fn> void each_sample_row(const Tile &t, int64_t group, Fn fn) const {
+    // fn(place in all outputs, place among the tile's outputs side by side) for rows of outputs [from, to) of a group
+    template <class Fn> void each_sample_row(const Tile &t, int64_t group, int64_t from, int64_t to, Fn fn) const {
         const int64_t L = s.positions();
         for (int64_t n = t.n0; n < t.n1; n++)
-            for (int64_t o = 0; o < s.outputs(); o++)
-                fn(output(n, group) + o * L, o * length(t) + (n - t.n0) * L, o);
+            for (int64_t o = from; o < to; o++) fn(output(n, group) + o * L, o * length(t) + (n - t.n0) * L);
     }
-    // g's rows of a tile; several samples are brought together in `scratch`
-    Rows<const T> gradients(const T *g, const Tile &t, int64_t group, T *scratch) const {
+    // g's rows [from, to) of a group in a tile, as the first of a matrix; several samples are brought together in `scratch`
+    Rows<const T> gradients(const T *g, const Tile &t, int64_t group, int64_t from, int64_t to, T *scratch) const {
         if (t.n1 - t.n0 > 1)
-            each_sample_row(t, group, [&](int64_t from, int64_t to, int64_t) {
-                std::copy_n(g + from, s.positions(), scratch + to);
+            each_sample_row(t, group, from, to, [&](int64_t at, int64_t place) {
+                std::copy_n(g + at, s.positions(), scratch + place);
             });
-        return outputs<const T>(g, t, group, scratch);
+        const Rows<const T> all = outputs<const T>(g, t, group, scratch);
+        return {all.data + from * all.ld, all.ld};
     }
 
-    void forward(const T *x, const T *w, const T *bias, const Tile &t, T *scratch, T *y) const {
+    // Output channels [begin, end) of a tile.
+    void forward(const T *x, const T *w, const T *bias, const Tile &t, int64_t begin, int64_t end, T *scratch, T *y) const {
         T *side = scratch + columns_size();
-        for (int64_t group = 0; group < s.G; group++) {
-            const Rows<T> out = outputs<T>(y, t, group, side);
-            const int64_t O = s.outputs();
-            for (int64_t o = 0; o < O && bias; o++)
-                std::fill_n(out.data + o * out.ld, length(t), bias[group * O + o]);
-            each_block(t, [&](int64_t channel, int64_t channels, int64_t place) {
+        each_group(s.outputs(), begin, end, [&](int64_t group, int64_t from, int64_t to) {
+            const Rows<T> all = outputs<T>(y, t, group, side), out{all.data + from * all.ld, all.ld};
+            const int64_t first = group * s.outputs() + from;
+            for (int64_t o = 0; o < to - from && bias; o++) std::fill_n(out.data + o * out.ld, length(t), bias[first + o]);
+            each_block(0, s.channels(), [&](int64_t channel, int64_t channels, int64_t place) {
                 const Rows<const T> cols = columns(x, t, group, channel, channels, scratch);
-                const View<T> weights{w + group * O * s.depth() + place, s.depth(), 1};
-                multiply<T>({O, length(t), channels * s.KH * s.KW, weights, {cols.data, cols.ld, 1}, out.data, out.ld,
-                             bias || channel ? out.data : nullptr, out.ld},
+                const View<T> weights{w + first * s.depth() + place, s.depth(), 1};
+                multiply<T>({to - from, length(t), channels * s.KH * s.KW, weights, {cols.data, cols.ld, 1}, out.data,
+                             out.ld, bias || channel ? out.data : nullptr, out.ld},
                             false);
             });
             if (t.n1 - t.n0 > 1)
-                each_sample_row(t, group, [&](int64_t to, int64_t from, int64_t) {
-                    std::copy_n(side + from, s.positions(), y + to);
+                each_sample_row(t, group, from, to, [&](int64_t at, int64_t place) {
+                    std::copy_n(side + place, s.positions(), y + at);
                 });
-        }
+        });
     }
 
-    // The whole gradient of the tile's samples: `dx` must be zero where windows do not reach.
-    void input_gradient(const T *g, const T *w, const Tile &t, T *scratch, T *dx) const {
+    // The gradient of input channels [begin, end) of the tile's samples: `dx` must be zero where windows do not reach.
+    void input_gradient(const T *g, const T *w, const Tile &t, int64_t begin, int64_t end, T *scratch, T *dx) const {
         T *side = scratch + columns_size();
-        for (int64_t group = 0; group < s.G; group++) {
-            const Rows<const T> out = gradients(g, t, group, side);
+        each_group(s.channels(), begin, end, [&](int64_t group, int64_t from, int64_t to) {
+            const Rows<const T> out = gradients(g, t, group, 0, s.outputs(), side);
             const int64_t l = length(t), each = (t.p1 - t.p0) * s.Q;
-            each_block(t, [&](int64_t channel, int64_t channels, int64_t place) {
+            each_block(from, to, [&](int64_t channel, int64_t channels, int64_t place) {
                 const View<T> weights{w + group * s.outputs() * s.depth() + place, 1, s.depth()};
                 T *into = in_place(t) ? image(dx, t.n0, group) + channel * s.H * s.W + t.p0 * s.Q : scratch;
                 multiply<T>({channels * s.KH * s.KW, l, s.outputs(), weights, {out.data, out.ld, 1}, into,
@@ -131,25 +150,25 @@ template <class T> struct Conv {
                 for (int64_t n = t.n0; n < t.n1; n++)
                     scatter_tile(scratch + (n - t.n0) * each, s, t, channels, l, image(dx, n, group) + channel * s.H * s.W);
             });
-        }
+        });
     }
 
     // Adds the tile's share to dw (each group: depth, O) and db (O); output channels [o0, o1) of each group.
     void weight_gradient(const T *g, const T *x, const Tile &t, int64_t o0, int64_t o1, T *scratch, T *dw, T *db) const {
         T *side = scratch + columns_size();
         for (int64_t group = 0; group < s.G; group++) {
-            const Rows<const T> out = gradients(g, t, group, side);
+            const Rows<const T> out = gradients(g, t, group, o0, o1, side);
             const int64_t O = s.outputs();
-            const View<T> gradients_T{out.data + o0 * out.ld, 1, out.ld};
+            const View<T> gradients_T{out.data, 1, out.ld};
             if (dw)
-                each_block(t, [&](int64_t channel, int64_t channels, int64_t place) {
+                each_block(0, s.channels(), [&](int64_t channel, int64_t channels, int64_t place) {
                     const Rows<const T> cols = columns(x, t, group, channel, channels, scratch);
                     T *sums = dw + (group * s.depth() + place) * O + o0;
                     multiply<T>({channels * s.KH * s.KW, o1 - o0, length(t), {cols.data, cols.ld, 1}, gradients_T, sums,
                                  O, sums, O},
                                 false);
                 });
-            for (int64_t o = o0; o < o1 && db; o++) db[group * O + o] += row_sum(out.data + o * out.ld, length(t));
+            for (int64_t o = o0; o < o1 && db; o++) db[group * O + o] += row_sum(out.data + (o - o0) * out.ld, length(t));
         }
     }
 };
@@ -163,12 +182,14 @@ template <class T> nb::object forward_as(Array x, Array w, Array bias, const Sha
     const Conv<T> conv(s);
     NewArray<T> y({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.P),
                    static_cast<npy_intp>(s.Q)});
-    const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), conv.tiles.count);
+    const int64_t parts = parts_of(conv.tiles.count, s.O), items = conv.tiles.count * parts;
+    const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), items);
     NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
     {
         WithoutGil free(s.N * s.O * s.positions() * s.depth());
-        parallel_slots(conv.tiles.count, slots, size * s.outputs(), [&](int64_t slot, int64_t i) {
-            conv.forward(x.data<T>(), w.data<T>(), bias.data<T>(), conv.tiles[i], scratch.data + slot * size, y.data);
+        parallel_slots(items, slots, size * s.outputs(), [&](int64_t slot, int64_t i) {
+            conv.forward(x.data<T>(), w.data<T>(), bias.data<T>(), conv.tiles[i / parts], edge(s.O, parts, i % parts),
+                         edge(s.O, parts, i % parts + 1), scratch.data + slot * size, y.data);
         });
     }
     return y.object;
@@ -178,37 +199,70 @@ template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s
     const Conv<T> conv(s);
     NewArray<T> dx({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C), static_cast<npy_intp>(s.H),
                     static_cast<npy_intp>(s.W)});
-    const int64_t size = scratch_size(conv), runs = conv.tiles.count / conv.tiles.per_sample;
-    const int64_t slots = std::min<int64_t>(num_threads(), runs);
+    const int64_t runs = conv.tiles.count / conv.tiles.per_sample, parts = parts_of(runs, s.C);
+    const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), runs * parts);
     NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
     {
         WithoutGil free(s.N * s.O * s.positions() * s.depth());
-        // all tiles of a sample in one thread: neighbours add to the same rows
-        parallel_slots(runs, slots, size * s.outputs(), [&](int64_t slot, int64_t run) {
+        // all tiles of a sample's channel in one thread: neighbours add to the same rows
+        parallel_slots(runs * parts, slots, size * s.outputs(), [&](int64_t slot, int64_t item) {
+            const int64_t run = item / parts, begin = edge(s.C, parts, item % parts), end = edge(s.C, parts, item % parts + 1);
             const Tile first = conv.tiles[run * conv.tiles.per_sample];
-            std::fill(dx.data + first.n0 * s.C * s.H * s.W, dx.data + first.n1 * s.C * s.H * s.W, T(0));
+            for (int64_t n = first.n0; n < first.n1 && !conv.in_place(first); n++)
+                std::fill(dx.data + (n * s.C + begin) * s.H * s.W, dx.data + (n * s.C + end) * s.H * s.W, T(0));
             for (int64_t i = 0; i < conv.tiles.per_sample; i++)
-                conv.input_gradient(g.data<T>(), w.data<T>(), conv.tiles[run * conv.tiles.per_sample + i],
+                conv.input_gradient(g.data<T>(), w.data<T>(), conv.tiles[run * conv.tiles.per_sample + i], begin, end,
                                     scratch.data + slot * size, dx.data);
         });
     }
     return dx.object;
 }
 
-// Where the i-th of the weight's sums (each group: depth, O) belongs in the weight (each group: O, depth).
-int64_t turned(const Shape &s, int64_t i) {
-    const int64_t O = s.outputs(), each = O * s.depth();
-    return i / each * each + i % O * s.depth() + i % each / O;
+// dw (O, depth) of one group = the runs' sums (depth, O), turned, for depths [begin, end). Runs are `row` apart.
+template <class T>
+RESILIN_INLINE void add_turned(const T *sums, int64_t row, int64_t runs, const Shape &s, int64_t begin, int64_t end, T *dw) {
+    constexpr int64_t SIDE = 16;
+    const int64_t O = s.outputs(), depth = s.depth();
+    for (int64_t k = begin; k < end; k += SIDE)
+        for (int64_t o = 0; o < O; o += SIDE) {
+            const T *from = sums + k * O + o;
+            T *to = dw + o * depth + k;
+            if constexpr (std::is_same_v<T, float>)
+                if (k + SIDE <= end && o + SIDE <= O) {
+                    Pairs square[SIDE];
+                    for (int64_t i = 0; i < SIDE; i++) {
+                        Lanes sum = load(from + i * O);
+                        for (int64_t run = 1; run < runs; run++) sum += load(from + run * row + i * O);
+                        std::memcpy(&square[i], &sum, sizeof(sum));
+                    }
+                    transpose_pairs(square);
+                    for (int64_t i = 0; i < SIDE; i++) std::memcpy(to + i * depth, &square[i], sizeof(Pairs));
+                    continue;
+                }
+            for (int64_t j = 0; j < std::min(SIDE, O - o); j++)
+                for (int64_t i = 0; i < std::min(SIDE, end - k); i++) {
+                    T sum = from[i * O + j];
+                    for (int64_t run = 1; run < runs; run++) sum += from[run * row + i * O + j];
+                    to[j * depth + i] = sum;
+                }
+        }
 }
+RESILIN_SIMD void turn(const float *sums, int64_t row, int64_t runs, const Shape &s, int64_t begin, int64_t end, float *dw) {
+    add_turned(sums, row, runs, s, begin, end, dw);
+}
+RESILIN_SIMD void turn(const double *sums, int64_t row, int64_t runs, const Shape &s, int64_t begin, int64_t end, double *dw) {
+    add_turned(sums, row, runs, s, begin, end, dw);
+}
+constexpr int64_t TURNED = 64; // depths that are turned at a time
 
-// Tiles in runs that are summed one after the other; the runs' sums are added in order. Large weights allow few partial
-// sums: their rows are divided among the threads, too.
+// Tiles in runs that are summed one after the other; the runs' sums are added in order. Where there are few runs (large
+// weights allow few partial sums), output channels are divided among the threads, too.
 template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &s, bool weight, bool bias) {
     const Conv<T> conv(s);
     const int64_t wide = weight ? s.O * s.depth() : 0, row = wide + s.O;
     const int64_t room = std::max<int64_t>(1, SUMS_BYTES / static_cast<int64_t>(sizeof(T)) / row);
     const int64_t runs = std::min({SUMS, room, conv.tiles.count});
-    const int64_t slabs = runs < SUMS / 2 ? std::max<int64_t>(1, std::min<int64_t>(s.outputs() / 128, SUMS / runs)) : 1;
+    const int64_t slabs = parts_of(runs, s.outputs());
     NewArray<T> dw({static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.channels()), static_cast<npy_intp>(s.KH),
                     static_cast<npy_intp>(s.KW)});
     NewArray<T> db({static_cast<npy_intp>(s.O)});
@@ -225,13 +279,19 @@ template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &
                                      s.outputs() * (slab + 1) / slabs, scratch.data + slot * size,
                                      weight ? sum : nullptr, bias ? sum + wide : nullptr);
         });
-        parallel_rows(row, runs, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; i++) {
-                T sum = sums.data[i];
-                for (int64_t run = 1; run < runs; run++) sum += sums.data[run * row + i];
-                (i < wide ? dw.data[turned(s, i)] : db.data[i - wide]) = sum;
-            }
-        });
+        const int64_t each = (s.depth() + TURNED - 1) / TURNED;
+        if (weight)
+            parallel_rows(s.G * each, TURNED * s.outputs() * runs, [&](int64_t begin, int64_t end) {
+                for (int64_t i = begin; i < end; i++) {
+                    const int64_t at = i / each * s.outputs() * s.depth(), k = i % each * TURNED;
+                    turn(sums.data + at, row, runs, s, k, std::min(s.depth(), k + TURNED), dw.data + at);
+                }
+            });
+        for (int64_t o = 0; o < s.O && bias; o++) {
+            T sum = sums.data[wide + o];
+            for (int64_t run = 1; run < runs; run++) sum += sums.data[run * row + wide + o];
+            db.data[o] = sum;
+        }
     }
     return nb::make_tuple(weight ? dw.object : nb::none(), bias ? db.object : nb::none());
 }

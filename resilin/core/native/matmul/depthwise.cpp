@@ -4,7 +4,7 @@
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
-#include "kernels/simd.hpp"
+#include "depthwise.hpp"
 
 #include <nanobind/stl/tuple.h>
 
@@ -13,53 +13,12 @@
 #include <vector>
 
 namespace resilin {
+
+using namespace depthwise;
+
 namespace {
 
-constexpr int64_t MAX_LENGTH = int64_t(1) << 24;
-using Lengths = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>; // strides, paddings, dilations
-
-template <class T> struct Vector;
-template <> struct Vector<float> {
-    typedef float type __attribute__((vector_size(64), aligned(4), may_alias));
-    typedef int32_t integer;
-    typedef integer integers __attribute__((vector_size(64)));
-};
-template <> struct Vector<double> {
-    typedef double type __attribute__((vector_size(64), aligned(8), may_alias));
-    typedef int64_t integer;
-    typedef integer integers __attribute__((vector_size(64)));
-};
-template <class T> constexpr int64_t WIDTH = 64 / static_cast<int64_t>(sizeof(T));
-
-// N samples, C channels, M outputs of each, H W input size, P Q output size, KH KW kernel size; s stride, p padding,
-// d dilation
-struct Shape {
-    int64_t N, C, M, H, W, KH, KW, sh, sw, ph, pw, dh, dw, P = 0, Q = 0, across = 0, row = 0;
-
-    // Every product below stays inside int64, and there is at least one output position.
-    bool fits() const {
-        for (int64_t length : {N, C, M, H, W, KH, KW, sh, sw, dh, dw})
-            if (length < 1 || length > MAX_LENGTH) return false;
-        if (ph < 0 || pw < 0 || ph > MAX_LENGTH || pw > MAX_LENGTH) return false;
-        return 1.0 * N * C * M * KH * KW * (H + 2 * ph) * (W + 2 * pw) < 1e15 && H + 2 * ph >= dh * (KH - 1) + 1 &&
-               W + 2 * pw >= dw * (KW - 1) + 1;
-    }
-    void set_output() {
-        P = (H + 2 * ph - dh * (KH - 1) - 1) / sh + 1;
-        Q = (W + 2 * pw - dw * (KW - 1) - 1) / sw + 1;
-        // columns of one remainder, and room for whole vectors: what is written beyond a row's end and read again as the
-        // next row's start would wait for the write
-        across = std::max((W + 2 * pw + sw - 1) / sw, (KW - 1) * dw / sw + whole<float>());
-        row = across * sw;
-    }
-    int64_t places() const { return KH * KW; }
-    int64_t positions() const { return P * Q; }
-    // of a padded channel, and as much as the last vector reads beyond
-    template <class T> int64_t padded() const { return (H + 2 * ph) * row + WIDTH<T>; }
-    // of a row of an output's gradient, filled up with zeros to whole vectors
-    template <class T> int64_t whole() const { return (Q + WIDTH<T> - 1) / WIDTH<T> * WIDTH<T>; }
-    int64_t column(int64_t w) const { return (w + pw) % sw * across + (w + pw) / sw; }
-};
+constexpr int64_t CLAIM = 128 << 10; // multiply-adds that are worth a thread's asking for them
 
 // Where the places of the kernel read in a padded channel, for output position (0, 0).
 std::vector<int64_t> offsets(const Shape &s) {
@@ -95,11 +54,6 @@ template <class T> RESILIN_INLINE void unpad(const T *from, const Shape &s, T *d
     }
 }
 
-template <class T> RESILIN_INLINE typename Vector<T>::type load_vector(const T *x) {
-    typename Vector<T>::type v;
-    std::memcpy(&v, x, sizeof(v));
-    return v;
-}
 // the first n elements, the others 0, whatever they are
 template <class T> RESILIN_INLINE typename Vector<T>::type load_first(const T *x, int64_t n) {
     typename Vector<T>::integers lane;
@@ -224,18 +178,33 @@ RESILIN_FOR_TYPE(float)
 RESILIN_FOR_TYPE(double)
 #undef RESILIN_FOR_TYPE
 
-// fn(slot's scratch, item) for each of `items`, each of which costs as much as `channels` channels.
-template <class T, class Fn> void each_channel(const Shape &s, int64_t items, int64_t channels, Fn fn) {
-    const int64_t size = s.padded<T>() + s.P * s.whole<T>(), slots = std::min<int64_t>(num_threads(), items);
+// fn(slot's scratch, item) for each of `items`, each of which costs as much as `channels` channels. A thread asks for
+// some at a time.
+template <class T, class Fn> void each_item(const Shape &s, int64_t items, int64_t channels, int64_t size, Fn fn) {
+    const int64_t cost = channels * s.M * s.positions() * s.places(), threads = num_threads();
+    const int64_t most = (items + 4 * threads - 1) / (4 * threads), some = std::clamp<int64_t>(CLAIM / cost, 1, most);
+    const int64_t claims = (items + some - 1) / some, slots = std::min<int64_t>(threads, claims);
     NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
-    const int64_t cost = channels * s.M * s.positions() * s.places();
     WithoutGil free(items * cost);
-    parallel_slots(items, slots, cost, [&](int64_t slot, int64_t item) { fn(scratch.data + slot * size, item); });
+    parallel_slots(claims, slots, some * cost, [&](int64_t slot, int64_t claim) {
+        for (int64_t item = claim * some; item < std::min(items, (claim + 1) * some); item++) fn(scratch.data + slot * size, item);
+    });
+}
+template <class T, class Fn> void each_channel(const Shape &s, int64_t items, int64_t channels, Fn fn) {
+    each_item<T>(s, items, channels, s.padded<T>() + s.P * s.whole<T>(), fn);
 }
 
 template <class T> nb::object forward_as(Array x, Array w, Array bias, const Shape &s) {
     NewArray<T> y({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C * s.M), static_cast<npy_intp>(s.P),
                    static_cast<npy_intp>(s.Q)});
+    if (s.narrow<T>()) {
+        const Narrow<T> narrow(s, w.data<T>());
+        each_item<T>(s, s.N * narrow.groups(), WIDTH<T>, narrow.scratch(), [&](T *scratch, int64_t i) {
+            const int64_t group = i % narrow.groups(), channel = i / narrow.groups() * s.C + group * WIDTH<T>;
+            forward_group(narrow, group, x.data<T>() + channel * s.H * s.W, bias.data<T>(), scratch, y.data + channel * s.positions());
+        });
+        return y.object;
+    }
     const std::vector<int64_t> offset = offsets(s);
     each_channel<T>(s, s.N * s.C, 1, [&](T *scratch, int64_t i) {
         const int64_t c = i % s.C;
@@ -249,6 +218,14 @@ template <class T> nb::object forward_as(Array x, Array w, Array bias, const Sha
 template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s) {
     NewArray<T> dx({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C), static_cast<npy_intp>(s.H),
                     static_cast<npy_intp>(s.W)});
+    if (s.narrow<T>()) {
+        const Narrow<T> narrow(s, w.data<T>());
+        each_item<T>(s, s.N * narrow.groups(), WIDTH<T>, narrow.scratch(), [&](T *scratch, int64_t i) {
+            const int64_t group = i % narrow.groups(), channel = i / narrow.groups() * s.C + group * WIDTH<T>;
+            input_group(narrow, group, g.data<T>() + channel * s.positions(), scratch, dx.data + channel * s.H * s.W);
+        });
+        return dx.object;
+    }
     const std::vector<int64_t> offset = offsets(s);
     each_channel<T>(s, s.N * s.C, 1, [&](T *scratch, int64_t i) {
         input_channel(g.data<T>() + i * s.M * s.positions(), w.data<T>() + i % s.C * s.M * s.places(), offset.data(), s,
@@ -260,9 +237,22 @@ template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s
 // A channel's samples are summed one after the other, in double.
 template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &s) {
     NewArray<T> dw({static_cast<npy_intp>(s.C * s.M), 1, static_cast<npy_intp>(s.KH), static_cast<npy_intp>(s.KW)});
-    const std::vector<int64_t> offset = offsets(s);
     const int64_t each = s.M * s.places();
     std::vector<double> sums(static_cast<size_t>(s.C * each), 0.0);
+    if (s.narrow<T>()) {
+        const Narrow<T> narrow(s);
+        each_item<T>(s, narrow.groups(), WIDTH<T> * s.N, narrow.scratch(), [&](T *scratch, int64_t group) {
+            const int64_t first = group * WIDTH<T> * each;
+            for (int64_t n = 0; n < s.N; n++) {
+                const int64_t channel = n * s.C + group * WIDTH<T>;
+                weight_group(narrow, group, g.data<T>() + channel * s.positions(), x.data<T>() + channel * s.H * s.W,
+                                scratch, sums.data() + first);
+            }
+            for (int64_t i = first; i < first + narrow.channels(group) * each; i++) dw.data[i] = static_cast<T>(sums[i]);
+        });
+        return dw.object;
+    }
+    const std::vector<int64_t> offset = offsets(s);
     each_channel<T>(s, s.C, s.N, [&](T *scratch, int64_t c) {
         double *sum = sums.data() + c * each;
         for (int64_t n = 0; n < s.N; n++)

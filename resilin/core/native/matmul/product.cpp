@@ -186,8 +186,17 @@ bool has(Set set) {
 #endif
     return set == Set::portable || set == Set::best;
 }
+// Whether the CPU multiplies pairs faster than it multiplies float32: Intel's do not, they keep their speed for matrix
+// tiles (AMX), whose sums are of another order. Bits are the same either way.
+bool pairs_are_fast() {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+    return has(Set::avx512_bf16) && !__builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}
 Set running() {
-    static const Set best = has(Set::avx512_bf16) ? Set::avx512_bf16
+    static const Set best = pairs_are_fast()      ? Set::avx512_bf16
                             : has(Set::avx512)    ? Set::avx512
                             : has(Set::avx2)      ? Set::avx2
                                                   : Set::portable;
