@@ -16,6 +16,7 @@ _native_pack_float16 = kernel("pack_float16")
 _native_pack_bfloat16 = kernel("pack_bfloat16")
 _native_unpack_float16 = kernel("unpack_float16")
 _native_unpack_bfloat16 = kernel("unpack_bfloat16")
+_native_convert = kernel("convert_elements")
 
 
 def to_float16(x: Array) -> Array:
@@ -72,8 +73,11 @@ def astype(x: Array, dtype: np.dtype[Any]) -> Array:
             return to_float16(x)
         if x.dtype == np.float32 and dtype == BFLOAT16:
             return to_bfloat16(x)
-        if x.dtype.itemsize == 2 and dtype == np.float32:
+        if x.dtype.itemsize == 2 and x.dtype.kind in "fV" and dtype == np.float32:
             return to_float32(x)
+        converted: Array | None = _native_convert(x, dtype)
+        if converted is not None:
+            return converted
         if dtype.kind in "fc" and x.dtype.itemsize > dtype.itemsize:
             with np.errstate(over="ignore"):  # infinite without a word, as in the forms above
                 return x.astype(dtype)

@@ -28,13 +28,16 @@ NB_MODULE(_native, m) {
     m.def("isa", &isa);
     m.def("set_num_threads", &resilin::set_num_threads);
     m.def("num_threads", &resilin::num_threads);
+    resilin::bind_activations(m);
     resilin::bind_attention(m);
     resilin::bind_batch_norm(m);
     resilin::bind_broadcast(m);
     resilin::bind_channels(m);
+    resilin::bind_choose(m);
     resilin::bind_concatenate(m);
     resilin::bind_contiguous(m);
     resilin::bind_conv2d(m);
+    resilin::bind_convert(m);
     resilin::bind_cross_entropy(m);
     resilin::bind_ctc(m);
     resilin::bind_depthwise(m);
@@ -72,4 +75,5 @@ NB_MODULE(_native, m) {
     resilin::bind_special(m);
     resilin::bind_traced_call(m);
     resilin::bind_tracing(m);
+    resilin::bind_ufunc_loops(m);
 }

@@ -48,7 +48,6 @@ RESILIN_SPAN(nan_to_num, x != x ? p : x == INF ? q : x == -INF ? r : x)
 RESILIN_SPAN(heaviside, x == 0.0f ? y : x > 0.0f ? 1.0f : 0.0f)
 RESILIN_SPAN(logaddexp, log_of_sum(x, y))
 RESILIN_SPAN(copysign, __builtin_copysignf(x, y))
-RESILIN_SPAN(sign, (x > 0.0f ? 1.0f : 0.0f) - (x < 0.0f ? 1.0f : 0.0f))
 RESILIN_SPAN(negative, -x)
 RESILIN_SPAN(absolute, __builtin_fabsf(x))
 RESILIN_SPAN(rectify, x < 0.0f ? 0.0f : x)
@@ -117,7 +116,6 @@ void bind_fused(nb::module_ &m) {
     m.def("fused_heaviside", &of_two<heaviside>, nb::arg().none(), nb::arg(), nb::arg());
     m.def("fused_logaddexp", &of_two<logaddexp>, nb::arg().none(), nb::arg(), nb::arg());
     m.def("fused_copysign", &of_two<copysign>, nb::arg().none(), nb::arg(), nb::arg());
-    m.def("fused_sign", &of_one<sign>, nb::arg().none(), nb::arg());
     m.def("fused_negative", &of_one<negative>, nb::arg().none(), nb::arg());
     m.def("fused_absolute", &of_one<absolute>, nb::arg().none(), nb::arg());
     m.def("fused_rectify", &of_one<rectify>, nb::arg().none(), nb::arg());

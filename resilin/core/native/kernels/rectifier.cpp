@@ -72,18 +72,6 @@ RESILIN_SIMD void smooth_back(const float *g, const float *x, int64_t begin, int
     }
 }
 
-// `span` with further arguments
-template <class Span, class... More> auto with(Span span, More... more) {
-    return [=](auto... given) { span(given..., more...); };
-}
-
-template <class Span, class... Numbers> nb::object forward_with(Span span, const Array &x, Numbers... more) {
-    return (more.known && ...) ? forward_by(with(span, more.value...), x) : nb::none();
-}
-template <class Span, class... Numbers> nb::object backward_with(Span span, const Array &g, const Array &x, Numbers... more) {
-    return (more.known && ...) ? backward_by(with(span, more.value...), g, x) : nb::none();
-}
-
 nb::object clip_forward(Array x, Number low, Number high) { return forward_with(clip_span, x, low, high); }
 nb::object clip_backward(Array g, Array x, Number low, Number high) { return backward_with(clip_back, g, x, low, high); }
 nb::object between_backward(Array g, Array x, Number low, Number high) {

@@ -36,6 +36,18 @@ template <class Span> nb::object backward_by(Span span, const Array &g, const Ar
     return dx.object;
 }
 
+// `span` with further arguments
+template <class Span, class... More> auto with(Span span, More... more) {
+    return [=](auto... given) { span(given..., more...); };
+}
+
+template <class Span, class... Numbers> nb::object forward_with(Span span, const Array &x, Numbers... more) {
+    return (more.known && ...) ? forward_by(with(span, more.value...), x) : nb::none();
+}
+template <class Span, class... Numbers> nb::object backward_with(Span span, const Array &g, const Array &x, Numbers... more) {
+    return (more.known && ...) ? backward_by(with(span, more.value...), g, x) : nb::none();
+}
+
 } // namespace resilin
 
 namespace nanobind::detail {

@@ -2,10 +2,10 @@
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
+#include "elementwise/half_blocks.hpp"
 #include "kernels/halves.hpp"
 
 namespace resilin {
-namespace {
 
 RESILIN_SIMD void pack_half(const float *x, int64_t begin, int64_t end, uint16_t *y) {
     for (int64_t i = begin; i < end; i++) y[i] = half_of(x[i]);
@@ -19,6 +19,8 @@ RESILIN_SIMD void pack_bfloat(const float *x, int64_t begin, int64_t end, uint16
 RESILIN_SIMD void unpack_bfloat(const uint16_t *x, int64_t begin, int64_t end, float *y) {
     for (int64_t i = begin; i < end; i++) y[i] = from_bfloat(x[i]);
 }
+
+namespace {
 
 // From and To as stored: float or uint16_t (the bits of a 16-bit float)
 template <class From, class To, void (*span)(const From *, int64_t, int64_t, To *)> nb::object convert(Array x) {

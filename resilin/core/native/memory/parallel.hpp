@@ -12,7 +12,7 @@ int num_threads();
 void run_blocks(int64_t blocks, const std::function<void(int64_t)> &block);
 
 // Below this many elements (about 30 us) a kernel runs in the calling thread: waking another one costs as much.
-constexpr int64_t PARALLEL_MIN = 128 << 10;
+constexpr int64_t PARALLEL_MIN = 32 << 10;
 
 // fn(begin, end) over [0, rows) in pieces of at least `grain` rows. Only for work whose rows do not depend on one
 // another: the pieces depend on the number of threads, the result must not.
