@@ -39,6 +39,7 @@ void bind_dispatch(nanobind::module_ &m);
 void bind_embedding(nanobind::module_ &m);
 void bind_erf(nanobind::module_ &m);
 void bind_extremes(nanobind::module_ &m);
+void bind_factorize(nanobind::module_ &m);
 void bind_fused(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);
 void bind_gemm(nanobind::module_ &m);
@@ -68,6 +69,8 @@ void bind_silu(nanobind::module_ &m);
 void bind_softmax(nanobind::module_ &m);
 void bind_traced_call(nanobind::module_ &m);
 void bind_tracing(nanobind::module_ &m);
+void bind_shuffle(nanobind::module_ &m);
+void bind_sort(nanobind::module_ &m);
 void bind_special(nanobind::module_ &m);
 void bind_ufunc_loops(nanobind::module_ &m);
 

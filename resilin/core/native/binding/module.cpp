@@ -45,6 +45,7 @@ NB_MODULE(_native, m) {
     resilin::bind_embedding(m);
     resilin::bind_erf(m);
     resilin::bind_extremes(m);
+    resilin::bind_factorize(m);
     resilin::bind_fused(m);
     resilin::bind_gelu(m);
     resilin::bind_gemm(m);
@@ -72,6 +73,8 @@ NB_MODULE(_native, m) {
     resilin::bind_sigmoid(m);
     resilin::bind_silu(m);
     resilin::bind_softmax(m);
+    resilin::bind_shuffle(m);
+    resilin::bind_sort(m);
     resilin::bind_special(m);
     resilin::bind_traced_call(m);
     resilin::bind_tracing(m);

@@ -51,7 +51,7 @@ void choose_any(char **at, npy_intp n, const npy_intp *steps, size_t bytes) {
 // None where numpy has to be asked: dtypes differ, or there is no array among the choices.
 nb::object choose_elements(nb::handle condition, nb::handle a, nb::handle b) {
     const nb::handle given[] = {condition, a, b};
-    Operand operands[3];
+    Walked operands[3];
     PyArrayObject *first = nullptr;
     for (int i = 0; i < 3; i++) {
         if (!PyArray_CheckExact(given[i].ptr())) continue;

@@ -119,7 +119,7 @@ nb::object convert_elements(ExactArray x, nb::handle dtype) {
     const Loop whole = narrow || narrows ? nullptr : conversion(from, to);
     const Steps steps{narrow ? nullptr : conversion(from, NPY_FLOAT), narrows ? nullptr : conversion(NPY_FLOAT, to), from, to};
     if (narrow || narrows ? (!narrow && !steps.first) || (!narrows && !steps.second) : !whole) return nb::none();
-    Operand operand;
+    Walked operand;
     operand.array = x.array;
     Walk walk;
     if (!walk.plan(&operand, 1)) return nb::none();

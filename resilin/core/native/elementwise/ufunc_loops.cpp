@@ -67,7 +67,7 @@ Loops loops_of(PyObject *given, const char *name) {
 }
 
 PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *out, const char *kinds, bool wide) {
-    Operand operands[3];
+    Walked operands[3];
     PyArrayObject *first = nullptr;
     for (int i = 0; i < loops.inputs; i++) {
         if (!PyArray_CheckExact(args[i])) continue;
@@ -148,8 +148,7 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
 
 nb::object looped(nb::object ufunc) {
     Looped *self = make_callable<Looped>(call);
-    const std::string name = nb::cast<std::string>(nb::getattr(ufunc, "__name__"));
-    self->loops = loops_of(ufunc.ptr(), name.c_str());
+    self->loops = loops_of(ufunc.ptr(), nb::cast<const char *>(nb::getattr(ufunc, "__name__")));
     self->ufunc = ufunc.release().ptr();
     return finished(self);
 }

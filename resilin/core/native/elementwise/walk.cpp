@@ -6,11 +6,11 @@
 
 namespace resilin {
 
-bool Walk::plan(const Operand *operands, int count) {
+bool Walk::plan(const Walked *operands, int count) {
     count_ = count;
     ndim_ = 0;
     flat_ = true;
-    const Operand *first = nullptr;
+    const Walked *first = nullptr;
     for (int o = 0; o < count; o++) {
         PyArrayObject *array = operands[o].array;
         data_[o] = array ? PyArray_BYTES(array) : static_cast<char *>(operands[o].data);

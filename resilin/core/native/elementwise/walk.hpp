@@ -12,7 +12,7 @@ constexpr int WALK_DIMS = 8, WALK_OPERANDS = 4;
 constexpr npy_intp CHUNK = 8192;
 
 // An array, or one number at `data` for all elements.
-struct Operand {
+struct Walked {
     PyArrayObject *array = nullptr;
     void *data = nullptr;
 };
@@ -22,7 +22,7 @@ class Walk {
     npy_intp size = 1;
 
     // False where the shapes do not fit, or have too many dimensions.
-    bool plan(const Operand *operands, int count);
+    bool plan(const Walked *operands, int count);
     // The result of dtype `descr`, whose reference it takes: of the layout that numpy would give it. Null: out of memory.
     PyObject *add_new(PyArray_Descr *descr);
     // Joins the dimensions that lie one after the other in all arrays; afterwards it can run.

@@ -7,8 +7,6 @@
 #include "elementwise/ufunc_loops.hpp"
 #include "tracing/operations.hpp"
 
-#include <string>
-
 namespace resilin {
 namespace {
 
@@ -106,7 +104,7 @@ nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object vari
         float32 = reinterpret_cast<PyObject *>(PyArray_DescrFromType(NPY_FLOAT));
         if (!in_dtype || !float32) throw nb::python_error();
     }
-    self->loops = loops_of(ufunc.ptr(), nb::cast<std::string>(nb::getattr(ufunc, "__name__")).c_str());
+    self->loops = loops_of(ufunc.ptr(), nb::cast<const char *>(nb::getattr(ufunc, "__name__")));
     if (self->loops.inputs != 2) self->loops.inputs = 0;
     self->ufunc = ufunc.release().ptr();
     self->otherwise = otherwise.release().ptr();

@@ -5,7 +5,7 @@
 #include "binding/tensors.hpp"
 #include "elementwise/ufunc_loops.hpp"
 
-#include <string>
+#include <cstring>
 
 namespace resilin {
 
@@ -122,10 +122,11 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
 
 nb::object quiet_call(nb::object forward, nb::object general, nb::object variable, nb::object silent,
                       nb::object bfloat16, int tensors, bool single, bool wide_numbers, nb::object ufunc,
-                      const std::string &loop, const std::string &kinds) {
+                      const char *loop, const char *kinds) {
     Quiet *self = make_callable<Quiet>(call);
-    self->loops = loop.empty() ? Loops{} : loops_of(ufunc.ptr(), loop.c_str());
-    self->kinds[kinds.copy(self->kinds, sizeof(self->kinds) - 1)] = '\0';
+    self->loops = *loop ? loops_of(ufunc.ptr(), loop) : Loops{};
+    std::strncpy(self->kinds, kinds, sizeof(self->kinds) - 1);
+    self->kinds[sizeof(self->kinds) - 1] = '\0';
     self->forward = forward.release().ptr();
     self->general = general.release().ptr();
     self->variable = variable.release().ptr();

@@ -38,6 +38,12 @@ template <class Fn> void parallel_fixed(int64_t rows, int64_t size, int64_t row_
     run_blocks(blocks, block);
 }
 
+// fn(piece) for each of a few `pieces` of one work, which is large: their number may be that of the threads.
+template <class Fn> void run_pieces(int64_t pieces, Fn fn) {
+    if (pieces == 1) fn(int64_t{0});
+    else run_blocks(pieces, fn);
+}
+
 // fn(slot, item) for each of `items`; no two run in one of `slots` at a time, so that a slot can own scratch memory.
 template <class Fn> void parallel_slots(int64_t items, int64_t slots, int64_t item_size, Fn fn) {
     if (slots <= 1 || items <= 1 || items * item_size < PARALLEL_MIN) {
