@@ -128,15 +128,12 @@ class Generator:
         if low < -(1 << 63) or high > 1 << 64 or high - low > 1 << 64:
             raise RuntimeError(f"random integers: the range [{low}, {high}) does not fit in 64 bits")
         count = math.prod(shape)
-        words = self.bits(2 * count).astype(np.uint64).reshape(-1, 2)
         span = high - low
-        if span <= 1 << 32:  # multiply-shift on 64 bits without overflow: high and low word apart
-            s = np.uint64(span)
-            upper = words[:, 0] * s + ((words[:, 1] * s) >> np.uint64(32))
-            value = upper >> np.uint64(32)
-        else:
-            value = (words[:, 0] << np.uint64(32)) | words[:, 1]
-            value = value if span == 1 << 64 else value % np.uint64(span)
+        if span <= 1 << 32:
+            return philox.integers(*self.take(2 * count), count, low, span).reshape(shape)
+        words = self.bits(2 * count).astype(np.uint64).reshape(-1, 2)
+        value = (words[:, 0] << np.uint64(32)) | words[:, 1]
+        value = value if span == 1 << 64 else value % np.uint64(span)
         return (value + np.uint64(low & _MASK)).view(np.int64).reshape(shape)
 
     def permutation(self, n: int) -> Any:

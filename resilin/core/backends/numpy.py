@@ -75,7 +75,7 @@ def _on_threads(ufunc: np.ufunc) -> Any:
     """The function with its loops run by native code, on several threads; its methods are numpy's."""
     if native is None or ufunc.nout != 1 or ufunc.nin > 2 or ufunc.signature:
         return ufunc
-    made = native.looped(ufunc)
+    made = native.looped(ufunc, ufunc.__name__)
     for name in ("__name__", "accumulate", "at", "outer", "reduce", "reduceat"):
         setattr(made, name, getattr(ufunc, name))
     return made
@@ -90,6 +90,7 @@ def make_xp() -> SimpleNamespace:
         "astype": _astype,
         "sum": reduce_rows.total,  # accurate along every axis, which numpy's is not
         "mean": reduce_rows.mean,
+        "prod": reduce_rows.product,
         "constant": _constant,
         "index_add_zeros": _index_add_zeros,
         "as_strided": np.lib.stride_tricks.as_strided,

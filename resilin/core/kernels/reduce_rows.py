@@ -21,6 +21,7 @@ from resilin.core.kernels.loader import kernel
 
 _native_sum_rows = kernel("sum_rows")
 _native_sum_last = kernel("sum_last")
+_native_product_last = kernel("product_last")
 
 FAN = 16  # sums added one after another; kernels.hpp has the same number, so both forms give the same bits
 _add: Any = np.add.reduce
@@ -81,6 +82,39 @@ def mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     wide = x.astype(compute_dtype(x.dtype), copy=False)
     y = total(wide, axis, keepdims)
     return (y / y.dtype.type(x.size // max(y.size, 1))).astype(x.dtype, copy=False)
+
+
+def total_of_squares(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """`total(x * x)` of real numbers."""
+    if isinstance(x, np.ndarray) and (y := _native_sum_last(x, axis, keepdims, True)) is not None:
+        return y
+    return total(x * x, axis, keepdims)
+
+
+def product(x: Array, axis: Any = None, keepdims: Any = False) -> Array:
+    """Product over `axis`. Of the last dimensions of a contiguous array of floats in float64, as below.
+
+    Order: `PRODUCTS` of them, of every `PRODUCTS`-th element, ascending, of a piece of `PIECE` elements; these in
+    halves, the second times the first; then the pieces, ascending.
+    """
+    y: Array | None = _native_product_last(x, axis, keepdims)
+    return np.multiply.reduce(x, axis, keepdims=keepdims) if y is None else y
+
+
+PRODUCTS, PIECE = 32, 1 << 16  # as in pairwise.cpp
+
+
+def reference_product(x: Array) -> Any:
+    """numpy form of `product` of a vector of floats."""
+    whole = np.ones((), np.float64)
+    for start in range(0, len(x), PIECE):
+        piece = x[start : start + PIECE].astype(np.float64)
+        lanes = np.append(piece, np.ones(-len(piece) % PRODUCTS)).reshape(-1, PRODUCTS)
+        found = np.multiply.accumulate(lanes, 0)[-1]
+        while len(found) > 1:
+            found = found[: len(found) // 2] * found[len(found) // 2 :]
+        whole = whole * found[0]
+    return whole.astype(x.dtype)
 
 
 def _along(x: Array, axis: int) -> Array:

@@ -253,6 +253,7 @@ def _written(out: Tensor, where: str, input: Tensor, compute: Callable[[], Tenso
     return out
 
 
+@one_pass.preferring(one_pass.frac)
 def frac(input: Tensor) -> Tensor:
     """The part behind the decimal point, with the sign of the input."""
     return input - trunc(input)

@@ -11,6 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import numpy as np
+
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import ACTIVE
@@ -21,6 +23,7 @@ from resilin.core.tensor import Tensor, wrap
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _FLOAT32 = dtypes.finfo(dtypes.float32)
+_INF = float("inf")
 
 
 def preferring(short: Callable[..., Tensor | None]) -> Callable[[_F], _F]:
@@ -55,7 +58,28 @@ def _kernel(name: str) -> Callable[..., Tensor | None]:
 _add_scaled, _addcmul, _addcdiv, _lerp = map(_kernel, ("add_scaled", "addcmul", "addcdiv", "lerp"))
 _lerp_from_start, _lerp_from_end = _kernel("lerp_from_start"), _kernel("lerp_from_end")
 _nan_to_num, _copysign, _heaviside = map(_kernel, ("nan_to_num", "copysign", "heaviside"))
-_negative, _absolute, _rectify = map(_kernel, ("negative", "absolute", "rectify"))
+_negative, _absolute, _rectify, _limit = map(_kernel, ("negative", "absolute", "rectify", "limit"))
+
+
+def _loops(name: str, of_numpy: str = "") -> Callable[..., Tensor | None]:
+    """The short way by loops over elements (`native/elementwise`), of all floating point dtypes and strides."""
+    known = kernel("looped")(getattr(np, of_numpy or name, None), of_numpy or name, True)
+
+    def run(input: Tensor, *others: Any, out: Any = None) -> Tensor | None:
+        tensors = (input, *others)
+        if known is None or ACTIVE or (mode.grad and tracked(tensors)):
+            return None
+        for tensor in tensors:
+            if type(tensor) is not Tensor or tensor._dev is not CPU or tensor._array.dtype.kind not in "fV":
+                return None
+        arrays = [tensor._array for tensor in tensors]
+        array = known(*arrays) if out is None else known(*arrays, out)
+        return None if array is None else wrap(array, CPU)
+
+    return run
+
+
+fmax, fmin, frac, ldexp = map(_loops, ("fmax", "fmin", "frac", "ldexp"))
 
 
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor | None:
@@ -122,7 +146,19 @@ def relu(input: Tensor, *, out: Any = None) -> Tensor | None:
     return _rectify(out, (input,))
 
 
+def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -> Tensor | None:
+    """Elements limited to [min, max]."""
+    if out is None or (min is None and max is None):
+        return None
+    return _limit(out, (input,), -_INF if min is None else min, _INF if max is None else max)
+
+
+_ALONE = ("exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "square", "floor", "ceil", "trunc")
+_ALONE += ("sin", "cos", "tan", "sinh", "cosh", "tanh", "frac")
+
 IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
+    **{name: _loops(name) for name in _ALONE},
+    "clamp": clamp,
     "add": add,
     "sub": sub,
     "addcmul": addcmul,

@@ -43,6 +43,7 @@ Loops loops_of(PyObject *given, const char *name) {
     Loops loops;
     const auto *ufunc = given && given != Py_None ? reinterpret_cast<PyUFuncObject *>(given) : nullptr;
     if (ufunc && (ufunc->nout != 1 || ufunc->nin > 2 || ufunc->core_enabled)) return loops;
+    if (!std::strcmp(name, "nextafter") || !std::strcmp(name, "spacing")) return loops; // not of 16 bits by way of float32
     loops.cost = cost_of(name);
     loops.divides = !std::strcmp(name, "remainder") || !std::strcmp(name, "fmod") || !std::strcmp(name, "floor_divide");
     if (ufunc) loops.inputs = ufunc->nin;
@@ -128,35 +129,38 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
 
 namespace {
 
-// A ufunc to be called with arrays; whatever its loops are not for goes to the ufunc itself.
+// A ufunc to be called with arrays, and an array to write into as the last; whatever its loops are not for goes to the
+// ufunc itself, or, where there is none or they are asked alone, is answered with None.
 struct Looped : Callable {
     static constexpr const char *NAME = "resilin.core._native.LoopedCall";
     static constexpr int REFERENCES = 2;
-    PyObject *ufunc;
+    PyObject *ufunc; // or null
     Loops loops;
 };
 
 PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
     auto *self = reinterpret_cast<Looped *>(object);
-    const Py_ssize_t given = PyVectorcall_NARGS(flagged);
-    if (!names && self->loops.inputs && given == self->loops.inputs) {
-        PyObject *made = loop_over(self->loops, args, nullptr, nullptr, false);
+    const Py_ssize_t given = PyVectorcall_NARGS(flagged), inputs = self->loops.inputs;
+    if (!names && inputs && (given == inputs || (given == inputs + 1 && PyArray_CheckExact(args[inputs])))) {
+        auto *out = given == inputs ? nullptr : reinterpret_cast<PyArrayObject *>(args[inputs]);
+        PyObject *made = loop_over(self->loops, args, out, nullptr, false);
         if (made || PyErr_Occurred()) return made;
     }
-    return PyObject_Vectorcall(self->ufunc, args, flagged, names);
+    if (self->ufunc) return PyObject_Vectorcall(self->ufunc, args, flagged, names);
+    Py_RETURN_NONE;
 }
 
-nb::object looped(nb::object ufunc) {
+nb::object looped(nb::object ufunc, const char *name, bool alone) {
     Looped *self = make_callable<Looped>(call);
-    self->loops = loops_of(ufunc.ptr(), nb::cast<const char *>(nb::getattr(ufunc, "__name__")));
-    self->ufunc = ufunc.release().ptr();
+    self->loops = loops_of(ufunc.ptr(), name);
+    self->ufunc = alone || ufunc.is_none() ? nullptr : ufunc.release().ptr();
     return finished(self);
 }
 
 } // namespace
 
 void bind_ufunc_loops(nb::module_ &m) {
-    m.def("looped", &looped);
+    m.def("looped", &looped, nb::arg("ufunc").none(), nb::arg("name"), nb::arg("alone") = false);
     m.def("set_bfloat16", [](nb::handle dtype) {
         bfloat16_type = reinterpret_cast<PyArray_Descr *>(dtype.ptr())->type_num;
     });

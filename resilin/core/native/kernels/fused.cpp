@@ -50,6 +50,7 @@ RESILIN_SPAN(logaddexp, log_of_sum(x, y))
 RESILIN_SPAN(copysign, __builtin_copysignf(x, y))
 RESILIN_SPAN(negative, -x)
 RESILIN_SPAN(absolute, __builtin_fabsf(x))
+RESILIN_SPAN(limit, x < p ? p : x > q ? q : x)
 RESILIN_SPAN(rectify, x < 0.0f ? 0.0f : x)
 
 // Whether writing `out` front to back, by several threads, changes nothing of `x` that is still to be read.
@@ -99,6 +100,9 @@ template <Span span> nb::object of_three_by(ExactArray out, ExactArray x, ExactA
 nb::object of_three(ExactArray out, ExactArray x, ExactArray y, ExactArray z) {
     return run(lerp, out, {&x, &y, &z}, NONE, NONE, NONE);
 }
+nb::object limited(ExactArray out, ExactArray x, Number low, Number high) {
+    return low.value <= high.value ? run(limit, out, {&x}, low, high, NONE) : nb::none(); // one after the other, they cross
+}
 nb::object replaced(ExactArray out, ExactArray x, Number nan, Number high, Number low) {
     return run(nan_to_num, out, {&x}, nan, high, low);
 }
@@ -118,6 +122,7 @@ void bind_fused(nb::module_ &m) {
     m.def("fused_copysign", &of_two<copysign>, nb::arg().none(), nb::arg(), nb::arg());
     m.def("fused_negative", &of_one<negative>, nb::arg().none(), nb::arg());
     m.def("fused_absolute", &of_one<absolute>, nb::arg().none(), nb::arg());
+    m.def("fused_limit", &limited, nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
     m.def("fused_rectify", &of_one<rectify>, nb::arg().none(), nb::arg());
 }
 

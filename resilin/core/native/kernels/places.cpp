@@ -73,11 +73,14 @@ template <class T> T *data_of(const nb::object &array) {
 }
 
 template <class T> void take_some(const T *x, const Split &from, const int64_t *index, int64_t n, T *y) {
-    for (int64_t i = 0; i < n; i++) {
-        const T *source = x + from_front(index[i], from.length) * from.inner;
-        if (from.inner == 1) y[i] = *source;
-        else std::memcpy(y + i * from.inner, source, static_cast<size_t>(from.inner) * sizeof(T));
+    if (from.inner == 1) {
+#pragma GCC unroll 8
+        for (int64_t i = 0; i < n; i++) y[i] = x[from_front(index[i], from.length)];
+        return;
     }
+    for (int64_t i = 0; i < n; i++)
+        std::memcpy(y + i * from.inner, x + from_front(index[i], from.length) * from.inner,
+                    static_cast<size_t>(from.inner) * sizeof(T));
 }
 
 // Neighbouring places one after the other, as padding has them: `count` places from `first` on.
