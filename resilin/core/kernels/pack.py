@@ -49,6 +49,11 @@ def is_half(x: Any) -> bool:
     return isinstance(x, np.ndarray) and x.dtype.itemsize == 2 and x.dtype.kind in "fV"
 
 
+def widened(x: Any) -> Any:
+    """One of numpy's arrays of 16-bit floats as float32; anything else as it is."""
+    return to_float32(x) if is_half(x) else x
+
+
 def add(x: Any, y: Any) -> Any:
     """x + y; of arrays of one 16-bit type several times as fast as numpy's, with the same bits."""
     if is_half(x) and is_half(y) and x.dtype == y.dtype:

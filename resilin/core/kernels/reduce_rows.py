@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
+from resilin.core.kernels import pack
 from resilin.core.kernels.common import Array, compute_dtype
 from resilin.core.kernels.loader import kernel
 
@@ -43,7 +44,7 @@ def total(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
 def reference_total(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
     """numpy form of `total`."""
     if x.dtype.itemsize == 2 and x.dtype.kind in "fV":
-        return total(x.astype(np.float32), axis, keepdims).astype(x.dtype)
+        return pack.astype(total(pack.to_float32(x), axis, keepdims), x.dtype)
     if x.size <= _SMALL:
         return _add(x, axis, None, None, keepdims)  # by position: half of a small sum's time is its arguments'
     if x.dtype.kind not in "fc" or (axis is None and x.flags.forc):
@@ -79,9 +80,10 @@ def mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     x = np.asarray(x)
     if x.dtype.kind not in "fcV":
         return np.mean(x, axis, keepdims=keepdims)
-    wide = x.astype(compute_dtype(x.dtype), copy=False)
+    wide = pack.widened(x)
     y = total(wide, axis, keepdims)
-    return (y / y.dtype.type(x.size // max(y.size, 1))).astype(x.dtype, copy=False)
+    found = y / y.dtype.type(x.size // max(y.size, 1))
+    return found if wide is x else pack.astype(found, x.dtype)
 
 
 def total_of_squares(x: Any, axis: Any = None, keepdims: Any = False) -> Any:

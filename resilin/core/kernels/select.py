@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from resilin.core.kernels import sort
+from resilin.core.kernels import pack, sort
 from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
 
@@ -11,7 +11,7 @@ _native_select_places = kernel("select_places")
 
 def places(x: Array, k: int, largest: bool, only: bool = False) -> Array:
     """Where the `k` smallest (or largest) elements of the last dimension are, in order; with `only` the k-th alone."""
-    found: Array | None = _native_select_places(x, k, largest, only)
+    found: Array | None = _native_select_places(pack.widened(x), k, largest, only)
     return reference_places(x, k, largest, only) if found is None else found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from resilin.core.kernels import pack
 from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
 
@@ -12,7 +13,7 @@ _native_sort_order = kernel("sort_order")
 
 def order(x: Array, largest: bool = False) -> Array:
     """Where the elements of the last dimension are in ascending order, or with `largest` in descending order."""
-    found: Array | None = _native_sort_order(x, largest)
+    found: Array | None = _native_sort_order(pack.widened(x), largest)
     return reference_order(x, largest) if found is None else found
 
 

@@ -1,8 +1,8 @@
 """Functions of several steps in one pass of native code, where nothing has to know the steps.
 
 Each has the signature of the function that it is the short way of, and `out`, an array to write into. It answers None
-where that function has to go step by step: where a graph or vmap follows it, and for all but contiguous float32 of one
-shape on the CPU. A step's rounding is the one it has by itself, so that the bits are those of the steps.
+where that function has to go step by step: where a graph or vmap follows it, and for all but contiguous float32 and
+16-bit floats of one shape on the CPU. A step's rounding is the one it has by itself, so that the bits are those of the steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from resilin.core.ops.calling import tracked
 from resilin.core.tensor import Tensor, wrap
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_FLOAT32 = dtypes.finfo(dtypes.float32)
 _INF = float("inf")
 
 
@@ -57,8 +56,7 @@ def _kernel(name: str) -> Callable[..., Tensor | None]:
 
 _add_scaled, _addcmul, _addcdiv, _lerp = map(_kernel, ("add_scaled", "addcmul", "addcdiv", "lerp"))
 _lerp_from_start, _lerp_from_end = _kernel("lerp_from_start"), _kernel("lerp_from_end")
-_nan_to_num, _copysign, _heaviside = map(_kernel, ("nan_to_num", "copysign", "heaviside"))
-_negative, _absolute, _rectify, _limit = map(_kernel, ("negative", "absolute", "rectify", "limit"))
+_nan_to_num, _heaviside, _limit = map(_kernel, ("nan_to_num", "heaviside", "limit"))
 
 
 def _loops(name: str, of_numpy: str = "") -> Callable[..., Tensor | None]:
@@ -79,7 +77,8 @@ def _loops(name: str, of_numpy: str = "") -> Callable[..., Tensor | None]:
     return run
 
 
-fmax, fmin, frac, ldexp = map(_loops, ("fmax", "fmin", "frac", "ldexp"))
+fmax, fmin, frac, ldexp, copysign = map(_loops, ("fmax", "fmin", "frac", "ldexp", "copysign"))
+neg, abs_, relu = map(_loops, ("negative", "absolute", "relu"))
 
 
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor | None:
@@ -117,33 +116,16 @@ def nan_to_num(
     input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None, *, out: Any = None
 ) -> Tensor | None:
     """NaN and infinities replaced."""
-    high, low = (_FLOAT32.max if posinf is None else posinf), (_FLOAT32.min if neginf is None else neginf)
+    if not isinstance(input, Tensor) or input._array.dtype.kind not in "fV":
+        return None
+    limits = dtypes.finfo(input.dtype)
+    high, low = (limits.max if posinf is None else posinf), (limits.min if neginf is None else neginf)
     return _nan_to_num(out, (input,), nan, high, low)
-
-
-def copysign(input: Tensor, other: Any, *, out: Any = None) -> Tensor | None:
-    """The size of `input` with the sign of `other`."""
-    return _copysign(out, (input, other))
 
 
 def heaviside(input: Tensor, values: Tensor, *, out: Any = None) -> Tensor | None:
     """0 where input < 0 or NaN, 1 where input > 0, `values` where it is 0."""
     return _heaviside(out, (input, values))
-
-
-def neg(input: Tensor, *, out: Any = None) -> Tensor | None:
-    """-input."""
-    return _negative(out, (input,))
-
-
-def abs_(input: Tensor, *, out: Any = None) -> Tensor | None:
-    """|input|."""
-    return _absolute(out, (input,))
-
-
-def relu(input: Tensor, *, out: Any = None) -> Tensor | None:
-    """max(input, 0)."""
-    return _rectify(out, (input,))
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -> Tensor | None:

@@ -60,6 +60,18 @@ const Conversion CONVERSIONS[] = {
 };
 static_assert(sizeof(npy_long) == sizeof(int64_t), "the names of dtypes above are those of 64-bit systems");
 
+// float64 as float32 that rounds to the same float16: where it is between two, the one of them that is odd.
+RESILIN_SIMD void rounded_to_odd(const double *x, int64_t n, float *out) {
+    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {
+        const float nearest = static_cast<float>(x[i]);
+        const double near = static_cast<double>(nearest);
+        const uint32_t bits = bit_cast<uint32_t>(nearest);
+        const uint32_t inside = __builtin_fabs(near) > __builtin_fabs(x[i]) ? bits - 1 : bits;
+        const bool exact = (near == x[i]) | (x[i] != x[i]) | (__builtin_fabsf(nearest) > 1e30f);
+        out[i] = bit_cast<float>(exact ? bits : inside | 1);
+    }
+}
+
 Loop conversion(int from, int to) {
     for (const Conversion &known : CONVERSIONS)
         if (known.from == from && known.to == to) return known.loop;
@@ -115,9 +127,9 @@ nb::object convert_elements(ExactArray x, nb::handle dtype) {
     const int from = PyArray_TYPE(x.array), to = descr->type_num;
     if (from == to) return nb::none();
     const bool narrow = is_half(from), narrows = is_half(to);
-    if (to == NPY_HALF && from == NPY_DOUBLE) return nb::none(); // would be rounded twice
     const Loop whole = narrow || narrows ? nullptr : conversion(from, to);
-    const Steps steps{narrow ? nullptr : conversion(from, NPY_FLOAT), narrows ? nullptr : conversion(NPY_FLOAT, to), from, to};
+    const Loop widened = to == NPY_HALF && from == NPY_DOUBLE ? loop_of_one<double, float, rounded_to_odd> : conversion(from, NPY_FLOAT);
+    const Steps steps{narrow ? nullptr : widened, narrows ? nullptr : conversion(NPY_FLOAT, to), from, to};
     if (narrow || narrows ? (!narrow && !steps.first) || (!narrows && !steps.second) : !whole) return nb::none();
     Walked operand;
     operand.array = x.array;

@@ -1,5 +1,6 @@
 // Loops of functions that numpy has none for, or computes element by element. Results are numpy's own.
 #include "elementwise/blocks.hpp"
+#include "elementwise/divisions.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/simd.hpp"
 
@@ -36,6 +37,12 @@ RESILIN_LOOPS(frac, x - whole_of(x))
 RESILIN_LOOPS(sign, static_cast<decltype(x + x)>(x > 0 ? 1 : 0) - static_cast<decltype(x + x)>(x < 0 ? 1 : 0))
 RESILIN_LOOPS_2(fmax, (x >= y) | (y != y) ? x : y)
 RESILIN_LOOPS_2(fmin, (x <= y) | (y != y) ? x : y)
+
+RESILIN_LOOPS(relu, x < 0 ? 0 : x)
+
+// of 16-bit floats, whose first bit is the sign
+RESILIN_LOOP(negative, uint16_t, static_cast<uint16_t>(x ^ 0x8000))
+RESILIN_LOOP(absolute, uint16_t, static_cast<uint16_t>(x & 0x7FFF))
 
 RESILIN_LOOP_2(hypot, float,
                (__builtin_fabsf(x) > std::numeric_limits<float>::max()) | (__builtin_fabsf(y) > std::numeric_limits<float>::max())
@@ -85,74 +92,65 @@ void ldexp_float(const float *X, const float *Y, int64_t n, float *out) {
     }
 }
 
-// -- remainders of float32, in float64, where the product of the divisor and a quotient of up to 29 bits is exact, and so
-// is the quotient's whole part; of larger quotients and of what is not finite, libm's fmod
+// -- circular functions of float64: pi / 2 in three parts, of which the first two times a quotient of 20 bits are exact
+// (constants and polynomials: fdlibm); of larger numbers libm's
 
-constexpr double EXACT = 1 << 29;
+constexpr double LARGE = 1e6;
 
-struct Divided {
-    float rest;
-    double quotient;
+struct Turned {
+    double sin, cos; // of what is left of x beside the nearest multiple of pi / 2
+    int64_t quarter;
 };
-RESILIN_INLINE Divided divided(float x, float y) {
-    const double a = x, b = y, quotient = __builtin_trunc(a / b);
-    return {__builtin_copysignf(static_cast<float>(a - quotient * b), x), quotient};
+RESILIN_INLINE Turned turned(double x) {
+    const double shifter = 6755399441055744.0; // 1.5 * 2^52: adding it rounds to an integer
+    const double t = x * 6.36619772367581382433e-01 + shifter, q = t - shifter;
+    const double first = x - q * 1.57079632673412561417e+00, second = first - q * 6.07710050630396597660e-11;
+    const double r = second - q * 2.02226624879595063154e-21, z = r * r;
+    double s = 1.58969099521155010221e-10;
+    s = s * z - 2.50507602534068634195e-08;
+    s = s * z + 2.75573137070700676789e-06;
+    s = s * z - 1.98412698298579493134e-04;
+    s = s * z + 8.33333333332248946124e-03;
+    s = s * z - 1.66666666666666324348e-01;
+    double c = -1.13596475577881948265e-11;
+    c = c * z + 2.08757232129817482790e-09;
+    c = c * z - 2.75573143513906633035e-07;
+    c = c * z + 2.48015872894767294178e-05;
+    c = c * z - 1.38888888888741095749e-03;
+    c = c * z + 4.16666666666666019037e-02;
+    const double half = 0.5 * z, one = 1.0 - half;
+    return {r + r * z * s, one + ((1.0 - one - half) + z * z * c), bit_cast<int64_t>(t)};
 }
-bool is_exact(float x, float y) {
-    return std::fabs(divided(x, y).quotient) < EXACT && std::fabs(y) <= std::numeric_limits<float>::max();
+RESILIN_INLINE double by_quarter(double sin, double cos, int64_t quarter) {
+    const double found = quarter & 1 ? cos : sin;
+    return quarter & 2 ? -found : found;
 }
 
-// whether one of both is below 0, as a mask; for numbers that are not 0
-RESILIN_INLINE int32_t signs_differ(float a, float b) { return (bit_cast<int32_t>(a) ^ bit_cast<int32_t>(b)) >> 31; }
-RESILIN_INLINE float where_set(int32_t mask, float x) { return bit_cast<float>(mask & bit_cast<int32_t>(x)); }
-
-RESILIN_INLINE float rest_like_divisor(float rest, float y) {
-    const float moved = rest + where_set(signs_differ(rest, y), y);
-    return rest != 0 ? moved : __builtin_copysignf(0.0f, y);
-}
-RESILIN_INLINE float floored(float x, float y, float rest) {
-    float quotient = (x - rest) / y;
-    quotient -= rest != 0 ? where_set(signs_differ(rest, y), 1.0f) : 0.0f;
-    const float below = __builtin_floorf(quotient), nearest = quotient - below > 0.5f ? below + 1.0f : below;
-    return quotient != 0 ? nearest : __builtin_copysignf(0.0f, x / y);
-}
-
-float of_rest(float, float, float rest) { return rest; }
-float remainder_of(float, float y, float rest) { return y == 0 || rest != rest ? rest : rest_like_divisor(rest, y); }
-float floor_of(float x, float y, float rest) { return y == 0 ? x / y : floored(x, y, rest); }
-
-#define RESILIN_DIVISION(name, fast, slow)                                                                             \
-    RESILIN_SIMD int name##_block(const float *X, const float *Y, int64_t n, float *out) {                             \
-        double most = 0.0; /* of the quotients: NaN and infinity are more than EXACT */                                \
-        float divisor = 0.0f;                                                                                          \
+#define RESILIN_CIRCULAR(name, result, slow)                                                                           \
+    RESILIN_SIMD double name##_block(const double *X, int64_t n, double *out) {                                        \
+        double most = 0.0;                                                                                             \
         int unordered = 0;                                                                                             \
-        _Pragma("omp simd reduction(max : most, divisor) reduction(| : unordered)") for (int64_t i = 0; i < n; i++) {  \
-            const float x = X[i], y = Y[i], size = __builtin_fabsf(y);                                                 \
-            const Divided d = divided(x, y);                                                                           \
-            const float rest = d.rest;                                                                                 \
-            const double quotient = __builtin_fabs(d.quotient);                                                        \
-            out[i] = fast;                                                                                             \
-            most = quotient > most ? quotient : most;                                                                  \
-            divisor = size > divisor ? size : divisor;                                                                 \
-            unordered |= quotient != quotient;                                                                         \
+        _Pragma("omp simd reduction(max : most) reduction(| : unordered)") for (int64_t i = 0; i < n; i++) {           \
+            const double x = X[i], size = __builtin_fabs(x);                                                           \
+            const Turned t = turned(x);                                                                                \
+            out[i] = result;                                                                                           \
+            most = size > most ? size : most;                                                                          \
+            unordered |= x != x;                                                                                       \
         }                                                                                                              \
-        return most < EXACT && divisor <= std::numeric_limits<float>::max() && !unordered;                             \
+        return unordered ? LARGE : most;                                                                               \
     }                                                                                                                  \
-    void name##_float(const float *X, const float *Y, int64_t n, float *out) {                                         \
-        alignas(64) float found[BLOCK_ELEMENTS]; /* `out` may be an input, which is looked at again */                 \
+    void name##_double(const double *X, int64_t n, double *out) {                                                      \
+        alignas(64) double found[BLOCK_ELEMENTS]; /* `out` may be the input, which is looked at again */               \
         for (int64_t first = 0; first < n; first += BLOCK_ELEMENTS) {                                                  \
             const int64_t count = std::min<int64_t>(BLOCK_ELEMENTS, n - first);                                        \
-            const float *x = X + first, *y = Y + first;                                                                \
-            if (!name##_block(x, y, count, found))                                                                     \
+            if (name##_block(X + first, count, found) >= LARGE)                                                        \
                 for (int64_t i = 0; i < count; i++)                                                                    \
-                    if (!is_exact(x[i], y[i])) found[i] = slow(x[i], y[i], std::fmod(x[i], y[i]));                \
-            std::memcpy(out + first, found, static_cast<size_t>(count) * sizeof(float));                               \
+                    if (!(std::fabs(X[first + i]) < LARGE)) found[i] = slow(X[first + i]);                             \
+            std::memcpy(out + first, found, static_cast<size_t>(count) * sizeof(double));                              \
         }                                                                                                              \
     }
-
-RESILIN_DIVISION(fmod, rest, of_rest)
-RESILIN_DIVISION(remainder, rest_like_divisor(rest, y), remainder_of)
-RESILIN_DIVISION(floor_divide, floored(x, y, rest), floor_of)
+RESILIN_CIRCULAR(sin, by_quarter(t.sin, t.cos, t.quarter), std::sin)
+RESILIN_CIRCULAR(cos, by_quarter(t.sin, t.cos, t.quarter + 1), std::cos)
 
 struct Own {
     const char *name;
@@ -174,14 +172,19 @@ const Own OWN[] = {
     RESILIN_OWN(reciprocal),
     RESILIN_OWN(frac),
     RESILIN_OWN(sign),
+    RESILIN_OWN(relu),
+    {"negative", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, negative_uint16_t>},
+    {"absolute", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, absolute_uint16_t>},
     RESILIN_OWN_2(fmax),
     RESILIN_OWN_2(fmin),
+    {"sin", NPY_DOUBLE, 1, loop_of_one<double, double, sin_double>},
+    {"cos", NPY_DOUBLE, 1, loop_of_one<double, double, cos_double>},
     {"exp", NPY_FLOAT, 1, loop_of_one<float, float, exp_float>},
     {"ldexp", NPY_FLOAT, 2, loop_of_two<float, float, ldexp_float>},
     {"hypot", NPY_FLOAT, 2, loop_of_two<float, float, hypot_float>},
-    {"fmod", NPY_FLOAT, 2, loop_of_two<float, float, fmod_float>},
-    {"remainder", NPY_FLOAT, 2, loop_of_two<float, float, remainder_float>},
-    {"floor_divide", NPY_FLOAT, 2, loop_of_two<float, float, floor_divide_float>},
+    RESILIN_OWN_2(fmod),
+    RESILIN_OWN_2(remainder),
+    RESILIN_OWN_2(floor_divide),
 };
 
 } // namespace

@@ -47,6 +47,8 @@ Loops loops_of(PyObject *given, const char *name) {
     loops.cost = cost_of(name);
     loops.divides = !std::strcmp(name, "remainder") || !std::strcmp(name, "fmod") || !std::strcmp(name, "floor_divide");
     if (ufunc) loops.inputs = ufunc->nin;
+    int of_bits = 0;
+    loops.of_bits = own_loop(name, NPY_HALF, of_bits);
     for (int type : TYPES) {
         int inputs = loops.inputs;
         loops.of[type] = own_loop(name, type, inputs);
@@ -82,7 +84,8 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
     const bool half = is_half(type);
     const int computed = half ? static_cast<int>(NPY_FLOAT) : type;
     if (computed < 0 || computed > NPY_CDOUBLE) return nullptr;
-    const TypeLoop &found = loops.of[computed];
+    const bool by_bits = half && loops.of_bits.loop;
+    const TypeLoop &found = by_bits ? loops.of_bits : loops.of[computed];
     const char kind = kind_of(computed);
     if (!found.loop || (kinds && !std::strchr(kinds, kind))) return nullptr;
     int64_t numbers[2];
@@ -97,7 +100,7 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
         PyObject *divisor = args[1];
         if (operands[1].array || PyObject_Not(divisor)) return nullptr;
     }
-    const bool rounds = half && found.out == NPY_FLOAT;
+    const bool rounds = by_bits || (half && found.out == NPY_FLOAT);
     Walk walk;
     int count = loops.inputs;
     if (out) {
@@ -116,8 +119,9 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
     }
     if (!walk.size) return made;
     walk.merge();
+    walk.repeat_rows();
     WithoutGil free(walk.size * loops.cost);
-    if (!half) {
+    if (!half || by_bits) {
         walk.run(loops.cost, [&](char **at, npy_intp n, const npy_intp *steps) { found.loop(at, &n, steps, found.data); });
         return made;
     }

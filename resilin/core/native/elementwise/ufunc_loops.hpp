@@ -20,6 +20,7 @@ struct Loops {
     int64_t cost = 1;
     bool divides = false; // integers: what divides by 0 is an error, which is looked for elsewhere
     TypeLoop of[NPY_CDOUBLE + 1];
+    TypeLoop of_bits; // of both kinds of 16-bit floats as they are stored
 };
 
 // Those of a ufunc, or of `name` of ours where it is None.

@@ -119,6 +119,26 @@ void Walk::merge() {
     for (int o = 0; o < count_; o++) std::copy_n(strides[o], merged, strides_[o]);
 }
 
+void Walk::repeat_rows() {
+    const npy_intp length = shape_[1], rows = std::min(CHUNK / 2 / std::max(length, npy_intp{1}), shape_[0]);
+    if (ndim_ != 2 || rows < 2 || size < CHUNK) return;
+    for (int o = 0; o < count_; o++) {
+        const npy_intp step = strides_[o][1], across = strides_[o][0];
+        if (across != length * step && (across || step <= 0 || step > 16)) return; // neither one run nor one row
+    }
+    for (int o = 0; o < count_; o++) {
+        const npy_intp step = strides_[o][1];
+        if (strides_[o][0] == length * step) continue;
+        repeats_[o] = true;
+        for (npy_intp i = 0; i < rows; i++) rows_[o].insert(rows_[o].end(), data_[o], data_[o] + length * step);
+        data_[o] = rows_[o].data();
+    }
+    chunk_ = rows * length;
+    shape_[0] *= length;
+    for (int o = 0; o < count_; o++) strides_[o][0] = strides_[o][1];
+    ndim_ = 1;
+}
+
 namespace {
 
 std::pair<const char *, const char *> extent(PyArrayObject *x) {

@@ -5,6 +5,7 @@
 #include "memory/parallel.hpp"
 
 #include <algorithm>
+#include <vector>
 
 namespace resilin {
 
@@ -27,16 +28,16 @@ class Walk {
     PyObject *add_new(PyArray_Descr *descr);
     // Joins the dimensions that lie one after the other in all arrays; afterwards it can run.
     void merge();
-    // Whether elements of all arrays lie one after the other, numbers aside.
-    bool is_flat() const { return ndim_ == 1; }
+    // After merge(): short rows that the same row of some array meets are walked several at a time, that row repeated.
+    void repeat_rows();
 
     // inner(pointers, count, steps), of all operands in their order
     template <class Inner> void run(int64_t cost, Inner inner) const {
         const int last = ndim_ - 1;
-        const npy_intp length = shape_[last], chunks = (length + CHUNK - 1) / CHUNK;
+        const npy_intp length = shape_[last], chunks = (length + chunk_ - 1) / chunk_;
         npy_intp steps[WALK_OPERANDS];
         for (int o = 0; o < count_; o++) steps[o] = strides_[o][last];
-        parallel_rows(size / length * chunks, std::min(length, CHUNK) * cost, [&](int64_t begin, int64_t end) {
+        parallel_rows(size / length * chunks, std::min(length, chunk_) * cost, [&](int64_t begin, int64_t end) {
             npy_intp place[WALK_DIMS], row = begin / chunks, chunk = begin % chunks;
             char *at[WALK_OPERANDS], *given[WALK_OPERANDS];
             for (int o = 0; o < count_; o++) at[o] = data_[o];
@@ -46,8 +47,8 @@ class Walk {
                 for (int o = 0; o < count_; o++) at[o] += place[d] * strides_[o][d];
             }
             for (int64_t unit = begin; unit < end; unit++) {
-                for (int o = 0; o < count_; o++) given[o] = at[o] + chunk * CHUNK * steps[o];
-                inner(given, std::min(CHUNK, length - chunk * CHUNK), steps);
+                for (int o = 0; o < count_; o++) given[o] = repeats_[o] ? at[o] : at[o] + chunk * chunk_ * steps[o];
+                inner(given, std::min(chunk_, length - chunk * chunk_), steps);
                 if (++chunk < chunks) continue;
                 chunk = 0;
                 for (int d = last - 1; d >= 0; d--) {
@@ -68,6 +69,9 @@ class Walk {
     int axis_[WALK_DIMS]; // the dimensions, from the outermost to the innermost
     npy_intp shape_[WALK_DIMS], strides_[WALK_OPERANDS][WALK_DIMS];
     char *data_[WALK_OPERANDS];
+    npy_intp chunk_ = CHUNK;
+    bool repeats_[WALK_OPERANDS] = {};
+    std::vector<char> rows_[WALK_OPERANDS];
 };
 
 // Whether writing `out` element by element changes nothing of `x` that is still to be read: they are the same elements,

@@ -1,6 +1,9 @@
 // Elementwise functions of several steps in one pass: float32 of one shape, into a new array or into one that is there.
+// 16-bit floats are computed with in float32, a block at a time, and rounded once.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "elementwise/half_blocks.hpp"
+#include "elementwise/ufunc_loops.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 #include "spans.hpp"
@@ -47,47 +50,72 @@ RESILIN_SPAN(lerp_from_end, y - p * (y - x)) // p is what is left of the weight
 RESILIN_SPAN(nan_to_num, x != x ? p : x == INF ? q : x == -INF ? r : x)
 RESILIN_SPAN(heaviside, x == 0.0f ? y : x > 0.0f ? 1.0f : 0.0f)
 RESILIN_SPAN(logaddexp, log_of_sum(x, y))
-RESILIN_SPAN(copysign, __builtin_copysignf(x, y))
-RESILIN_SPAN(negative, -x)
-RESILIN_SPAN(absolute, __builtin_fabsf(x))
 RESILIN_SPAN(limit, x < p ? p : x > q ? q : x)
-RESILIN_SPAN(rectify, x < 0.0f ? 0.0f : x)
 
-// Whether writing `out` front to back, by several threads, changes nothing of `x` that is still to be read.
-bool keeps(const ExactArray &out, const ExactArray &x) {
-    const float *a = out.data<float>(), *b = x.data<float>();
-    return a == b || a + out.size() <= b || b + x.size() <= a;
+// Contiguous, of 16-bit floats of type `type`
+bool is_half(const ExactArray &x, int type) {
+    return x && PyArray_TYPE(x.array) == type && (type == NPY_HALF || type == bfloat16_type) &&
+           PyArray_ISCARRAY_RO(x.array);
+}
+
+void run_halves(Span span, const Given &numbers, const uint16_t *const *inputs, int count, bool float16, int64_t begin,
+                int64_t end, uint16_t *out) {
+    alignas(64) float in[3][HALF_BLOCK], found[HALF_BLOCK];
+    const auto convert = float16 ? unpack_half : unpack_bfloat;
+    Given given = numbers;
+    given.x = in[0], given.y = count > 1 ? in[1] : in[0], given.z = count > 2 ? in[2] : in[0];
+    for (int64_t first = begin; first < end; first += HALF_BLOCK) {
+        const int64_t n = std::min<int64_t>(HALF_BLOCK, end - first);
+        for (int i = 0; i < count; i++) convert(inputs[i] + first, 0, n, in[i]);
+        span(given, 0, n, found);
+        (float16 ? pack_half : pack_bfloat)(found, 0, n, out + first);
+    }
 }
 
 nb::object run(Span span, const ExactArray &out, std::initializer_list<const ExactArray *> inputs, Number p, Number q,
                Number r) {
     const ExactArray &first = **inputs.begin();
-    if (!p.known || !q.known || !r.known || (out && !out.is_writable<float>())) return nb::none();
-    for (const ExactArray *input : inputs) {
-        if (!input->is<float>() || !input->same_shape(first)) return nb::none();
-        if (out && (!out.same_shape(*input) || !keeps(out, *input))) return nb::none();
-    }
-    const float *at[3];
+    if (!first || !p.known || !q.known || !r.known) return nb::none();
+    const int type = PyArray_TYPE(first.array);
+    const bool half = is_half(first, type);
+    if (out && !(half ? is_half(out, type) && PyArray_ISWRITEABLE(out.array) : out.is_writable<float>())) return nb::none();
+    const void *at[3] = {};
     int count = 0;
-    for (const ExactArray *input : inputs) at[count++] = input->data<float>();
-    for (; count < 3; count++) at[count] = at[0];
-    const Given given{at[0], at[1], at[2], p.value, q.value, r.value};
-    auto pass = [&](float *into) {
-        WithoutGil free(first.size());
-        parallel_rows(first.size(), 1, [&](int64_t begin, int64_t end) { span(given, begin, end, into); });
-    };
-    if (out) {
-        pass(out.data<float>());
-        return nb::borrow(reinterpret_cast<PyObject *>(out.array));
+    for (const ExactArray *input : inputs) {
+        if (!(half ? is_half(*input, type) : input->is<float>()) || !input->same_shape(first)) return nb::none();
+        if (out && (!out.same_shape(*input) || !keeps_elements(out.array, input->array))) return nb::none();
+        at[count++] = PyArray_DATA(input->array);
     }
-    NewArray<float> made(first);
-    pass(made.data);
-    return made.object;
+    nb::object made;
+    if (out) {
+        made = nb::borrow(reinterpret_cast<PyObject *>(out.array));
+    } else {
+        PyArray_Descr *descr = PyArray_DESCR(first.array);
+        Py_INCREF(descr);
+        made = nb::steal(PyArray_NewFromDescr(&PyArray_Type, descr, first.ndim(), PyArray_DIMS(first.array), nullptr, nullptr,
+                                              0, nullptr));
+        if (!made.ptr()) throw nb::python_error();
+    }
+    void *into = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
+    WithoutGil free(first.size());
+    if (half) {
+        const uint16_t *const bits[3] = {static_cast<const uint16_t *>(at[0]), static_cast<const uint16_t *>(at[1]),
+                                         static_cast<const uint16_t *>(at[2])};
+        const Given numbers{nullptr, nullptr, nullptr, p.value, q.value, r.value};
+        parallel_rows(first.size(), 2, [&](int64_t begin, int64_t end) {
+            run_halves(span, numbers, bits, count, type == NPY_HALF, begin, end, static_cast<uint16_t *>(into));
+        });
+        return made;
+    }
+    for (; count < 3; count++) at[count] = at[0];
+    const Given given{static_cast<const float *>(at[0]), static_cast<const float *>(at[1]), static_cast<const float *>(at[2]),
+                      p.value, q.value, r.value};
+    parallel_rows(first.size(), 1, [&](int64_t begin, int64_t end) { span(given, begin, end, static_cast<float *>(into)); });
+    return made;
 }
 
 constexpr Number NONE{0.0f, true};
 
-template <Span span> nb::object of_one(ExactArray out, ExactArray x) { return run(span, out, {&x}, NONE, NONE, NONE); }
 template <Span span> nb::object of_two(ExactArray out, ExactArray x, ExactArray y) {
     return run(span, out, {&x, &y}, NONE, NONE, NONE);
 }
@@ -119,11 +147,7 @@ void bind_fused(nb::module_ &m) {
     m.def("fused_nan_to_num", &replaced, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
     m.def("fused_heaviside", &of_two<heaviside>, nb::arg().none(), nb::arg(), nb::arg());
     m.def("fused_logaddexp", &of_two<logaddexp>, nb::arg().none(), nb::arg(), nb::arg());
-    m.def("fused_copysign", &of_two<copysign>, nb::arg().none(), nb::arg(), nb::arg());
-    m.def("fused_negative", &of_one<negative>, nb::arg().none(), nb::arg());
-    m.def("fused_absolute", &of_one<absolute>, nb::arg().none(), nb::arg());
     m.def("fused_limit", &limited, nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
-    m.def("fused_rectify", &of_one<rectify>, nb::arg().none(), nb::arg());
 }
 
 } // namespace resilin

@@ -156,15 +156,18 @@ nb::object sum_last(ExactArray x, nb::handle axis, bool keepdims, bool squared) 
 constexpr int64_t PRODUCTS = 32, PIECE = 1 << 16;
 
 template <class T> RESILIN_INLINE double multiply_all(const T *x, int64_t n) {
-    double lanes[PRODUCTS];
-    for (double &lane : lanes) lane = 1.0;
+    Eight<double> lanes[4];
+    for (Eight<double> &lane : lanes) lane = Eight<double>{} + 1.0;
     int64_t i = 0;
     for (; i + PRODUCTS <= n; i += PRODUCTS)
-        for (int64_t k = 0; k < PRODUCTS; k++) lanes[k] *= static_cast<double>(x[i + k]);
-    for (int64_t k = 0; i + k < n; k++) lanes[k] *= static_cast<double>(x[i + k]);
+        for (int k = 0; k < 4; k++)
+            lanes[k] *= __builtin_convertvector(*reinterpret_cast<const Eight<T> *>(x + i + 8 * k), Eight<double>);
+    double all[PRODUCTS];
+    std::memcpy(all, lanes, sizeof(all));
+    for (int64_t k = 0; i + k < n; k++) all[k] *= static_cast<double>(x[i + k]);
     for (int64_t width = PRODUCTS / 2; width > 0; width /= 2)
-        for (int64_t k = 0; k < width; k++) lanes[k] *= lanes[k + width];
-    return lanes[0];
+        for (int64_t k = 0; k < width; k++) all[k] *= all[k + width];
+    return all[0];
 }
 RESILIN_SIMD double product_of(const float *x, int64_t n) { return multiply_all(x, n); }
 RESILIN_SIMD double product_of(const double *x, int64_t n) { return multiply_all(x, n); }

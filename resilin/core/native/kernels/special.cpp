@@ -4,8 +4,10 @@
 // which the compiler vectorizes. Every value of a block is computed alike, wherever it lies.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "error_functions.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
+#include "spans.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -30,9 +32,6 @@ constexpr double BERNOULLI[] = {1.0 / 6,   -1.0 / 30,      1.0 / 42, -1.0 / 30,
 struct Tables {
     std::vector<double> lgamma, digamma, erfcx, i0_near, i0_far, i1_near, i1_far;
 } tables;
-
-constexpr int SHORT = 16; // terms of the series of erfc that float32 needs: the rest is below 1e-10
-double short_erfcx[SHORT];
 
 using Block = double[BLOCK];
 
@@ -278,98 +277,6 @@ void ndtri(const double *p, double *out) {
     });
 }
 
-// -- the same of float32, whose digits shorter series give, which are loops without calls
-
-// e^x for x <= 0 within 1e-10; 0 for what float32 does not reach
-RESILIN_INLINE double exp_near(double x) {
-    x = x < -700.0 ? -700.0 : x;
-    const double shifter = 6755399441055744.0; // 1.5 * 2^52: adding it rounds to an integer
-    const double t = x * 1.4426950408889634 + shifter, r = x - (t - shifter) * 0.6931471805599453;
-    double p = 1.0 / 362880;
-    p = p * r + 1.0 / 40320;
-    p = p * r + 1.0 / 5040;
-    p = p * r + 1.0 / 720;
-    p = p * r + 1.0 / 120;
-    p = p * r + 1.0 / 24;
-    p = p * r + 1.0 / 6;
-    p = p * r + 0.5;
-    p = p * r + 1;
-    p = p * r + 1;
-    return p * bit_cast<double>((bit_cast<int64_t>(t) + 1023) << 52);
-}
-
-// exp(x ** 2) erfc(x) (1 + 2 x) for x >= 0
-RESILIN_INLINE double short_series(const double *c, double x) {
-    const double t = 16 / (4 + x) - 2; // twice the argument, which goes from 1 to -1
-    double last = 0, before = 0;
-    for (int k = SHORT - 1; k > 0; k--) {
-        const double next = c[k] + t * last - before;
-        before = last;
-        last = next;
-    }
-    return c[0] + t / 2 * last - before;
-}
-
-RESILIN_SIMD void erfc_by(const double *c, const double *x, double *out) {
-    for (int64_t i = 0; i < BLOCK; i++) {
-        const double whole = __builtin_fabs(x[i]), size = whole > 30 ? 30 : whole;
-        const double found = short_series(c, size) / (1 + 2 * size) * exp_near(-size * size);
-        out[i] = x[i] < 0 ? 2 - found : found;
-    }
-}
-void erfc_of_float(const double *x, double *out) { erfc_by(short_erfcx, x, out); }
-
-void ndtr_of_float(const double *x, double *out) {
-    Block turned;
-    each([&](int64_t i) { turned[i] = x[i] * -SQRT_HALF; });
-    erfc_of_float(turned, out);
-    each([&](int64_t i) { out[i] *= 0.5; });
-}
-
-// Within seven digits, of |y| < 1 (M. Giles, "Approximating the erfinv function", 2010).
-RESILIN_SIMD void first_erfinv(const double *y, double *x) {
-    for (int64_t i = 0; i < BLOCK; i++) {
-        const double size = __builtin_fabs(y[i]);
-        const float rest = static_cast<float>((1 - size) * (1 + size));
-        const double w = -static_cast<double>(log_(rest > 1e-30f ? rest : 1e-30f));
-        const double a = w - 2.5, b = __builtin_sqrt(w < 5 ? 5.0 : w) - 3;
-        const bool near = w < 5;
-        const double v = near ? a : b;
-        double p = near ? 2.81022636e-08 : -0.000200214257;
-        p = p * v + (near ? 3.43273939e-07 : 0.000100950558);
-        p = p * v + (near ? -3.5233877e-06 : 0.00134934322);
-        p = p * v + (near ? -4.39150654e-06 : -0.00367342844);
-        p = p * v + (near ? 0.00021858087 : 0.00573950773);
-        p = p * v + (near ? -0.00125372503 : -0.0076224613);
-        p = p * v + (near ? -0.00417768164 : 0.00943887047);
-        p = p * v + (near ? 0.246640727 : 1.00167406);
-        p = p * v + (near ? 1.50140941 : 2.83297682);
-        x[i] = p * size;
-    }
-}
-// One step of Newton's method, which makes fourteen digits of seven.
-RESILIN_SIMD void better_erfinv(const double *c, const double *y, const double *x, double *out) {
-    for (int64_t i = 0; i < BLOCK; i++) {
-        const double size = __builtin_fabs(y[i]), square = x[i] * x[i], falling = exp_near(-square);
-        double sum = 1.0 / 9360;
-        sum = sum * square - 1.0 / 1320;
-        sum = sum * square + 1.0 / 216;
-        sum = sum * square - 1.0 / 42;
-        sum = sum * square + 1.0 / 10;
-        sum = sum * square - 1.0 / 3;
-        sum = sum * square + 1;
-        const double middle = 2 / SQRT_PI * x[i] * sum - size, tail = 1 - size - short_series(c, x[i]) / (1 + 2 * x[i]) * falling;
-        const double found = x[i] - (size > 0.5 ? tail : middle) * (SQRT_PI / 2) / falling;
-        const double ended = size == 1 ? INF : size > 1 ? NOT_A_NUMBER : found;
-        out[i] = __builtin_copysign(ended, y[i]);
-    }
-}
-void erfinv_of_float(const double *y, double *out) {
-    Block x;
-    first_erfinv(y, x);
-    better_erfinv(short_erfcx, y, x, out);
-}
-
 using Formula = void (*)(const double *, double *);
 
 template <class T> void by_blocks(Formula formula, const T *x, int64_t begin, int64_t end, T *y) {
@@ -392,9 +299,14 @@ template <class T> nb::object apply(Formula formula, const Array &x) {
     return made;
 }
 
-template <Formula formula, Formula of_float = formula> nb::object call(Array x) {
-    if (x.is<float>()) return apply<float>(of_float, x);
+template <Formula formula> nb::object call(Array x) {
+    if (x.is<float>()) return apply<float>(formula, x);
     return x.is<double>() ? apply<double>(formula, x) : nb::none();
+}
+
+// with a function of its own for float32
+template <Formula formula, auto of_float> nb::object call_either(Array x) {
+    return x.is<float>() ? forward_by(of_float, x) : call<formula>(x);
 }
 
 std::vector<double> list_of(const nb::dict &given, const char *name) {
@@ -406,7 +318,6 @@ std::vector<double> list_of(const nb::dict &given, const char *name) {
 void take_tables(const nb::dict &given) {
     tables = {list_of(given, "LGAMMA"),  list_of(given, "DIGAMMA"), list_of(given, "ERFCX"),  list_of(given, "I0_NEAR"),
               list_of(given, "I0_FAR"), list_of(given, "I1_NEAR"), list_of(given, "I1_FAR")};
-    std::copy_n(tables.erfcx.begin(), std::min<size_t>(SHORT, tables.erfcx.size()), short_erfcx);
 }
 
 } // namespace
@@ -415,10 +326,10 @@ void bind_special(nb::module_ &m) {
     m.def("special_tables", &take_tables);
     m.def("special_gammaln", &call<lgamma>);
     m.def("special_digamma", &call<digamma>);
-    m.def("special_erfc", &call<erfc, erfc_of_float>);
+    m.def("special_erfc", &call_either<erfc, erfc_of_floats>);
     m.def("special_erfcx", &call<erfcx>);
-    m.def("special_erfinv", &call<erfinv<2>, erfinv_of_float>);
-    m.def("special_ndtr", &call<ndtr, ndtr_of_float>);
+    m.def("special_erfinv", &call_either<erfinv<2>, erfinv_of_floats>);
+    m.def("special_ndtr", &call_either<ndtr, ndtr_of_floats>);
     m.def("special_ndtri", &call<ndtri>);
     m.def("special_log_ndtr", &call<log_ndtr>);
     m.def("special_i0", &call<i0>);
