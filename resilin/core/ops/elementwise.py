@@ -122,7 +122,7 @@ _AS_PRODUCTS: dict[float, Any] = {
 @op(takes="iufc", refuses=True, **_ONE, exponent=True, samples=_power_samples)
 def power(xp, a, b):
     """a ** b. As in PyTorch, integers raise RuntimeError for a negative number b, and are rounded to 0 for a tensor."""
-    if type(b) in (int, float) and b in _AS_PRODUCTS and a.dtype.kind in "fc":
+    if type(b) in (int, float) and b in _AS_PRODUCTS and a.dtype.kind in "fcV":
         return _AS_PRODUCTS[b](xp, a)
     if getattr(b, "dtype", None) is None or b.dtype.kind != "i" or getattr(a, "dtype", b.dtype).kind not in "iu":
         y = xp.power(a, b)
@@ -154,14 +154,28 @@ def _(xp, g, y, a, _b):
     return g * xp.conj(y * xp.log(xp.where(flat, xp.ones_like(y), base)))
 
 
-@op(loop="maximum", takes="biuf", refuses=True, narrow=True, elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(
+    loop="maximum",
+    takes="biuf",
+    refuses=True,
+    narrow=True,
+    elementwise=True,
+    samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))],
+)
 def maximum(xp, a, b):
     """The larger of both; NaN wins. Equal values share the gradient."""
     _ordered("maximum", a, b)
     return xp.maximum(a, b)
 
 
-@op(loop="minimum", takes="biuf", refuses=True, narrow=True, elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(
+    loop="minimum",
+    takes="biuf",
+    refuses=True,
+    narrow=True,
+    elementwise=True,
+    samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))],
+)
 def minimum(xp, a, b):
     """The smaller of both; NaN wins. Equal values share the gradient."""
     _ordered("minimum", a, b)

@@ -76,9 +76,11 @@ def _triangles(r: Any) -> list[tuple[Any, ...]]:
 def solve_triangular(xp, a, b, upper=True, unit=False):
     """X with T X = b, T the upper or lower triangle of `a`, with ones on its diagonal if `unit`.
 
-    An upper triangle is its own LU factor, so numpy's solver only substitutes; a lower one is turned around.
-    A zero on the diagonal gives infinities or NaN, as in PyTorch.
+    Floats of the host in blocks of rows (`kernels/factorize.py`). Else an upper triangle is its own LU factor, so the
+    solver only substitutes; a lower one is turned around. A zero on the diagonal gives infinities or NaN, as in PyTorch.
     """
+    if isinstance(a, np.ndarray) and (found := factorize.solve_triangle(a, b, upper, unit)) is not None:
+        return found
     t = xp.triu(a) if upper else xp.flip(xp.tril(a), (-2, -1))
     if unit:
         i = xp.arange(a.shape[-1])

@@ -339,7 +339,8 @@ def _logaddexp(xp, a, b):
 override("logaddexp", "cpu", _logaddexp, logaddexp.generic.vjp)
 
 
-@op(loop="hypot", 
+@op(
+    loop="hypot",
     single=True,
     takes="biuf",
     elementwise=True,
