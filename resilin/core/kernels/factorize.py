@@ -78,6 +78,17 @@ def solve_triangle(t: Array, b: Array, upper: bool, unit: bool) -> Array | None:
     return x if _native_substitute(full, x, upper, unit) else None
 
 
+def solve(a: Array, b: Array) -> Array | None:
+    """X with a X = b for one matrix `a`, by the factors of `lu`; None for no floats, and where a pivot is zero."""
+    if a.dtype != b.dtype or a.dtype.char not in "fd" or not a.size or not b.size:
+        return None
+    packed, pivots, info = lu(a)
+    if info.any():
+        return None
+    lower = solve_triangle(packed, b[..., permutation(pivots, len(a)), :], False, True)
+    return None if lower is None else solve_triangle(packed, lower, True, False)
+
+
 def substitute(t: Array, b: Array) -> Array:
     """X with t X = b for upper triangles `t`, row by row from the last; a zero on the diagonal gives inf or NaN."""
     shape = np.broadcast_shapes(t.shape[:-2], b.shape[:-2])

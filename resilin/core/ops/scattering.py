@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels import places
 from resilin.core.ops.registry import op
 
 _HOST = "CuPy scatters maxima and minima of few dtypes, and no products"
@@ -31,6 +32,8 @@ def scatter_extreme(xp, x, src, index=None, axis=0, largest=True, own=None):
     """At each place the largest (or smallest) of `x` there and of what `src` has for it; ties share the gradient."""
     pick = xp.maximum if largest else xp.minimum
     out = xp.where(own, x, xp.asarray(_bound(x.dtype, lowest=largest)))
+    if isinstance(out, np.ndarray) and places.extreme_along(out, index, src, axis, largest):
+        return out
     pick.at(out, _places(xp, index, axis), src)
     return out
 

@@ -1,8 +1,8 @@
 """Functions of several steps in one pass of native code, where nothing has to know the steps.
 
 Each has the signature of the function that it is the short way of, and `out`, an array to write into. It answers None
-where that function has to go step by step: where a graph or vmap follows it, and for all but contiguous float32 and
-16-bit floats of one shape on the CPU. A step's rounding is the one it has by itself, so that the bits are those of the steps.
+where that function has to go step by step: where a graph or vmap follows it, and for all but contiguous floats of one
+shape on the CPU. A step's rounding is the one it has by itself, so that the bits are those of the steps.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _lerp_from_start, _lerp_from_end = _kernel("lerp_from_start"), _kernel("lerp_fro
 _nan_to_num, _heaviside, _limit = map(_kernel, ("nan_to_num", "heaviside", "limit"))
 
 
-def _loops(name: str, of_numpy: str = "") -> Callable[..., Tensor | None]:
+def _loops(name: str) -> Callable[..., Tensor | None]:
     """The short way by loops over elements (`native/elementwise`), of all floating point dtypes and strides."""
-    known = kernel("looped")(getattr(np, of_numpy or name, None), of_numpy or name, True)
+    known = kernel("looped")(getattr(np, name, None), name, True)
 
     def run(input: Tensor, *others: Any, out: Any = None) -> Tensor | None:
         tensors = (input, *others)
@@ -78,7 +78,7 @@ def _loops(name: str, of_numpy: str = "") -> Callable[..., Tensor | None]:
 
 
 fmax, fmin, frac, ldexp, copysign = map(_loops, ("fmax", "fmin", "frac", "ldexp", "copysign"))
-neg, abs_, relu = map(_loops, ("negative", "absolute", "relu"))
+neg, abs_, relu, without_nan = map(_loops, ("negative", "absolute", "relu", "without_nan"))
 
 
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor | None:

@@ -39,6 +39,7 @@ RESILIN_LOOPS_2(fmax, (x >= y) | (y != y) ? x : y)
 RESILIN_LOOPS_2(fmin, (x <= y) | (y != y) ? x : y)
 
 RESILIN_LOOPS(relu, x < 0 ? 0 : x)
+RESILIN_LOOPS(without_nan, x != x ? 0 : x)
 
 // of 16-bit floats, whose first bit is the sign
 RESILIN_LOOP(negative, uint16_t, static_cast<uint16_t>(x ^ 0x8000))
@@ -173,6 +174,7 @@ const Own OWN[] = {
     RESILIN_OWN(frac),
     RESILIN_OWN(sign),
     RESILIN_OWN(relu),
+    RESILIN_OWN(without_nan),
     {"negative", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, negative_uint16_t>},
     {"absolute", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, absolute_uint16_t>},
     RESILIN_OWN_2(fmax),

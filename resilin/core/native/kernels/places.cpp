@@ -284,6 +284,26 @@ bool put_along(ExactArray out, ExactArray index, ExactArray value, int64_t axis)
     });
 }
 
+// Makes elements of `out` at `index` along `axis` the larger (or smaller) of themselves and of `value`, in order; NaN wins.
+// False, with nothing written, for what is not handled.
+bool extreme_along(ExactArray out, ExactArray index, ExactArray value, int64_t axis, bool largest) {
+    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(value) || !value.same_shape(index) ||
+        PyArray_DESCR(value.array) != PyArray_DESCR(out.array) ||
+        !goes_along(index, out.ndim(), PyArray_DIMS(out.array), axis))
+        return false;
+    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
+    return by_type(PyArray_TYPE(out.array), [&](auto kind) {
+        using T = decltype(kind);
+        const T *source = value.data<T>();
+        T *target = out.data<T>();
+        WithoutGil free(index.size());
+        each_along(to, index.data<int64_t>(), index.dim(static_cast<int>(axis)), [=](int64_t at, int64_t place) {
+            const T x = source[at], known = target[place];
+            target[place] = (largest ? x > known : x < known) || x != x ? x : known;
+        });
+    });
+}
+
 } // namespace
 
 void bind_places(nb::module_ &m) {
@@ -292,6 +312,7 @@ void bind_places(nb::module_ &m) {
     m.def("take_along", &take_along);
     m.def("add_along", &add_along);
     m.def("put_along", &put_along);
+    m.def("extreme_along", &extreme_along);
 }
 
 } // namespace resilin

@@ -8,7 +8,10 @@ namespace resilin {
 // A parameter as a float: of a Python number. Anything else is not known, so that the declared form says what is wrong.
 struct Number {
     float value = 0.0f;
+    double exact = 0.0;
     bool known = false;
+
+    template <class T> T as() const { return sizeof(T) == sizeof(float) ? static_cast<T>(value) : static_cast<T>(exact); }
 };
 
 // y of the shape of x by span(x, begin, end, y); None for what is not float32.
@@ -55,7 +58,8 @@ template <> struct type_caster<resilin::Number> {
     NB_TYPE_CASTER(resilin::Number, const_name("float"))
     bool from_python(handle source, uint32_t, cleanup_list *) noexcept {
         if (!PyFloat_Check(source.ptr()) && !PyLong_Check(source.ptr())) return true;
-        value.value = static_cast<float>(PyFloat_AsDouble(source.ptr()));
+        value.exact = PyFloat_AsDouble(source.ptr());
+        value.value = static_cast<float>(value.exact);
         value.known = !PyErr_Occurred();
         PyErr_Clear(); // too large
         return true;
