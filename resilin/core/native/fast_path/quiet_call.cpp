@@ -95,7 +95,7 @@ PyObject *call_in_float32(Quiet *self, PyObject *const *args, Py_ssize_t given) 
 PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
     auto *self = reinterpret_cast<Quiet *>(object);
     const Py_ssize_t given = PyVectorcall_NARGS(flagged);
-    if (self->loops.inputs && given == self->loops.inputs + 1 && !names) {
+    if (self->loops.inputs && given == self->loops.inputs + 1 && !names && args[0] == host_namespace) {
         PyObject *made = loop_over(self->loops, args + 1, nullptr, self->kinds, self->wide_numbers);
         if (made || PyErr_Occurred()) return made;
     }
