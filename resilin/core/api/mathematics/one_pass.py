@@ -135,8 +135,8 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -
     return _limit(out, (input,), -_INF if min is None else min, _INF if max is None else max)
 
 
-_ALONE = ("exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "square", "floor", "ceil", "trunc")
-_ALONE += ("sin", "cos", "tan", "sinh", "cosh", "tanh", "frac")
+_ALONE = ["exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "square", "floor", "ceil", "trunc"]
+_ALONE += ["sin", "cos", "tan", "sinh", "cosh", "tanh", "frac"]
 
 IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
     **{name: _loops(name) for name in _ALONE},
