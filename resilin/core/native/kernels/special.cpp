@@ -4,7 +4,7 @@
 // which the compiler vectorizes. Every value of a block is computed alike, wherever it lies.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
-#include "error_functions.hpp"
+#include "elementwise/error_functions.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 #include "spans.hpp"

@@ -1,5 +1,5 @@
-#include "error_functions.hpp"
-#include "simd.hpp"
+#include "elementwise/error_functions.hpp"
+#include "kernels/simd.hpp"
 
 namespace resilin {
 namespace {

@@ -1,7 +1,7 @@
 // Activations of several steps in one pass: those with a logarithm or exponential, and those that shrink or cut.
 #include "binding/kernels.hpp"
-#include "simd.hpp"
-#include "spans.hpp"
+#include "kernels/simd.hpp"
+#include "kernels/spans.hpp"
 
 namespace resilin {
 namespace {

@@ -1,7 +1,7 @@
 // Functions made of pieces: limits, lines, an exponential below 0, a parabola around it. NaN passes through.
 #include "binding/kernels.hpp"
-#include "simd.hpp"
-#include "spans.hpp"
+#include "kernels/simd.hpp"
+#include "kernels/spans.hpp"
 
 namespace resilin {
 namespace {

@@ -5,8 +5,8 @@
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "memory/parallel.hpp"
-#include "simd.hpp"
-#include "spans.hpp"
+#include "kernels/simd.hpp"
+#include "kernels/spans.hpp"
 
 #include <limits>
 
