@@ -16,16 +16,17 @@ OTHERS = ("float64", "float16", "bfloat16")
 SLOW = 0.8  # rows below it are listed
 METHOD = """Expressions over tensors of about 1e3, 1e5 and 1e7 elements, the same texts on both sides, {threads}
 threads, the sides in turn, a process for each group, size and dtype. A sample is as many calls as take 20 ms; the
-least of {samples} samples counts, on both sides. Groups: {groups}. In other dtypes than float32 the groups flat and
-rows are run at 1e5. Times are geometric means; the notes name what is below {slow:g} times PyTorch's speed, the
-slowest first."""
+least of {samples} samples counts, on both sides. Groups: {groups}. In other floating point dtypes than float32 the
+groups flat and rows are run at 1e5, in int64 one of its own. Times are geometric means; the notes name what is below
+{slow:g} times PyTorch's speed, the slowest first."""
 
 
 def benchmark(options: Options) -> Report:
     """Run every group on both sides."""
     sizes = SIZES[:1] if options.quick else SIZES
-    cases = [("float32", group, size) for group, size in product(GROUPS, sizes)]
+    cases = [("float32", group, size) for group, size in product(GROUPS, sizes) if group != "integers"]
     if not options.quick:
+        cases += [("int64", "integers", size) for size in sizes]
         cases += [(dtype, group, SIZES[1]) for dtype, group in product(OTHERS, ("flat", "rows"))]
     times: dict[str, dict[str, dict[str, float]]] = {}
     refused: dict[str, dict[str, str]] = {side: {} for side in harness.sides(options)}

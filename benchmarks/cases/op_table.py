@@ -126,7 +126,24 @@ T.baddbmm(A3, A3, A3)|A3 @ A3|T.linalg.inv(A3D)|T.linalg.cholesky(A3D)|T.linalg.
 F.scaled_dot_product_attention(Q, Q, Q)|F.scaled_dot_product_attention(Q, Q, Q, is_causal=True)|T.fft.fft2(S)
 """
 
+# Of integers of both signs k, j and w; d positive, p places; matrices K of N x 64, k64, a row and a column.
+INTEGERS = """
+k + j|k - j|k * j|k + 1|k * 3|k // 7|k % 7|k // d|k % d|T.fmod(k, d)|T.div(k, d, rounding_mode='trunc')|-k|k.abs()
+k.sign()|k.square()|k ** 2|k & j|T.bitwise_or(k, j)|k ^ j|~k|k << 2|k >> 2|k == j|k < j|k >= 5|k != 0|T.maximum(k, j)
+T.minimum(k, j)|k.clamp(0, 10)|k.clamp(min=5)|T.where(k > j, k, j)|k.masked_fill(k > j, 0)|k[k > j]|k.nonzero()
+T.gcd(k, j)|k.sum()|k.prod()|k.max()|k.min()|k.amax()|k.argmax()|k.any()|k.all()|k.count_nonzero()|k.cumsum(0)
+k.cumprod(0)|k.cummax(0)|k.diff()|k.sort()|k.argsort()|k.topk(10)|k.kthvalue(3)|k.median()|k.unique()|T.bincount(d)
+T.searchsorted(edges, k)|k[p]|k.gather(0, p)|k.index_select(0, p)|k.take(p)|k.scatter(0, p, j)|k.scatter_add(0, p, j)
+k.index_add(0, p, j)|k.flip(0)|k.roll(5)|k.clone()|k.float()|k.double()|k.int()|k.bool()|k.half()|k.repeat(3)
+k.repeat_interleave(2)|T.zeros_like(k)|T.full((n,), 3)|T.arange(n)|T.cat((k, j))|T.stack((k, j))
+T.randint(0, 10, (n,))|T.randperm(n)|w.add_(j)|w.mul_(3)|w.copy_(j)|w.fill_(1)|w.zero_()|w.clamp_(0, 10)
+w.masked_fill_(k > 5, 0)|k[::2] + j[::2]|k[::2].clone()|F.one_hot(d % 16)|K + krow|K * kcolumn|K.sum(0)|K.sum(1)
+K.max(1)|K.argmax(1)|K.cumsum(1)|K.sort(1)|K.topk(5, 1)|K.t().contiguous()|K @ k64|K.gather(1, c)|K.flip(1)|K.triu()
+K[r]|K[:, ::2].contiguous()|K.any(1)|(K > 0).sum(1)|T.cat((K, K), 1)
+"""
+
 GROUPS = {"flat": FLAT, "rows": ROWS, "images": IMAGES, "gradients": GRADIENTS, "square": SQUARE}
+GROUPS["integers"] = INTEGERS  # in int64 alone
 LEAST_S = 0.02  # a sample calls so often that it takes this long
 
 
@@ -154,6 +171,15 @@ def _names(torch: Any, n: int, group: str, dtype: Any) -> dict[str, Any]:
         return torch.randn(*shape).to(dtype)
 
     names = {"T": torch, "F": F, "n": n}
+    if group == "integers":
+        N = n // 64
+        names |= {name: torch.randint(-1000, 1000, (n,)) for name in "kjw"}
+        names |= {
+            "d": torch.randint(1, 1000, (n,)), "p": torch.randint(0, n, (n,)), "r": torch.randint(0, N, (N,)),
+            "edges": torch.arange(-1000, 1000, 20), "K": torch.randint(-1000, 1000, (N, 64)),
+            "k64": torch.randint(-1000, 1000, (64, 64)), "krow": torch.randint(-9, 9, (64,)),
+            "kcolumn": torch.randint(-9, 9, (N, 1)), "c": torch.randint(0, 64, (N, 64)),
+        }  # fmt: skip
     if group in ("flat", "gradients"):
         x = normal(n)
         names |= {

@@ -23,7 +23,7 @@ import numpy as np
 from resilin.core.batching.active import ACTIVE
 from resilin.core.device import check_type
 from resilin.core.device import device as device_of
-from resilin.core.kernels import philox
+from resilin.core.kernels import philox, shuffle
 from resilin.core.tensor import Tensor, wrap
 
 _MASK = (1 << 64) - 1
@@ -128,26 +128,17 @@ class Generator:
         if low < -(1 << 63) or high > 1 << 64 or high - low > 1 << 64:
             raise RuntimeError(f"random integers: the range [{low}, {high}) does not fit in 64 bits")
         count = math.prod(shape)
-        words = self.bits(2 * count).astype(np.uint64).reshape(-1, 2)
         span = high - low
-        if span <= 1 << 32:  # multiply-shift on 64 bits without overflow: high and low word apart
-            s = np.uint64(span)
-            upper = words[:, 0] * s + ((words[:, 1] * s) >> np.uint64(32))
-            value = upper >> np.uint64(32)
-        else:
-            value = (words[:, 0] << np.uint64(32)) | words[:, 1]
-            value = value if span == 1 << 64 else value % np.uint64(span)
+        if span <= 1 << 32:
+            return philox.integers(*self.take(2 * count), count, low, span).reshape(shape)
+        words = self.bits(2 * count).astype(np.uint64).reshape(-1, 2)
+        value = (words[:, 0] << np.uint64(32)) | words[:, 1]
+        value = value if span == 1 << 64 else value % np.uint64(span)
         return (value + np.uint64(low & _MASK)).view(np.int64).reshape(shape)
 
     def permutation(self, n: int) -> Any:
-        """0 to n - 1 in random order, int64: the order of n random 64-bit keys."""
-        words = self.bits(2 * n).astype(np.uint64).reshape(-1, 2)
-        keys = (words[:, 0] << np.uint64(32)) | words[:, 1]
-        order = np.argsort(keys)  # the fastest, which is the order unless two keys are equal
-        found = keys[order]
-        if (found[1:] == found[:-1]).any():
-            order = np.argsort(keys, kind="stable")
-        return order.astype(np.int64, copy=False)
+        """0 to n - 1 in random order, int64."""
+        return shuffle.shuffled(self.bits(2 * n))
 
     def clone_state(self) -> Generator:
         """A generator of its own that draws what this one would."""

@@ -13,7 +13,8 @@ import numpy as np
 
 from resilin.core.backends import small_array
 from resilin.core.backends.base import ArrayBackend
-from resilin.core.kernels import contiguous, gemm, joining, pack, places, reduce_rows, sigmoid
+from resilin.core.kernels import choose, contiguous, gemm, joining, pack, places, reduce_rows, sigmoid
+from resilin.core.kernels.loader import native
 
 Array = np.ndarray[Any, Any]
 
@@ -70,14 +71,26 @@ def _write_at(out: Array, index: Any, value: Any) -> None:
     out[index] = value
 
 
+def _on_threads(ufunc: np.ufunc) -> Any:
+    """The function with its loops run by native code, on several threads; its methods are numpy's."""
+    if native is None or ufunc.nout != 1 or ufunc.nin > 2 or ufunc.signature:
+        return ufunc
+    made = native.looped(ufunc, ufunc.__name__)
+    for name in ("__name__", "accumulate", "at", "outer", "reduce", "reduceat"):
+        setattr(made, name, getattr(ufunc, name))
+    return made
+
+
 def make_xp() -> SimpleNamespace:
     """numpy's public names plus the extras. The op registry adds every op that numpy has no function for."""
     names = {n: f for n, f in vars(np).items() if callable(f) and not isinstance(f, type) and not n.startswith("_")}
+    names = {n: _on_threads(f) if isinstance(f, np.ufunc) else f for n, f in names.items()}
     extras = {
         "conj": _conj,
         "astype": _astype,
         "sum": reduce_rows.total,  # accurate along every axis, which numpy's is not
         "mean": reduce_rows.mean,
+        "prod": reduce_rows.product,
         "constant": _constant,
         "index_add_zeros": _index_add_zeros,
         "as_strided": np.lib.stride_tricks.as_strided,
@@ -97,6 +110,7 @@ def make_xp() -> SimpleNamespace:
         "min": small_array.min,
         "scatter_add_zeros": places.add_along,
         "take_along_axis": _take_along_axis,
+        "where": choose.where,
         "write_at": _write_at,
         "linalg": np.linalg,
         "fft": np.fft,

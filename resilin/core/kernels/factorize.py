@@ -6,19 +6,29 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels.contiguous import ascontiguousarray
+from resilin.core.kernels.loader import kernel
 from resilin.errors import LinAlgError
 
 Array = np.ndarray[Any, Any]
+
+_native_lu, _native_substitute = kernel("lu"), kernel("substitute")
 
 
 def lu(x: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
     """Packed L and U of x = P L U, the row exchanged with each row (from 1, as LAPACK's), and the first zero pivot.
 
     The largest element of a column is the pivot, the first of equals (of complex ones by |real| + |imaginary|, as in
-    LAPACK); without `pivot` no rows are exchanged. Cost: one
+    LAPACK); without `pivot` no rows are exchanged. Floats by native code, in blocks of columns; others with one
     step of numpy per column, each over the whole batch. The third result is 0 where no pivot is zero, else its number
     from 1.
     """
+    found: tuple[Array, Array, Array] | None = _native_lu(ascontiguousarray(x), pivot)
+    return reference_lu(x, pivot) if found is None else found
+
+
+def reference_lu(x: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
+    """numpy form of `lu`."""
     m, n = x.shape[-2:]
     a = np.array(x, order="C").reshape(-1, m, n)
     k = min(m, n)
@@ -56,6 +66,27 @@ def permutation(pivots: Array, m: int) -> Array:
         rows[:, j] = rows[every, other]
         rows[every, other] = kept
     return rows.reshape(*pivots.shape[:-1], m)
+
+
+def solve_triangle(t: Array, b: Array, upper: bool, unit: bool) -> Array | None:
+    """X with T X = b, T the upper or lower triangle of `t`, with ones on its diagonal if `unit`; None for no floats."""
+    if t.dtype != b.dtype:
+        return None
+    shape = np.broadcast_shapes(t.shape[:-2], b.shape[:-2])
+    x = np.array(np.broadcast_to(b, (*shape, *b.shape[-2:])), order="C")
+    full = ascontiguousarray(np.broadcast_to(t, (*shape, *t.shape[-2:])))
+    return x if _native_substitute(full, x, upper, unit) else None
+
+
+def solve(a: Array, b: Array) -> Array | None:
+    """X with a X = b for one matrix `a`, by the factors of `lu`; None for no floats, and where a pivot is zero."""
+    if a.dtype != b.dtype or a.dtype.char not in "fd" or not a.size or not b.size:
+        return None
+    packed, pivots, info = lu(a)
+    if info.any():
+        return None
+    lower = solve_triangle(packed, b[..., permutation(pivots, len(a)), :], False, True)
+    return None if lower is None else solve_triangle(packed, lower, True, False)
 
 
 def substitute(t: Array, b: Array) -> Array:

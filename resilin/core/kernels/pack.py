@@ -16,6 +16,7 @@ _native_pack_float16 = kernel("pack_float16")
 _native_pack_bfloat16 = kernel("pack_bfloat16")
 _native_unpack_float16 = kernel("unpack_float16")
 _native_unpack_bfloat16 = kernel("unpack_bfloat16")
+_native_convert = kernel("convert_elements")
 
 
 def to_float16(x: Array) -> Array:
@@ -48,6 +49,11 @@ def is_half(x: Any) -> bool:
     return isinstance(x, np.ndarray) and x.dtype.itemsize == 2 and x.dtype.kind in "fV"
 
 
+def widened(x: Any) -> Any:
+    """One of numpy's arrays of 16-bit floats as float32; anything else as it is."""
+    return to_float32(x) if is_half(x) else x
+
+
 def add(x: Any, y: Any) -> Any:
     """x + y; of arrays of one 16-bit type several times as fast as numpy's, with the same bits."""
     if is_half(x) and is_half(y) and x.dtype == y.dtype:
@@ -72,8 +78,11 @@ def astype(x: Array, dtype: np.dtype[Any]) -> Array:
             return to_float16(x)
         if x.dtype == np.float32 and dtype == BFLOAT16:
             return to_bfloat16(x)
-        if x.dtype.itemsize == 2 and dtype == np.float32:
+        if x.dtype.itemsize == 2 and x.dtype.kind in "fV" and dtype == np.float32:
             return to_float32(x)
+        converted: Array | None = _native_convert(x, dtype)
+        if converted is not None:
+            return converted
         if dtype.kind in "fc" and x.dtype.itemsize > dtype.itemsize:
             with np.errstate(over="ignore"):  # infinite without a word, as in the forms above
                 return x.astype(dtype)

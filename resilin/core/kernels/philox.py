@@ -27,6 +27,7 @@ _FLOAT64 = np.dtype(np.float64)
 
 _native_bits = kernel("philox_bits")
 _native_uniform = kernel("philox_uniform")
+_native_integers = kernel("philox_integers")
 _native_normal = kernel("philox_normal")
 _native_dropout = kernel("philox_dropout")
 
@@ -51,6 +52,21 @@ def uniform(seed: int, stream: int, offset: int, shape: tuple[int, ...], dtype: 
         if flat is not None:
             return flat.reshape(shape)
     return reference_uniform(seed, stream, offset, shape, dtype)
+
+
+def integers(seed: int, stream: int, offset: int, count: int, low: int, span: int) -> Array:
+    """`count` integers, int64, from `low` on, `span` <= 2 ** 32 of them: the product with 64 random bits is scaled."""
+    low = (low + (1 << 63) & _MASK) - (1 << 63)  # as int64 sees it
+    found: Array | None = _native_integers(seed & _MASK, stream & _MASK, offset & _MASK, count, low, span)
+    return reference_integers(seed, stream, offset, count, low, span) if found is None else found
+
+
+def reference_integers(seed: int, stream: int, offset: int, count: int, low: int, span: int) -> Array:
+    """numpy form of `integers`."""
+    words = reference_bits(seed, stream, offset, 2 * count).astype(np.uint64).reshape(-1, 2)
+    s = np.uint64(span)  # multiply-shift on 64 bits without overflow: high and low word apart
+    value = (words[:, 0] * s + ((words[:, 1] * s) >> _SHIFT)) >> _SHIFT
+    return (value + np.uint64(low & _MASK)).view(np.int64)
 
 
 def normal(seed: int, stream: int, offset: int, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:

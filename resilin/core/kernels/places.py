@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels import contiguous
 from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
 
@@ -19,6 +20,7 @@ _native_take_along = kernel("take_along")
 _native_add_along = kernel("add_along")
 _native_put_along = kernel("put_along")
 _native_pick_slices = kernel("pick_slices")
+_native_extreme_along = kernel("extreme_along")
 
 
 _ALL = slice(None)
@@ -45,7 +47,9 @@ def take_slices(x: Any, index: Any) -> Array | None:
 def add_slices(g: Array, shape: tuple[int, ...], index: Any) -> Array:
     """Zeros of `shape` with `g` added at `index`: what undoes x[index]."""
     found = _single(index) if isinstance(g, np.ndarray) else None
-    out: Array | None = None if found is None else _native_add_slices(g, shape, *found)
+    out: Array | None = None
+    if found is not None:
+        out = _native_add_slices(contiguous.ascontiguousarray(g), shape, *found)
     return reference_add_slices(g, shape, index) if out is None else out
 
 
@@ -92,7 +96,9 @@ def add_along(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Arra
     """Zeros of `shape` with `g` added at `index` along `axis`: what undoes `take_along`."""
     if index.size and g.shape == index.shape and (slices := _slices(index, shape, axis)) is not None:
         return add_slices(g, shape, slices)
-    out: Array | None = _native_add_along(g, shape, axis, index) if isinstance(g, np.ndarray) else None
+    out: Array | None = None
+    if isinstance(g, np.ndarray):
+        out = _native_add_along(contiguous.ascontiguousarray(g), shape, axis, contiguous.ascontiguousarray(index))
     return reference_add_along(g, shape, axis, index) if out is None else out
 
 
@@ -104,12 +110,17 @@ def put_along(out: Any, index: Any, value: Any, axis: int) -> bool:
 
 
 def pick_along(out: Any, index: Any, value: Any, axis: int, largest: bool) -> bool:
-    """Let the larger (or smaller) of `value` and `out` stay at `index` along `axis`, of an index that was expanded from
-    a place per slice; a NaN stays. False if it did nothing."""
+    """Make elements of `out` at `index` along `axis` the larger (or smaller) of themselves and of `value`, NaN winning.
+
+    False, and nothing is written, where there is no kernel: shapes or dtypes differ, or have none.
+    """
     if not isinstance(out, np.ndarray) or not isinstance(value, np.ndarray) or value.shape != index.shape:
         return False
-    slices = _slices(index, out.shape, axis) if index.size else None
-    return slices is not None and bool(_native_pick_slices(out, slices[-1], value, axis, largest))
+    slices = _slices(index, out.shape, axis) if index.size else None  # of an index expanded from a place per slice
+    if slices is not None and _native_pick_slices(out, slices[-1], value, axis, largest):
+        return True
+    given = (contiguous.ascontiguousarray(index), contiguous.ascontiguousarray(value))
+    return bool(_native_extreme_along(out, *given, axis, largest))
 
 
 def reference_add_slices(g: Array, shape: tuple[int, ...], index: Any) -> Array:

@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_tuple
 
+from resilin.core.kernels import pack
 from resilin.core.kernels.common import Array, compute_dtype
 from resilin.core.kernels.loader import kernel
 
 _native_sum_rows = kernel("sum_rows")
 _native_sum_last = kernel("sum_last")
+_native_product_last = kernel("product_last")
 
 FAN = 16  # sums added one after another; kernels.hpp has the same number, so both forms give the same bits
 _add: Any = np.add.reduce
@@ -42,7 +44,7 @@ def total(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
 def reference_total(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
     """numpy form of `total`."""
     if x.dtype.itemsize == 2 and x.dtype.kind in "fV":
-        return total(x.astype(np.float32), axis, keepdims).astype(x.dtype)
+        return pack.astype(total(pack.to_float32(x), axis, keepdims), x.dtype)
     if x.size <= _SMALL:
         return _add(x, axis, None, None, keepdims)  # by position: half of a small sum's time is its arguments'
     if x.dtype.kind not in "fc" or (axis is None and x.flags.forc):
@@ -78,9 +80,43 @@ def mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     x = np.asarray(x)
     if x.dtype.kind not in "fcV":
         return np.mean(x, axis, keepdims=keepdims)
-    wide = x.astype(compute_dtype(x.dtype), copy=False)
+    wide = pack.widened(x)
     y = total(wide, axis, keepdims)
-    return (y / y.dtype.type(x.size // max(y.size, 1))).astype(x.dtype, copy=False)
+    found = y / y.dtype.type(x.size // max(y.size, 1))
+    return found if wide is x else pack.astype(found, x.dtype)
+
+
+def total_of_squares(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
+    """`total(x * x)` of real numbers."""
+    if isinstance(x, np.ndarray) and (y := _native_sum_last(x, axis, keepdims, True)) is not None:
+        return y
+    return total(x * x, axis, keepdims)
+
+
+def product(x: Array, axis: Any = None, keepdims: Any = False) -> Array:
+    """Product over `axis`. Of the last dimensions of a contiguous array of floats in float64, as below.
+
+    Order: `PRODUCTS` of them, of every `PRODUCTS`-th element, ascending, of a piece of `PIECE` elements; these in
+    halves, the second times the first; then the pieces, ascending.
+    """
+    y: Array | None = _native_product_last(x, axis, keepdims)
+    return np.multiply.reduce(x, axis, keepdims=keepdims) if y is None else y
+
+
+PRODUCTS, PIECE = 32, 1 << 16  # as in pairwise.cpp
+
+
+def reference_product(x: Array) -> Any:
+    """numpy form of `product` of a vector of floats."""
+    whole = np.ones((), np.float64)
+    for start in range(0, len(x), PIECE):
+        piece = x[start : start + PIECE].astype(np.float64)
+        lanes = np.append(piece, np.ones(-len(piece) % PRODUCTS)).reshape(-1, PRODUCTS)
+        found = np.multiply.accumulate(lanes, 0)[-1]
+        while len(found) > 1:
+            found = found[: len(found) // 2] * found[len(found) // 2 :]
+        whole = whole * found[0]
+    return whole.astype(x.dtype)
 
 
 def _along(x: Array, axis: int) -> Array:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels import pack
 from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
 
@@ -54,8 +55,11 @@ def running_product(x: Array, axis: int) -> Array:
 
 def running_extreme(x: Array, axis: int, largest: bool) -> tuple[Array, Array]:
     """Largest (or smallest) elements up to each, and where they are: the last of equals; NaN wins."""
-    found: tuple[Array, Array] | None = _native_running_extreme(x, axis, largest) if _is_whole(x) else None
-    return reference_running_extreme(x, axis, largest) if found is None else found
+    wide = pack.widened(x)
+    found: tuple[Array, Array] | None = _native_running_extreme(wide, axis, largest) if _is_whole(x) else None
+    if found is None:
+        return reference_running_extreme(x, axis, largest)
+    return found if wide is x else (pack.astype(found[0], x.dtype), found[1])
 
 
 def reference_running_extreme(x: Array, axis: int, largest: bool) -> tuple[Array, Array]:

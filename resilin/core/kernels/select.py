@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from resilin.core.kernels import pack, sort
 from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
 
@@ -12,15 +11,12 @@ _native_select_places = kernel("select_places")
 
 def places(x: Array, k: int, largest: bool, only: bool = False) -> Array:
     """Where the `k` smallest (or largest) elements of the last dimension are, in order; with `only` the k-th alone."""
-    found: Array | None = _native_select_places(x, k, largest, only)
+    found: Array | None = _native_select_places(pack.widened(x), k, largest, only)
     return reference_places(x, k, largest, only) if found is None else found
 
 
 def reference_places(x: Array, k: int, largest: bool, only: bool = False) -> Array:
     """numpy form of `places`."""
-    if largest:  # sorting the reversed order and reversing it keeps equal elements in order
-        order = x.shape[-1] - 1 - np.flip(np.argsort(np.flip(x, -1), axis=-1, kind="stable"), -1)
-    else:
-        order = np.argsort(x, axis=-1, kind="stable")
+    order = sort.reference_order(x, largest)
     found: Array = order[..., k - 1 if only else 0 : k]
     return found

@@ -98,6 +98,9 @@ def _(xp, g, _y, x, beta=1.0, threshold=20.0):
     return g * xp.where(x * beta > threshold, xp.ones_like(x), xp.sigmoid(x * beta))
 
 
+accelerate("softplus", kernel("softplus_forward"), kernel("softplus_backward"))
+
+
 _erf: Any = np.frompyfunc(math.erf, 1, 1)
 
 

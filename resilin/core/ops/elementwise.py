@@ -11,7 +11,7 @@ import numpy as np
 
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.errstate import ANY, ON_DEVICES, refused
-from resilin.core.ops.registry import accelerate, is_complex, op, override
+from resilin.core.ops.registry import accelerate, is_complex, op
 
 _FLOAT32 = np.dtype(np.float32)
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
@@ -29,7 +29,7 @@ def _any(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4),), (r(),), (r(0, 2),)]
 
 
-@op(narrow=True, **_ONE, wide_numbers=True, samples=_pairs)
+@op(loop="add", narrow=True, **_ONE, wide_numbers=True, samples=_pairs)
 def add(xp, a, b):
     """a + b."""
     return a + b
@@ -45,7 +45,7 @@ def _(xp, g, _y, _a, _b):
     return g
 
 
-@op(takes="iufc", refuses=True, narrow=True, **_ONE, wide_numbers=True, samples=_pairs)
+@op(loop="subtract", takes="iufc", refuses=True, narrow=True, **_ONE, wide_numbers=True, samples=_pairs)
 def subtract(xp, a, b):
     """a - b."""
     return a - b
@@ -61,7 +61,7 @@ def _(xp, g, _y, _a, _b):
     return -g
 
 
-@op(single=True, **_ONE, wide_numbers=True, samples=_pairs)
+@op(loop="multiply", single=True, **_ONE, wide_numbers=True, samples=_pairs)
 def multiply(xp, a, b):
     """a * b."""
     return a * b
@@ -86,7 +86,7 @@ def _(xp, g, _y, a, _b):
     return g * xp.conj(a)
 
 
-@op(**_ONE, floats=True, single=ON_DEVICES, wide_numbers=True, samples=_positive_pairs)
+@op(loop="divide", **_ONE, floats=True, single=ON_DEVICES, wide_numbers=True, samples=_positive_pairs)
 def divide(xp, a, b):
     """a / b; integers give the default dtype."""
     return a / b
@@ -111,16 +111,21 @@ def _power_samples(r):
 
 
 # exponents for which numpy takes a hundred times as long as the products that PyTorch takes, too
-_AS_PRODUCTS: dict[float, Any] = {3: lambda x: x * x * x, -2: lambda x: 1 / (x * x)}
+_AS_PRODUCTS: dict[float, Any] = {
+    3: lambda xp, x: xp.multiply(xp.multiply(x, x), x),
+    2: lambda xp, x: xp.square(x),
+    0.5: lambda xp, x: xp.sqrt(x),
+    -2: lambda xp, x: xp.divide(1, xp.multiply(x, x)),
+}
 
 
 @op(takes="iufc", refuses=True, **_ONE, exponent=True, samples=_power_samples)
 def power(xp, a, b):
     """a ** b. As in PyTorch, integers raise RuntimeError for a negative number b, and are rounded to 0 for a tensor."""
-    if type(b) in (int, float) and b in _AS_PRODUCTS and a.dtype.kind in "fc":
-        return _AS_PRODUCTS[b](a)
+    if type(b) in (int, float) and b in _AS_PRODUCTS and a.dtype.kind in "fcV":
+        return _AS_PRODUCTS[b](xp, a)
     if getattr(b, "dtype", None) is None or b.dtype.kind != "i" or getattr(a, "dtype", b.dtype).kind not in "iu":
-        y = a**b
+        y = xp.power(a, b)
         if y.dtype.char == "b" and all(isinstance(x, bool) or getattr(x, "dtype", None) == np.bool_ for x in (a, b)):
             raise refused("power", y.astype(bool), "iufc")  # numpy makes int8 of two booleans
         return y
@@ -149,14 +154,28 @@ def _(xp, g, y, a, _b):
     return g * xp.conj(y * xp.log(xp.where(flat, xp.ones_like(y), base)))
 
 
-@op(takes="biuf", refuses=True, narrow=True, elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(
+    loop="maximum",
+    takes="biuf",
+    refuses=True,
+    narrow=True,
+    elementwise=True,
+    samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))],
+)
 def maximum(xp, a, b):
     """The larger of both; NaN wins. Equal values share the gradient."""
     _ordered("maximum", a, b)
     return xp.maximum(a, b)
 
 
-@op(takes="biuf", refuses=True, narrow=True, elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))])
+@op(
+    loop="minimum",
+    takes="biuf",
+    refuses=True,
+    narrow=True,
+    elementwise=True,
+    samples=lambda r: [(r(3, 4), r(3, 4)), (r(3, 1), r(4))],
+)
 def minimum(xp, a, b):
     """The smaller of both; NaN wins. Equal values share the gradient."""
     _ordered("minimum", a, b)
@@ -199,7 +218,7 @@ _DIVISION: dict[str, Any] = {"takes": "iuf", "elementwise": True, "order": 1}
 _DIVISION |= {"samples": lambda r: [(r(3, 4), r(3, 4, low=0.5, high=2.0))]}
 
 
-@op(single=True, **_DIVISION)
+@op(loop="remainder", single=True, **_DIVISION)
 def remainder(xp, a, b):
     """Python's a % b: the sign of the result is that of b. RuntimeError for integers when a divisor is 0."""
     check_divisor("remainder", a, b)
@@ -216,7 +235,7 @@ def _(xp, g, _y, a, b):
     return -g * xp.floor(a / b)
 
 
-@op(single=True, **_DIVISION)
+@op(loop="fmod", single=True, **_DIVISION)
 def fmod(xp, a, b):
     """C's fmod: the sign of the result is that of a. RuntimeError for integers when a divisor is 0."""
     check_divisor("fmod", a, b)
@@ -233,7 +252,7 @@ def _(xp, g, _y, a, b):
     return -g * xp.trunc(a / b)
 
 
-@op(single=True, **_DIVISION, wide_numbers=True)
+@op(loop="floor_divide", single=True, **_DIVISION, wide_numbers=True)
 def floor_divide(xp, a, b):
     """floor(a / b) in the operands' dtype. Its gradient is 0. RuntimeError for integers when a divisor is 0."""
     check_divisor("floor_divide", a, b)
@@ -257,7 +276,7 @@ def _(xp, g, _y, _a, _b):
     return xp.zeros_like(g)
 
 
-@op(takes="biuf", elementwise=True, floats=True, single=True, samples=_positive_pairs)
+@op(loop="arctan2", takes="biuf", elementwise=True, floats=True, single=True, samples=_positive_pairs)
 def arctan2(xp, a, b):
     """The angle of the point (b, a)."""
     return xp.arctan2(a, b)
@@ -281,7 +300,7 @@ def _(xp, g, _y, a, b):
     return -g * (a / radius) / radius
 
 
-@op(takes="iufc", refuses=True, narrow=True, **_ONE, samples=_any)
+@op(loop="negative", takes="iufc", refuses=True, narrow=True, **_ONE, samples=_any)
 def negative(xp, x):
     """-x."""
     return -x
@@ -292,7 +311,7 @@ def _(xp, g, _y, _x):
     return -g
 
 
-@op(**_ONE, samples=_any)
+@op(loop="square", **_ONE, samples=_any)
 def square(xp, x):
     """x * x."""
     return x * x if x.dtype.kind != "b" else x.astype("int64")
@@ -303,7 +322,7 @@ def _(xp, g, _y, x):
     return 2 * g * xp.conj(x)
 
 
-@op(narrow=True, **_ONE, samples=lambda r: [(r(3, 4),)])
+@op(loop="absolute", narrow=True, **_ONE, samples=lambda r: [(r(3, 4),)])
 def absolute(xp, x):
     """|x|; the gradient at 0 is 0."""
     return xp.absolute(x)
@@ -326,7 +345,8 @@ def _flat(name: str) -> Any:
 
     forward.__name__ = name
     forward.__doc__ = f"numpy's {name}; its gradient is 0."
-    declared = op(elementwise=True, takes="iuf", narrow=True, samples=lambda r: [(r(3, 4),)], order=1)(forward)
+    facts: dict[str, Any] = {"loop": name, "elementwise": True, "takes": "iuf", "narrow": True, "order": 1}
+    declared = op(samples=lambda r: [(r(3, 4),)], **facts)(forward)
 
     def rule(xp, g, _y, _x):
         return xp.zeros_like(g)
@@ -338,7 +358,7 @@ def _flat(name: str) -> Any:
 floor, ceil, trunc, rint = map(_flat, ("floor", "ceil", "trunc", "rint"))
 
 
-@op(elementwise=True, narrow=True, samples=lambda r: [(r(3, 4),)], order=1)
+@op(loop="sign", elementwise=True, narrow=True, samples=lambda r: [(r(3, 4),)], order=1)
 def sign(xp, x):
     """-1, 0 or 1, and 0 of NaN; of complex numbers x / |x|, of bools themselves. Its gradient is 0."""
     if x.dtype.kind == "b":
@@ -351,17 +371,6 @@ def sign(xp, x):
 @sign.vjp
 def _(xp, g, _y, _x):
     return xp.zeros_like(g)
-
-
-_native_sign = kernel("fused_sign")
-
-
-def _sign(xp, x):
-    y = _native_sign(None, x) if isinstance(x, np.ndarray) else None
-    return sign.generic.forward(xp, x) if y is None else y
-
-
-override("sign", "cpu", _sign, lambda xp, needs, g, _y, _x: (xp.zeros_like(g),), quiet=False)
 
 
 def _predicate(name: str, n: int) -> Any:
@@ -382,7 +391,7 @@ def _predicate(name: str, n: int) -> Any:
     forward.__doc__ = f"numpy's {name}, elementwise."
     samples = _pairs if n == 2 else _any
     takes = "biuf" if ordering or name == "signbit" else ANY
-    facts: Any = {"elementwise": True, "differentiable": False, "narrow": True, "refuses": True}
+    facts: Any = {"loop": name, "elementwise": True, "differentiable": False, "narrow": True, "refuses": True}
     return op(takes=takes, samples=samples, **facts)(forward)
 
 

@@ -50,6 +50,8 @@ silence = VARIABLE.set
 restore = VARIABLE.reset
 IN_NATIVE = native is not None and isinstance(VARIABLE, contextvars.ContextVar)
 """Whether native code can do the same."""
+if native is not None:
+    native.set_bfloat16(_BFLOAT16)
 
 
 ON_DEVICES, ON_HOST = "devices", "host"
@@ -92,11 +94,22 @@ def refused(name: str, x: Any, kinds: str) -> NotImplementedError:
 
 
 def guarded(
-    forward: Rule, n: int, *, quiet: bool, moves: bool, single: bool | str = False, wide_numbers: bool = False
+    forward: Rule,
+    n: int,
+    *,
+    quiet: bool,
+    moves: bool,
+    single: bool | str = False,
+    wide_numbers: bool = False,
+    loop: str = "",
+    kinds: str = ANY,
 ) -> Rule:
-    """`forward` of an op with `n` tensors (-1: a sequence of them) with what its facts ask for."""
+    """`forward` of an op with `n` tensors (-1: a sequence of them) with what its facts ask for.
+
+    `loop` names the function that is all of it, for which native code has loops, of dtypes of these `kinds`.
+    """
     if quiet and not moves:
-        return _computing(forward, n, single, wide_numbers)
+        return _computing(forward, n, single, wide_numbers, (getattr(np, loop, None), loop, kinds) if loop else ())
     silent = _quietly(forward) if quiet else forward
     return silent if moves else _rounded_once(silent, n, single, wide_numbers)
 
@@ -127,13 +140,14 @@ def _quietly(forward: Rule) -> Rule:
     return run
 
 
-def _computing(forward: Rule, n: int, single: bool | str, wide_numbers: bool) -> Rule:
+def _computing(forward: Rule, n: int, single: bool | str, wide_numbers: bool, loop: tuple[Any, ...]) -> Rule:
     """The common case, both at once; in native code, where there is some."""
     general = _rounded_once(_quietly(forward), n, single, wide_numbers)
     if n > 0 and IN_NATIVE:
         if single == BY_KERNEL:  # no array has a dtype that `general` would have to take
             return native.quiet_call(forward, general, VARIABLE, SILENT, _NO_DTYPE, n, True, wide_numbers)
-        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n, single is True, wide_numbers)
+        facts = (n, single is True, wide_numbers, *loop)
+        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, *facts)
     return general
 
 

@@ -37,6 +37,10 @@ def _systems(r: Any) -> list[tuple[Any, ...]]:
 @op(dtypes="full", complex=True, samples=_square)
 def inv(xp, x):
     """The inverses of square matrices."""
+    if isinstance(x, np.ndarray) and x.ndim == 2:
+        found = factorize.solve(x, np.eye(x.shape[-1], dtype=x.dtype))
+        if found is not None:
+            return found
     try:
         return xp.linalg.inv(x)
     except np.linalg.LinAlgError:
@@ -52,6 +56,8 @@ def _(xp, g, y, _x):
 @op(dtypes="full", complex=True, samples=_systems)
 def solve(xp, a, b):
     """X with a X = b, for square matrices `a` and matrices `b`; leading dimensions broadcast."""
+    if isinstance(a, np.ndarray) and a.ndim == 2 and (found := factorize.solve(a, b)) is not None:
+        return found
     try:
         return xp.linalg.solve(a, b)
     except np.linalg.LinAlgError:
@@ -76,9 +82,12 @@ def _triangles(r: Any) -> list[tuple[Any, ...]]:
 def solve_triangular(xp, a, b, upper=True, unit=False):
     """X with T X = b, T the upper or lower triangle of `a`, with ones on its diagonal if `unit`.
 
-    An upper triangle is its own LU factor, so numpy's solver only substitutes; a lower one is turned around.
-    A zero on the diagonal gives infinities or NaN, as in PyTorch.
+    Floats of the host in blocks of rows (`kernels/factorize.py`). Else an upper triangle is its own LU factor, so
+    numpy's solver only substitutes; a lower one is turned around. A zero on the diagonal gives infinities or NaN, as in
+    PyTorch.
     """
+    if isinstance(a, np.ndarray) and (found := factorize.solve_triangle(a, b, upper, unit)) is not None:
+        return found
     t = xp.triu(a) if upper else xp.flip(xp.tril(a), (-2, -1))
     if unit:
         i = xp.arange(a.shape[-1])

@@ -26,6 +26,9 @@ def _(xp, g, _y, x, limit=0.0, value=0.0):
     return _masked(xp, x <= limit, g)
 
 
+accelerate("threshold", kernel("threshold_forward"), kernel("threshold_backward"))
+
+
 @op(takes="iuf", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4, low=-4, high=8), 0.0, 6.0)])
 def hardtanh(xp, x, low=-1.0, high=1.0):
     """x limited to [low, high]; the gradient at both limits is 0."""
@@ -52,6 +55,9 @@ def hardsigmoid(xp, x):
 @hardsigmoid.vjp
 def _(xp, g, _y, x):
     return xp.where(xp.logical_and(x > -3, x < 3), g / 6, xp.zeros_like(g))
+
+
+accelerate("hardsigmoid", kernel("hardsigmoid_forward"), kernel("hardsigmoid_backward"))
 
 
 @op(takes="f", elementwise=True, samples=_WITH_EDGES)
@@ -84,6 +90,10 @@ def softshrink(xp, x, lambd=0.5):
 @softshrink.vjp
 def _(xp, g, _y, x, lambd=0.5):
     return _masked(xp, xp.absolute(x) <= lambd, g)
+
+
+accelerate("hardshrink", kernel("hardshrink_forward"), kernel("shrink_backward"))
+accelerate("softshrink", kernel("softshrink_forward"), kernel("shrink_backward"))
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0.2)])
@@ -142,6 +152,9 @@ def _(xp, g, _y, x):
     return g * xp.sigmoid(-x)
 
 
+accelerate("log_sigmoid", kernel("log_sigmoid_forward"), kernel("log_sigmoid_backward"))
+
+
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])
 def mish(xp, x):
     """x * tanh(softplus(x))."""
@@ -152,6 +165,9 @@ def mish(xp, x):
 def _(xp, g, _y, x):
     t = xp.tanh(xp.softplus(x, 1.0, float("inf")))
     return g * (t + x * xp.sigmoid(x) * (1 - t * t))
+
+
+accelerate("mish", kernel("mish_forward"), kernel("mish_backward"))
 
 
 @op(elementwise=True, floats=True, complex=True, samples=_WITH_EDGES)
@@ -167,3 +183,6 @@ def _(xp, g, _y, x):
         return g / xp.square(1 + size) + 0 * size  # NaN at infinity, as x / (1 + |x|) is
     safe = xp.where(size == 0, xp.ones_like(size), size)  # at 0 the second part is 0: x is
     return g / (1 + size) - x * (xp.real(g * xp.conj(x)) / (safe * xp.square(1 + size)))
+
+
+accelerate("softsign", kernel("softsign_forward"), kernel("softsign_backward"))

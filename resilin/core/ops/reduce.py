@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.kernels import scan
+from resilin.core.kernels import reduce_rows, scan
 from resilin.core.ops.registry import op, override
 
 # x: input, y: output, g: gradient of y
@@ -87,7 +87,7 @@ def _with_zeros(r: Any) -> Any:
 @op(complex=True, samples=lambda r: [*_axes(r), (_with_zeros(r), 1), (_with_zeros(r)[1],)])
 def prod(xp, x, axis=None, keepdims=False):
     """The product over `axis`."""
-    return xp.multiply.reduce(_wide(x), axis, keepdims=keepdims).astype(x.dtype)
+    return xp.prod(_wide(x), axis=axis, keepdims=keepdims).astype(x.dtype, copy=False)
 
 
 @prod.vjp
@@ -241,7 +241,10 @@ def _(xp, g, y, x, axis=None, keepdims=False):
 @op(takes="fc", complex=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def norm2(xp, x, axis=None, keepdims=False):
     """The Euclidean norm over `axis`; the gradient of a zero vector is zero."""
-    size = xp.absolute(_wide(x))
+    wide = _wide(x)
+    if isinstance(wide, np.ndarray) and wide.dtype.kind == "f":
+        return _returned(xp.sqrt(reduce_rows.total_of_squares(wide, axis, keepdims)), x)
+    size = xp.absolute(wide)
     return _returned(xp.sqrt(xp.sum(size * size, axis=axis, keepdims=keepdims)), x)
 
 

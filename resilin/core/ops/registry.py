@@ -95,6 +95,7 @@ class Op:
         self.single: bool | str = facts.pop("single", self.narrow)
         self.host: str = facts.pop("host", "")
         self.at_once: bool = facts.pop("at_once", False)
+        self.loop: str = facts.pop("loop", "")
         self.formula = forward  # as it was declared
         forward = by_shape(forward, name, bool(self.host and self.elementwise))
         refuses = facts.pop("refuses", False)
@@ -107,7 +108,8 @@ class Op:
         if not self.deterministic:
             forward = _varying(forward, name)
         facts_of_16_bits = {"single": self.single, "wide_numbers": self.wide_numbers}
-        guard = guarded(forward, self.n, quiet=self.quiet, moves=self.moves, **facts_of_16_bits)
+        loops = {"loop": self.loop, "kinds": self.takes}
+        guard = guarded(forward, self.n, quiet=self.quiet, moves=self.moves, **facts_of_16_bits, **loops)
         self.generic = Impl(guard, None, wide=_not(self.narrow))
         self.impls: dict[str, Impl] = {}
         self.saves_any = False
@@ -208,7 +210,8 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     `tensors` number of tensor inputs (default: arguments without a default; -1: the first argument is a sequence of
     tensors), `elementwise` (scalars and promotion are handled), `exponent` (a number as second operand must fit the
     dtype of integers), `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `at_once`
-    (its rule shares most work between the inputs' gradients: never one without the others), `floats`
+    (its rule shares most work between the inputs' gradients: never one without the others), `loop` (the name of numpy's
+    function, or of ours in `native/elementwise`, that is all of its forward: native code runs its loops), `floats`
     (integers are converted to the default dtype first, and a number beside them is used as it is), `quiet` (numpy's
     floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
     `moves` (elements are moved or converted, not computed with, so 16-bit floats need no float32; the default for

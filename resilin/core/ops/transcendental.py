@@ -35,7 +35,7 @@ def _above_one(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 4, low=1.5, high=3.0),)]
 
 
-@op(single=True, **_ONE, floats=True, samples=_any)
+@op(loop="exp", single=True, **_ONE, floats=True, samples=_any)
 def exp(xp, x):
     """e ** x."""
     return xp.exp(x)
@@ -59,7 +59,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(y + 1)
 
 
-@op(single=True, **_ONE, floats=True, samples=_any)
+@op(loop="exp2", single=True, **_ONE, floats=True, samples=_any)
 def exp2(xp, x):
     """2 ** x."""
     return xp.exp2(x)
@@ -70,7 +70,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(y * 0.6931471805599453)
 
 
-@op(single=True, **_ONE, floats=True, samples=_positive)
+@op(loop="log", single=True, **_ONE, floats=True, samples=_positive)
 def log(xp, x):
     """The natural logarithm."""
     return xp.log(x)
@@ -117,7 +117,7 @@ def _(xp, g, _y, x, eps=None):
     return xp.where(outside, xp.full_like(slope, float("nan") if eps is None else 0.0), slope)
 
 
-@op(single=True, **_ONE, floats=True, samples=_positive)
+@op(loop="log2", single=True, **_ONE, floats=True, samples=_positive)
 def log2(xp, x):
     """The logarithm to base 2."""
     return xp.log2(x)
@@ -128,7 +128,7 @@ def _(xp, g, _y, x):
     return g / (xp.conj(x) * 0.6931471805599453)
 
 
-@op(single=True, **_ONE, floats=True, samples=_positive)
+@op(loop="log10", single=True, **_ONE, floats=True, samples=_positive)
 def log10(xp, x):
     """The logarithm to base 10."""
     return xp.log10(x)
@@ -139,7 +139,7 @@ def _(xp, g, _y, x):
     return g / (xp.conj(x) * 2.302585092994046)
 
 
-@op(single=True, **_ONE, floats=True, samples=_positive)
+@op(loop="sqrt", single=True, **_ONE, floats=True, samples=_positive)
 def sqrt(xp, x):
     """The square root; NaN below 0."""
     return xp.sqrt(x)
@@ -150,7 +150,7 @@ def _(xp, g, y, _x):
     return g / (2 * xp.conj(y))
 
 
-@op(**_ONE, floats=True, samples=_positive)
+@op(loop="rsqrt", **_ONE, floats=True, samples=_positive)
 def rsqrt(xp, x):
     """1 / sqrt(x)."""
     return 1 / xp.sqrt(x)
@@ -161,7 +161,7 @@ def _(xp, g, y, _x):
     return -0.5 * g * xp.conj(y * y * y)
 
 
-@op(single=True, **_ONE, floats=True, samples=_positive)
+@op(loop="reciprocal", single=True, **_ONE, floats=True, samples=_positive)
 def reciprocal(xp, x):
     """1 / x."""
     return 1 / x
@@ -172,7 +172,7 @@ def _(xp, g, y, _x):
     return -g * xp.conj(y * y)
 
 
-@op(single=True, **_ONE, floats=True, samples=_any)
+@op(loop="sin", single=True, **_ONE, floats=True, samples=_any)
 def sin(xp, x):
     """The sine."""
     return xp.sin(x)
@@ -183,7 +183,7 @@ def _(xp, g, _y, x):
     return g * xp.conj(xp.cos(x))
 
 
-@op(single=True, **_ONE, floats=True, samples=_any)
+@op(loop="cos", single=True, **_ONE, floats=True, samples=_any)
 def cos(xp, x):
     """The cosine."""
     return xp.cos(x)
@@ -194,7 +194,7 @@ def _(xp, g, _y, x):
     return -g * xp.conj(xp.sin(x))
 
 
-@op(single=True, **_ONE, floats=True, samples=_inside)
+@op(loop="tan", single=True, **_ONE, floats=True, samples=_inside)
 def tan(xp, x):
     """The tangent."""
     return xp.tan(x)
@@ -205,7 +205,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(1 + y * y)
 
 
-@op(single=True, **_ONE, floats=True, samples=_inside)
+@op(loop="arcsin", single=True, **_ONE, floats=True, samples=_inside)
 def arcsin(xp, x):
     """The inverse sine."""
     return xp.arcsin(x)
@@ -216,7 +216,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(xp.sqrt(1 - x * x))
 
 
-@op(single=True, **_ONE, floats=True, samples=_inside)
+@op(loop="arccos", single=True, **_ONE, floats=True, samples=_inside)
 def arccos(xp, x):
     """The inverse cosine."""
     return xp.arccos(x)
@@ -227,7 +227,7 @@ def _(xp, g, _y, x):
     return -g / xp.conj(xp.sqrt(1 - x * x))
 
 
-@op(single=True, **_ONE, floats=True, samples=_any)
+@op(loop="arctan", single=True, **_ONE, floats=True, samples=_any)
 def arctan(xp, x):
     """The inverse tangent."""
     return xp.arctan(x)
@@ -238,7 +238,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(1 + x * x)
 
 
-@op(single=True, **_ONE, floats=True, samples=_any)
+@op(loop="sinh", single=True, **_ONE, floats=True, samples=_any)
 def sinh(xp, x):
     """The hyperbolic sine."""
     return xp.sinh(x)
@@ -249,7 +249,7 @@ def _(xp, g, _y, x):
     return g * xp.conj(xp.cosh(x))
 
 
-@op(single=True, **_ONE, floats=True, samples=_any)
+@op(loop="cosh", single=True, **_ONE, floats=True, samples=_any)
 def cosh(xp, x):
     """The hyperbolic cosine."""
     return xp.cosh(x)
@@ -260,7 +260,7 @@ def _(xp, g, _y, x):
     return g * xp.conj(xp.sinh(x))
 
 
-@op(single=True, **_ONE, floats=True, samples=_any)
+@op(loop="tanh", single=True, **_ONE, floats=True, samples=_any)
 def tanh(xp, x):
     """The hyperbolic tangent."""
     return xp.tanh(x)
@@ -271,7 +271,7 @@ def _(xp, g, y, _x):
     return g * xp.conj(1 - y * y)
 
 
-@op(single=True, **_ONE, floats=True, samples=_any)
+@op(loop="arcsinh", single=True, **_ONE, floats=True, samples=_any)
 def arcsinh(xp, x):
     """The inverse hyperbolic sine."""
     return xp.arcsinh(x)
@@ -282,7 +282,7 @@ def _(xp, g, _y, x):
     return g / xp.conj(xp.sqrt(x * x + 1))
 
 
-@op(single=True, **_ONE, floats=True, samples=_above_one)
+@op(loop="arccosh", single=True, **_ONE, floats=True, samples=_above_one)
 def arccosh(xp, x):
     """The inverse hyperbolic cosine; NaN below 1."""
     return xp.arccosh(x)
@@ -295,7 +295,7 @@ def _(xp, g, _y, x):
     return g / xp.sqrt(x * x - 1)
 
 
-@op(single=True, **_ONE, floats=True, samples=_inside)
+@op(loop="arctanh", single=True, **_ONE, floats=True, samples=_inside)
 def arctanh(xp, x):
     """The inverse hyperbolic tangent; NaN beyond 1."""
     return xp.arctanh(x)
@@ -340,6 +340,7 @@ override("logaddexp", "cpu", _logaddexp, logaddexp.generic.vjp)
 
 
 @op(
+    loop="hypot",
     single=True,
     takes="biuf",
     elementwise=True,

@@ -13,6 +13,7 @@ from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.mathematics.reducing import Found
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.kernels import scan, select
+from resilin.core.kernels import sort as kernel
 from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
@@ -35,6 +36,8 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
 
 def order_along(array: Any, axis: int, descending: bool) -> Any:
     """The indices that sort an array along `axis`; equal elements keep their order."""
+    if isinstance(array, np.ndarray):
+        return np.moveaxis(kernel.order(np.moveaxis(array, axis, -1), descending), -1, axis)
     xp = array_namespace(array)
     if not descending:
         return xp.argsort(array, axis=axis, kind="stable")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilin.core.api.conversion.through_host import through_host
+from resilin.core.kernels import sort
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
@@ -32,9 +33,23 @@ def distinct(input: Tensor, dim: int | None = None) -> Distinct:
     """
     array = input._dev.backend.to_host(input._array)
     axis = None if dim is None else check_dim(dim, array.ndim)
-    values, first, inverse, counts = np.unique(array, True, True, True, axis, equal_nan=False)
+    values, first, inverse, counts = (
+        _of_elements(array.reshape(-1)) if axis is None else np.unique(array, True, True, True, axis, equal_nan=False)
+    )
     inverse = inverse.reshape(input._array.shape if axis is None else array.shape[axis])
     return Distinct(*(_tensor(part, input) for part in (values, first, inverse, counts)))
+
+
+def _of_elements(flat: Any) -> Any:
+    """`np.unique` of a vector with all it can tell."""
+    order = sort.order(flat)
+    ordered = flat[order]
+    new = np.ones(len(flat), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    starts = np.flatnonzero(new)
+    inverse = np.empty(len(flat), np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    return ordered[starts], order[starts], inverse, np.diff(np.append(starts, len(flat)))
 
 
 def _tensor(array: Any, like: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from resilin.core.ops import elementwise as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops import transcendental as transcendental  # declares the ops named below
 from resilin.core.ops.calling import common, weak
+from resilin.core.ops.errstate import widened
 from resilin.core.ops.registry import OPS
 from resilin.core.tensor import Tensor, wrap
 
@@ -253,6 +254,7 @@ def _written(out: Tensor, where: str, input: Tensor, compute: Callable[[], Tenso
     return out
 
 
+@one_pass.preferring(one_pass.frac)
 def frac(input: Tensor) -> Tensor:
     """The part behind the decimal point, with the sign of the input."""
     return input - trunc(input)
@@ -341,8 +343,8 @@ def trace(input: Tensor) -> Tensor:
     return input.diagonal().sum()
 
 
-@rounded_once
 @one_pass.preferring(one_pass.lerp)
+@rounded_once
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     """input + weight * (end - input), from whichever end is nearer: an infinite end is met, not subtracted."""
     difference = end - input
@@ -353,8 +355,8 @@ def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     return end.where(far, input) + (weight - 1).where(far, weight) * difference
 
 
-@rounded_once
 @one_pass.preferring(one_pass.addcmul)
+@rounded_once
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 * tensor2, all in their common dtype; integers have a `value` rounded towards 0."""
     kind = dtypes.promote_np(input._array.dtype, dtypes.promote_np(tensor1._array.dtype, tensor2._array.dtype))
@@ -365,8 +367,8 @@ def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     return input + scaled * tensor2
 
 
-@rounded_once
 @one_pass.preferring(one_pass.addcdiv)
+@rounded_once
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 / tensor2. RuntimeError for integers, whose division could mean two things."""
     if all(x._array.dtype.kind in "biu" for x in (tensor1, tensor2)):
@@ -393,7 +395,7 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
         if input._array.dtype.kind in "iu":
             close = _close_integers(xp, input._array, other._array, rtol, atol)
         else:
-            close = xp.isclose(input._array, other._array, rtol, atol, equal_nan)
+            close = xp.isclose(widened(input._array), widened(other._array), rtol, atol, equal_nan)
     except ValueError:
         raise RuntimeError(
             f"isclose: the shapes {tuple(input.shape)} and {tuple(other.shape)} cannot be broadcast"

@@ -98,6 +98,7 @@ def copysign(input: Tensor, other: Any) -> Tensor:
     return indexing.where(arithmetic.signbit(sign), -size, size)
 
 
+@one_pass.preferring(one_pass.fmax)
 def fmax(input: Tensor, other: Tensor) -> Tensor:
     """The larger of both; NaN only where both are NaN. Of equal elements the first gets the gradient."""
     _real("fmax", input, other)
@@ -105,6 +106,7 @@ def fmax(input: Tensor, other: Tensor) -> Tensor:
     return indexing.where(first, input, other)
 
 
+@one_pass.preferring(one_pass.fmin)
 def fmin(input: Tensor, other: Tensor) -> Tensor:
     """The smaller of both; NaN only where both are NaN. Of equal elements the first gets the gradient."""
     _real("fmin", input, other)
@@ -122,6 +124,7 @@ def logaddexp2(input: Tensor, other: Tensor) -> Tensor:
     return _as(arithmetic.logaddexp(x * ln2, y * ln2) * (1 / ln2), kind)
 
 
+@one_pass.preferring(one_pass.ldexp)
 def ldexp(input: Tensor, other: Tensor) -> Tensor:
     """input * 2 ** other, in the floating point dtype common to both; integers give the default dtype."""
     kind = arithmetic.kind_of(input, other)

@@ -1,7 +1,7 @@
 """Functions of several steps in one pass of native code, where nothing has to know the steps.
 
 Each has the signature of the function that it is the short way of, and `out`, an array to write into. It answers None
-where that function has to go step by step: where a graph or vmap follows it, and for all but contiguous float32 of one
+where that function has to go step by step: where a graph or vmap follows it, and for all but contiguous floats of one
 shape on the CPU. A step's rounding is the one it has by itself, so that the bits are those of the steps.
 """
 
@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
@@ -20,7 +22,7 @@ from resilin.core.ops.calling import tracked
 from resilin.core.tensor import Tensor, wrap
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_FLOAT32 = dtypes.finfo(dtypes.float32)
+_INF = float("inf")
 
 
 def preferring(short: Callable[..., Tensor | None]) -> Callable[[_F], _F]:
@@ -54,8 +56,29 @@ def _kernel(name: str) -> Callable[..., Tensor | None]:
 
 _add_scaled, _addcmul, _addcdiv, _lerp = map(_kernel, ("add_scaled", "addcmul", "addcdiv", "lerp"))
 _lerp_from_start, _lerp_from_end = _kernel("lerp_from_start"), _kernel("lerp_from_end")
-_nan_to_num, _copysign, _heaviside = map(_kernel, ("nan_to_num", "copysign", "heaviside"))
-_negative, _absolute, _rectify = map(_kernel, ("negative", "absolute", "rectify"))
+_nan_to_num, _heaviside, _limit = map(_kernel, ("nan_to_num", "heaviside", "limit"))
+
+
+def _loops(name: str) -> Callable[..., Tensor | None]:
+    """The short way by loops over elements (`native/elementwise`), of all floating point dtypes and strides."""
+    known = kernel("looped")(getattr(np, name, None), name, True)
+
+    def run(input: Tensor, *others: Any, out: Any = None) -> Tensor | None:
+        tensors = (input, *others)
+        if known is None or ACTIVE or (mode.grad and tracked(tensors)):
+            return None
+        for tensor in tensors:
+            if type(tensor) is not Tensor or tensor._dev is not CPU or tensor._array.dtype.kind not in "fV":
+                return None
+        arrays = [tensor._array for tensor in tensors]
+        array = known(*arrays) if out is None else known(*arrays, out)
+        return None if array is None else wrap(array, CPU)
+
+    return run
+
+
+fmax, fmin, frac, ldexp, copysign = map(_loops, ("fmax", "fmin", "frac", "ldexp", "copysign"))
+neg, abs_, relu, without_nan = map(_loops, ("negative", "absolute", "relu", "without_nan"))
 
 
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor | None:
@@ -93,13 +116,11 @@ def nan_to_num(
     input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None, *, out: Any = None
 ) -> Tensor | None:
     """NaN and infinities replaced."""
-    high, low = (_FLOAT32.max if posinf is None else posinf), (_FLOAT32.min if neginf is None else neginf)
+    if not isinstance(input, Tensor) or input._array.dtype.kind not in "fV":
+        return None
+    limits = dtypes.finfo(input.dtype)
+    high, low = (limits.max if posinf is None else posinf), (limits.min if neginf is None else neginf)
     return _nan_to_num(out, (input,), nan, high, low)
-
-
-def copysign(input: Tensor, other: Any, *, out: Any = None) -> Tensor | None:
-    """The size of `input` with the sign of `other`."""
-    return _copysign(out, (input, other))
 
 
 def heaviside(input: Tensor, values: Tensor, *, out: Any = None) -> Tensor | None:
@@ -107,22 +128,19 @@ def heaviside(input: Tensor, values: Tensor, *, out: Any = None) -> Tensor | Non
     return _heaviside(out, (input, values))
 
 
-def neg(input: Tensor, *, out: Any = None) -> Tensor | None:
-    """-input."""
-    return _negative(out, (input,))
+def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -> Tensor | None:
+    """Elements limited to [min, max]."""
+    if out is None or (min is None and max is None):
+        return None
+    return _limit(out, (input,), -_INF if min is None else min, _INF if max is None else max)
 
 
-def abs_(input: Tensor, *, out: Any = None) -> Tensor | None:
-    """|input|."""
-    return _absolute(out, (input,))
-
-
-def relu(input: Tensor, *, out: Any = None) -> Tensor | None:
-    """max(input, 0)."""
-    return _rectify(out, (input,))
-
+_ALONE = ["exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "square", "floor", "ceil", "trunc"]
+_ALONE += ["sin", "cos", "tan", "sinh", "cosh", "tanh", "frac"]
 
 IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
+    **{name: _loops(name) for name in _ALONE},
+    "clamp": clamp,
     "add": add,
     "sub": sub,
     "addcmul": addcmul,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.api.mathematics import one_pass
 from resilin.core.ops import decompositions, elementwise
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import reduce as ops
@@ -249,7 +250,8 @@ def std_mean(
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over `dim`, NaN counted as 0."""
-    return sum(input.masked_fill(input.isnan(), 0), dim, keepdim, dtype=dtype)
+    known = one_pass.without_nan(input)
+    return sum(input.masked_fill(input.isnan(), 0) if known is None else known, dim, keepdim, dtype=dtype)
 
 
 def nanmean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:

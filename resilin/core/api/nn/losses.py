@@ -267,9 +267,8 @@ def huber_loss(
             f"Weights and input must have the same size, got {tuple(weight.shape)} and {tuple(input.shape)}"
         )
     x, t, weight, narrow = opened(input, target, weight)
-    size = (x - t).abs()
-    small = size.clamp(max=delta)
-    losses = small * (size - 0.5 * small)
+    losses = loss.smooth_absolute.call(x - t, delta)
+    losses = losses if delta == 1 else losses * delta
     made: Tensor = narrow(reduced(losses if weight is None else losses * weight, reduction))
     return made
 

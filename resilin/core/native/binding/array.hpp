@@ -23,6 +23,8 @@ template <class T> constexpr int type_number = NPY_NOTYPE;
 template <> inline constexpr int type_number<float> = NPY_FLOAT32;
 template <> inline constexpr int type_number<double> = NPY_FLOAT64;
 template <> inline constexpr int type_number<int64_t> = NPY_INT64;
+template <> inline constexpr int type_number<int32_t> = NPY_INT32;
+template <> inline constexpr int type_number<uint64_t> = NPY_UINT64;
 template <> inline constexpr int type_number<uint32_t> = NPY_UINT32;
 template <> inline constexpr int type_number<uint16_t> = NPY_UINT16;
 

@@ -22,13 +22,16 @@ inline void add_partials(float *partial, int64_t blocks, int64_t stride, int64_t
     for (int64_t i = 0; i < n; i++) out[i] = blocks ? partial[i] : 0.0f;
 }
 
+void bind_activations(nanobind::module_ &m);
 void bind_attention(nanobind::module_ &m);
 void bind_batch_norm(nanobind::module_ &m);
 void bind_broadcast(nanobind::module_ &m);
 void bind_channels(nanobind::module_ &m);
+void bind_choose(nanobind::module_ &m);
 void bind_concatenate(nanobind::module_ &m);
 void bind_contiguous(nanobind::module_ &m);
 void bind_conv2d(nanobind::module_ &m);
+void bind_convert(nanobind::module_ &m);
 void bind_cross_entropy(nanobind::module_ &m);
 void bind_ctc(nanobind::module_ &m);
 void bind_depthwise(nanobind::module_ &m);
@@ -37,6 +40,7 @@ void bind_dispatch(nanobind::module_ &m);
 void bind_embedding(nanobind::module_ &m);
 void bind_erf(nanobind::module_ &m);
 void bind_extremes(nanobind::module_ &m);
+void bind_factorize(nanobind::module_ &m);
 void bind_fused(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);
 void bind_gemm(nanobind::module_ &m);
@@ -67,6 +71,9 @@ void bind_softmax(nanobind::module_ &m);
 void bind_traced_call(nanobind::module_ &m);
 void bind_trace_reader(nanobind::module_ &m);
 void bind_tracing(nanobind::module_ &m);
+void bind_shuffle(nanobind::module_ &m);
+void bind_sort(nanobind::module_ &m);
 void bind_special(nanobind::module_ &m);
+void bind_ufunc_loops(nanobind::module_ &m);
 
 } // namespace resilin

@@ -29,13 +29,16 @@ NB_MODULE(_native, m) {
     m.def("isa", &isa);
     m.def("set_num_threads", &resilin::set_num_threads);
     m.def("num_threads", &resilin::num_threads);
+    resilin::bind_activations(m);
     resilin::bind_attention(m);
     resilin::bind_batch_norm(m);
     resilin::bind_broadcast(m);
     resilin::bind_channels(m);
+    resilin::bind_choose(m);
     resilin::bind_concatenate(m);
     resilin::bind_contiguous(m);
     resilin::bind_conv2d(m);
+    resilin::bind_convert(m);
     resilin::bind_cross_entropy(m);
     resilin::bind_ctc(m);
     resilin::bind_cuda(m);
@@ -45,6 +48,7 @@ NB_MODULE(_native, m) {
     resilin::bind_embedding(m);
     resilin::bind_erf(m);
     resilin::bind_extremes(m);
+    resilin::bind_factorize(m);
     resilin::bind_fused(m);
     resilin::bind_gelu(m);
     resilin::bind_gemm(m);
@@ -72,8 +76,11 @@ NB_MODULE(_native, m) {
     resilin::bind_sigmoid(m);
     resilin::bind_silu(m);
     resilin::bind_softmax(m);
+    resilin::bind_shuffle(m);
+    resilin::bind_sort(m);
     resilin::bind_special(m);
     resilin::bind_traced_call(m);
     resilin::bind_trace_reader(m);
     resilin::bind_tracing(m);
+    resilin::bind_ufunc_loops(m);
 }

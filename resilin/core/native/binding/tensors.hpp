@@ -24,6 +24,7 @@ struct Classes {
     PyObject *logs;                      // the list of logs that are told of writes before they happen (state/write_log.py)
 };
 extern Classes classes;
+extern PyObject *host_namespace; // the array namespace that forward functions get on the CPU
 
 inline PyObject *&slot(PyObject *object, Py_ssize_t offset) {
     return *reinterpret_cast<PyObject **>(reinterpret_cast<char *>(object) + offset);

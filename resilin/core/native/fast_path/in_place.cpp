@@ -4,6 +4,7 @@
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "binding/tensors.hpp"
+#include "elementwise/ufunc_loops.hpp"
 #include "tracing/operations.hpp"
 
 namespace resilin {
@@ -18,6 +19,7 @@ struct InPlace : Callable {
     PyObject *variable, *silent; // numpy's context variable, and its value without warnings
     PyObject *traced;            // the operation's name in traces
     tracing::KnownName known;
+    Loops loops; // the ufunc's
 };
 
 // Whether a write of this tensor concerns nobody but itself: it is no view whose base is in the graph, and its counter
@@ -43,22 +45,19 @@ bool fits(PyArrayObject *other, PyArrayObject *target) {
     return true;
 }
 
-constexpr npy_intp FEW = 1024; // elements of float16; above, the way in Python converts them faster than numpy does
-
 // The operands of the ufunc, borrowed; false when this is no call for it.
 bool operands(PyObject *target, PyObject *other, PyObject **found) {
     if (look(target, found[0]) == Operand::other || !alone(target)) return false;
     auto *array = reinterpret_cast<PyArrayObject *>(found[0]);
     const char kind = PyArray_DESCR(array)->kind;
-    if ((kind != 'f' && kind != 'c') || !PyArray_ISWRITEABLE(array)) return false;
+    if ((kind != 'f' && kind != 'c' && PyArray_TYPE(array) != bfloat16_type) || !PyArray_ISWRITEABLE(array)) return false;
     bool recorded = slot(target, classes.rg) == Py_True;
     found[1] = other;
     if (look(other, found[1]) != Operand::other) {
         auto *value = reinterpret_cast<PyArrayObject *>(found[1]);
         if (PyArray_DESCR(value) != PyArray_DESCR(array) || !fits(value, array)) return false;
         recorded |= in_graph(other);
-    } else if ((!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) ||
-               (PyArray_DESCR(array)->type_num == NPY_HALF && PyArray_SIZE(array) > FEW)) {
+    } else if (!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) {
         return false;
     }
     found[2] = found[0];
@@ -73,9 +72,14 @@ PyObject *answer(InPlace *self, PyObject *const *args, size_t flagged, PyObject 
     PyObject *given[4];
     if (!names && PyVectorcall_NARGS(flagged) == 2 && !PyList_GET_SIZE(classes.active) &&
         !PyList_GET_SIZE(classes.logs) && operands(args[0], args[1], given)) {
+        auto *target = reinterpret_cast<PyArrayObject *>(given[0]);
+        PyObject *done = self->loops.inputs ? loop_over(self->loops, given, target, "fc", true) : nullptr;
+        if (!done && PyErr_Occurred()) return nullptr;
+        if (!done && PyArray_TYPE(target) == bfloat16_type)
+            return PyObject_Vectorcall(self->otherwise, args, flagged, names);
         const bool half = given[1] == args[1] && half_type(given[0]); // float16 meets a number in float32
         given[3] = half ? float32 : nullptr;
-        PyObject *done = call_silently(self->variable, self->silent, self->ufunc, given, 3, half ? in_dtype : nullptr);
+        if (!done) done = call_silently(self->variable, self->silent, self->ufunc, given, 3, half ? in_dtype : nullptr);
         Py_XDECREF(done);
         if (done) return count_write(args[0]) ? Py_NewRef(args[0]) : nullptr;
         if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
@@ -100,6 +104,8 @@ nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object vari
         float32 = reinterpret_cast<PyObject *>(PyArray_DescrFromType(NPY_FLOAT));
         if (!in_dtype || !float32) throw nb::python_error();
     }
+    self->loops = loops_of(ufunc.ptr(), nb::cast<const char *>(nb::getattr(ufunc, "__name__")));
+    if (self->loops.inputs != 2) self->loops.inputs = 0;
     self->ufunc = ufunc.release().ptr();
     self->otherwise = otherwise.release().ptr();
     self->variable = variable.release().ptr();

@@ -9,17 +9,19 @@
 #include <cstdlib>
 
 namespace resilin {
+
+PyObject *host_namespace;
+
 namespace {
 
 // Set once, when resilin.core is imported, and kept for the life of the process.
-PyObject *namespace_;     // the array namespace that forward functions get
 PyObject *inference;      // the name of the mode's attribute
 PyObject *wrap_in_python; // tensor.wrap, for inference mode
 PyObject *cpu_name, *forward_name, *residual_name;
 
 void configure(nb::object cpu, nb::object xp, nb::list active, nb::list logs, nb::object wrap) {
     classes.cpu = cpu.release().ptr();
-    namespace_ = xp.release().ptr();
+    host_namespace = xp.release().ptr();
     classes.active = active.release().ptr();
     classes.logs = logs.release().ptr();
     wrap_in_python = wrap.release().ptr();
@@ -205,7 +207,7 @@ PyObject *result_of(Plain *self, PyObject *const *args, Py_ssize_t given) {
     const int places = sequence ? 1 : self->tensors;
     const Py_ssize_t total = places + PyTuple_GET_SIZE(self->defaults);
     if (given < places || given > total || PyList_GET_SIZE(classes.active)) return nullptr;
-    PyObject *all[MOST] = {namespace_}, *inputs = nullptr;
+    PyObject *all[MOST] = {host_namespace}, *inputs = nullptr;
     bool tracked = false;
     if (sequence) {
         if (!PyList_CheckExact(args[0]) && !PyTuple_CheckExact(args[0])) return nullptr;

@@ -3,6 +3,9 @@
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "binding/tensors.hpp"
+#include "elementwise/ufunc_loops.hpp"
+
+#include <cstring>
 
 namespace resilin {
 
@@ -40,6 +43,8 @@ struct Quiet : Callable {
     int tensors;
     bool single;       // float16 goes to `forward`, too
     bool wide_numbers; // but not beside a number, which numpy would round to float16
+    Loops loops;       // that say all of what `forward` does, where there are such
+    char kinds[8];     // of dtypes that they are for
 };
 
 PyArray_Descr *descr_of(PyObject *array) { return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array)); }
@@ -90,6 +95,10 @@ PyObject *call_in_float32(Quiet *self, PyObject *const *args, Py_ssize_t given) 
 PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
     auto *self = reinterpret_cast<Quiet *>(object);
     const Py_ssize_t given = PyVectorcall_NARGS(flagged);
+    if (self->loops.inputs && given == self->loops.inputs + 1 && !names && args[0] == host_namespace) {
+        PyObject *made = loop_over(self->loops, args + 1, nullptr, self->kinds, self->wide_numbers);
+        if (made || PyErr_Occurred()) return made;
+    }
     bool number = false, half = false, few = given <= MOST && !names;
     for (Py_ssize_t i = 1; i <= self->tensors && i < given; i++) {
         PyObject *arg = args[i];
@@ -112,8 +121,12 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
 }
 
 nb::object quiet_call(nb::object forward, nb::object general, nb::object variable, nb::object silent,
-                      nb::object bfloat16, int tensors, bool single, bool wide_numbers) {
+                      nb::object bfloat16, int tensors, bool single, bool wide_numbers, nb::object ufunc,
+                      const char *loop, const char *kinds) {
     Quiet *self = make_callable<Quiet>(call);
+    self->loops = *loop ? loops_of(ufunc.ptr(), loop) : Loops{};
+    std::strncpy(self->kinds, kinds, sizeof(self->kinds) - 1);
+    self->kinds[sizeof(self->kinds) - 1] = '\0';
     self->forward = forward.release().ptr();
     self->general = general.release().ptr();
     self->variable = variable.release().ptr();
@@ -127,6 +140,10 @@ nb::object quiet_call(nb::object forward, nb::object general, nb::object variabl
 
 } // namespace
 
-void bind_quiet_call(nb::module_ &m) { m.def("quiet_call", &quiet_call); }
+void bind_quiet_call(nb::module_ &m) {
+    m.def("quiet_call", &quiet_call, nb::arg("forward"), nb::arg("general"), nb::arg("variable"), nb::arg("silent"),
+          nb::arg("bfloat16"), nb::arg("tensors"), nb::arg("single"), nb::arg("wide_numbers"),
+          nb::arg("ufunc") = nb::none(), nb::arg("loop") = "", nb::arg("kinds") = "");
+}
 
 } // namespace resilin

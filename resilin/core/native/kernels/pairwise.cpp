@@ -1,6 +1,6 @@
 // Sums over the last dimensions of contiguous arrays, in numpy's pairwise order: at most 128 elements in eight
 // interleaved sums, these in a tree, then the remainder one by one; more as two halves, the first a multiple of eight.
-// Four such runs at a time hide the latency of the addition.
+// Four such runs at a time hide the latency of the addition. Of the elements, or of their squares.
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
@@ -26,62 +26,67 @@ template <class E> RESILIN_INLINE E neighbours(const E &a, const E &b) {
            __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
 }
 
+// x, or its square
+template <bool Squared, class E> RESILIN_INLINE E term(const E &x) {
+    if constexpr (Squared) return x * x;
+    else return x;
+}
+
 // Sums of `Runs` (1 or 4) runs of the same length n <= RUN.
-template <class T, int Runs> RESILIN_INLINE void add_runs(const T *const *x, int64_t n, T *sums) {
+template <bool Squared, class T, int Runs> RESILIN_INLINE void add_runs(const T *const *x, int64_t n, T *sums) {
     const int64_t whole = n < 8 ? 0 : n - n % 8;
     Eight<T> eight[4];
-    for (int k = 0; k < Runs; k++) eight[k] = whole ? *reinterpret_cast<const Eight<T> *>(x[k]) : Eight<T>{};
+    for (int k = 0; k < Runs; k++) eight[k] = whole ? term<Squared>(*reinterpret_cast<const Eight<T> *>(x[k])) : Eight<T>{};
     for (int64_t i = 8; i < whole; i += 8)
-        for (int k = 0; k < Runs; k++) eight[k] += *reinterpret_cast<const Eight<T> *>(x[k] + i);
+        for (int k = 0; k < Runs; k++) eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x[k] + i));
     for (int k = Runs; k < 4; k++) eight[k] = eight[0];
     const Eight<T> fours = neighbours(neighbours(eight[0], eight[1]), neighbours(eight[2], eight[3]));
     const Eight<T> found = neighbours(fours, fours);
     for (int k = 0; k < Runs; k++) {
         T sum = whole ? found[k] : T(-0.0);
-        for (int64_t i = whole; i < n; i++) sum += x[k][i];
+        for (int64_t i = whole; i < n; i++) sum += term<Squared>(x[k][i]);
         sums[k] = sum;
     }
 }
 
-template <class T> RESILIN_INLINE void add_four(const T *x, const int64_t *starts, int64_t n, T *sums) {
+template <bool Squared, class T> RESILIN_INLINE void add_four(const T *x, const int64_t *starts, int64_t n, T *sums) {
     const T *at[4] = {x + starts[0], x + starts[1], x + starts[2], x + starts[3]};
-    add_runs<T, 4>(at, n, sums);
+    add_runs<Squared, T, 4>(at, n, sums);
 }
 
 // One after the other, four at a time where neighbours have one length.
-template <class T>
+template <bool Squared, class T>
 RESILIN_INLINE void add_all(const T *x, const int64_t *starts, int64_t begin, int64_t end, T *sums) {
     for (int64_t i = begin; i < end;) {
         const int64_t n = starts[i + 1] - starts[i];
         if (i + 4 <= end && starts[i + 4] - starts[i] == 4 * n && starts[i + 2] - starts[i + 1] == n &&
             starts[i + 3] - starts[i + 2] == n) {
-            add_four(x, starts + i, n, sums + i);
+            add_four<Squared>(x, starts + i, n, sums + i);
             i += 4;
         } else {
             const T *at[1] = {x + starts[i]};
-            add_runs<T, 1>(at, n, sums + i);
+            add_runs<Squared, T, 1>(at, n, sums + i);
             i++;
         }
     }
 }
 
-template <class T> RESILIN_INLINE void add_rows(const T *x, int64_t length, int64_t run, int64_t n, T *sums) {
+template <bool Squared, class T> RESILIN_INLINE void add_rows(const T *x, int64_t length, int64_t run, int64_t n, T *sums) {
     const int64_t starts[4] = {run, run + length, run + 2 * length, run + 3 * length};
-    add_four(x, starts, n, sums);
+    add_four<Squared>(x, starts, n, sums);
 }
 
-RESILIN_SIMD void runs_of(const float *x, const int64_t *starts, int64_t begin, int64_t end, float *sums) {
-    add_all(x, starts, begin, end, sums);
-}
-RESILIN_SIMD void runs_of(const double *x, const int64_t *starts, int64_t begin, int64_t end, double *sums) {
-    add_all(x, starts, begin, end, sums);
-}
-RESILIN_SIMD void run_of_rows(const float *x, int64_t length, int64_t run, int64_t n, float *sums) {
-    add_rows(x, length, run, n, sums);
-}
-RESILIN_SIMD void run_of_rows(const double *x, int64_t length, int64_t run, int64_t n, double *sums) {
-    add_rows(x, length, run, n, sums);
-}
+#define RESILIN_RUNS(T)                                                                                                \
+    RESILIN_SIMD void runs_of(bool squared, const T *x, const int64_t *starts, int64_t begin, int64_t end, T *sums) {  \
+        if (squared) add_all<true>(x, starts, begin, end, sums);                                                       \
+        else add_all<false>(x, starts, begin, end, sums);                                                              \
+    }                                                                                                                  \
+    RESILIN_SIMD void run_of_rows(bool squared, const T *x, int64_t length, int64_t run, int64_t n, T *sums) {         \
+        if (squared) add_rows<true>(x, length, run, n, sums);                                                          \
+        else add_rows<false>(x, length, run, n, sums);                                                                 \
+    }
+RESILIN_RUNS(float)
+RESILIN_RUNS(double)
 
 // Where the runs of a sum over n elements start, and where the last one ends.
 void cut(int64_t n, std::vector<int64_t> &starts) {
@@ -104,7 +109,7 @@ template <class T> T joined(int64_t n, const T *&sums, int64_t step) {
     return first + joined(n - first_half(n), sums, step);
 }
 
-template <class T> void sum_rows_of(const T *x, int64_t rows, int64_t length, T *y) {
+template <class T> void sum_rows_of(const T *x, int64_t rows, int64_t length, bool squared, T *y) {
     std::vector<int64_t> starts{0};
     cut(length, starts);
     const int64_t runs = static_cast<int64_t>(starts.size()) - 1, fours = rows / 4;
@@ -112,7 +117,7 @@ template <class T> void sum_rows_of(const T *x, int64_t rows, int64_t length, T 
         std::vector<T> sums(static_cast<size_t>(4 * runs));
         for (int64_t row = 4 * begin; row < 4 * end; row += 4) {
             for (int64_t i = 0; i < runs; i++)
-                run_of_rows(x + row * length, length, starts[i], starts[i + 1] - starts[i], sums.data() + 4 * i);
+                run_of_rows(squared, x + row * length, length, starts[i], starts[i + 1] - starts[i], sums.data() + 4 * i);
             for (int64_t k = 0; k < 4; k++) {
                 const T *at = sums.data() + k;
                 y[row + k] = joined(length, at, 4);
@@ -122,33 +127,84 @@ template <class T> void sum_rows_of(const T *x, int64_t rows, int64_t length, T 
     std::vector<T> sums(static_cast<size_t>(runs));
     for (int64_t row = 4 * fours; row < rows; row++) {
         parallel_rows(runs, RUN, [&](int64_t begin, int64_t end) {
-            runs_of(x + row * length, starts.data(), begin, end, sums.data());
+            runs_of(squared, x + row * length, starts.data(), begin, end, sums.data());
         });
         const T *at = sums.data();
         y[row] = joined(length, at, 1);
     }
 }
 
-template <class T> nb::object sum_of_type(ExactArray x, int first, bool keepdims) {
+template <class T> nb::object sum_of_type(ExactArray x, int first, bool keepdims, bool squared) {
     int64_t rows;
     NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
     nb::object made = y.object;
     WithoutGil free(x.size());
-    sum_rows_of(x.data<T>(), rows, x.size() / rows, y.data);
+    sum_rows_of(x.data<T>(), rows, x.size() / rows, squared, y.data);
     return made;
 }
 
-nb::object sum_last(ExactArray x, nb::handle axis, bool keepdims) {
+nb::object sum_last(ExactArray x, nb::handle axis, bool keepdims, bool squared) {
     if ((!x.is<float>() && !x.is<double>()) || !x.size()) return nb::none();
     const int first = first_trailing(axis, x.ndim());
     if (first < 0) return nb::none();
-    return x.is<float>() ? sum_of_type<float>(x, first, keepdims) : sum_of_type<double>(x, first, keepdims);
+    return x.is<float>() ? sum_of_type<float>(x, first, keepdims, squared) : sum_of_type<double>(x, first, keepdims, squared);
+}
+
+// -- products, in float64: PRODUCTS of them with every PRODUCTS-th element, folded in a tree, and pieces of PIECE elements
+// ascending
+
+constexpr int64_t PRODUCTS = 32, PIECE = 1 << 16;
+
+template <class T> RESILIN_INLINE double multiply_all(const T *x, int64_t n) {
+    Eight<double> lanes[4];
+    for (Eight<double> &lane : lanes) lane = Eight<double>{} + 1.0;
+    int64_t i = 0;
+    for (; i + PRODUCTS <= n; i += PRODUCTS)
+        for (int k = 0; k < 4; k++)
+            lanes[k] *= __builtin_convertvector(*reinterpret_cast<const Eight<T> *>(x + i + 8 * k), Eight<double>);
+    double all[PRODUCTS];
+    std::memcpy(all, lanes, sizeof(all));
+    for (int64_t k = 0; i + k < n; k++) all[k] *= static_cast<double>(x[i + k]);
+    for (int64_t width = PRODUCTS / 2; width > 0; width /= 2)
+        for (int64_t k = 0; k < width; k++) all[k] *= all[k + width];
+    return all[0];
+}
+RESILIN_SIMD double product_of(const float *x, int64_t n) { return multiply_all(x, n); }
+RESILIN_SIMD double product_of(const double *x, int64_t n) { return multiply_all(x, n); }
+
+template <class T> nb::object product_of_type(ExactArray x, int first, bool keepdims) {
+    int64_t rows;
+    NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
+    nb::object made = y.object;
+    WithoutGil free(x.size());
+    const int64_t length = x.size() / rows, pieces = (length + PIECE - 1) / PIECE;
+    std::vector<double> parts(static_cast<size_t>(rows * pieces));
+    parallel_rows(rows * pieces, std::min(length, PIECE), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+            const int64_t at = i % pieces * PIECE;
+            parts[static_cast<size_t>(i)] = product_of(x.data<T>() + i / pieces * length + at, std::min(PIECE, length - at));
+        }
+    });
+    for (int64_t row = 0; row < rows; row++) {
+        double all = 1.0;
+        for (int64_t i = 0; i < pieces; i++) all *= parts[static_cast<size_t>(row * pieces + i)];
+        y.data[row] = static_cast<T>(all);
+    }
+    return made;
+}
+
+nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
+    if ((!x.is<float>() && !x.is<double>()) || !x.size()) return nb::none();
+    const int first = first_trailing(axis, x.ndim());
+    if (first < 0) return nb::none();
+    return x.is<float>() ? product_of_type<float>(x, first, keepdims) : product_of_type<double>(x, first, keepdims);
 }
 
 } // namespace
 
 void bind_pairwise(nb::module_ &m) {
-    m.def("sum_last", &sum_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
+    m.def("sum_last", &sum_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("squared") = false);
+    m.def("product_last", &product_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
 }
 
 } // namespace resilin

@@ -111,6 +111,22 @@ nb::object uniform(uint64_t seed, uint64_t stream, uint64_t offset, int64_t coun
     return out.object;
 }
 
+// from `low` on, `span` <= 2^32 of them: the upper half of the product with a random word of 64 bits
+RESILIN_SIMD void to_integers(const uint32_t *words, int64_t n, int64_t low, uint64_t span, int64_t *out) {
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t lower = words[2 * i + 1] * span >> 32;
+        out[i] = static_cast<int64_t>(static_cast<uint64_t>(low) + ((words[2 * i] * span + lower) >> 32));
+    }
+}
+
+nb::object integers(uint64_t seed, uint64_t stream, uint64_t offset, int64_t count, int64_t low, uint64_t span) {
+    NewArray<int64_t> out({static_cast<npy_intp>(count)});
+    draw(Source{seed, stream, offset}, count, 2, [&](const uint32_t *words, int64_t n, int64_t at) {
+        to_integers(words, n, low, span, out.data + at);
+    });
+    return out.object;
+}
+
 nb::object normal(uint64_t seed, uint64_t stream, uint64_t offset, int64_t count) {
     NewArray<float> out({static_cast<npy_intp>(count)});
     draw(Source{seed, stream, offset}, count, 1, [&](const uint32_t *words, int64_t n, int64_t at) {
@@ -135,6 +151,7 @@ nb::object dropout(uint64_t seed, uint64_t stream, uint64_t offset, int64_t coun
 void bind_philox(nb::module_ &m) {
     m.def("philox_bits", &bits);
     m.def("philox_uniform", &uniform);
+    m.def("philox_integers", &integers);
     m.def("philox_normal", &normal);
     m.def("philox_dropout", &dropout);
 }

@@ -74,11 +74,14 @@ template <class T> T *data_of(const nb::object &array) {
 }
 
 template <class T> void take_some(const T *x, const Split &from, const int64_t *index, int64_t n, T *y) {
-    for (int64_t i = 0; i < n; i++) {
-        const T *source = x + from_front(index[i], from.length) * from.inner;
-        if (from.inner == 1) y[i] = *source;
-        else std::memcpy(y + i * from.inner, source, static_cast<size_t>(from.inner) * sizeof(T));
+    if (from.inner == 1) {
+#pragma GCC unroll 8
+        for (int64_t i = 0; i < n; i++) y[i] = x[from_front(index[i], from.length)];
+        return;
     }
+    for (int64_t i = 0; i < n; i++)
+        std::memcpy(y + i * from.inner, x + from_front(index[i], from.length) * from.inner,
+                    static_cast<size_t>(from.inner) * sizeof(T));
 }
 
 // Neighbouring places one after the other, as padding has them: `count` places from `first` on.
@@ -326,6 +329,26 @@ bool put_along(ExactArray out, ExactArray index, ExactArray value, int64_t axis)
     });
 }
 
+// Makes elements of `out` at `index` along `axis` the larger (or smaller) of themselves and of `value`, in order; NaN wins.
+// False, with nothing written, for what is not handled.
+bool extreme_along(ExactArray out, ExactArray index, ExactArray value, int64_t axis, bool largest) {
+    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(value) || !value.same_shape(index) ||
+        PyArray_DESCR(value.array) != PyArray_DESCR(out.array) ||
+        !goes_along(index, out.ndim(), PyArray_DIMS(out.array), axis))
+        return false;
+    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
+    return by_type(PyArray_TYPE(out.array), [&](auto kind) {
+        using T = decltype(kind);
+        const T *source = value.data<T>();
+        T *target = out.data<T>();
+        WithoutGil free(index.size());
+        each_along(to, index.data<int64_t>(), index.dim(static_cast<int>(axis)), [=](int64_t at, int64_t place) {
+            const T x = source[at], known = target[place];
+            target[place] = (largest ? x > known : x < known) || x != x ? x : known;
+        });
+    });
+}
+
 } // namespace
 
 void bind_places(nb::module_ &m) {
@@ -335,6 +358,7 @@ void bind_places(nb::module_ &m) {
     m.def("add_along", &add_along);
     m.def("put_along", &put_along);
     m.def("pick_slices", &pick_slices);
+    m.def("extreme_along", &extreme_along);
 }
 
 } // namespace resilin

@@ -113,7 +113,28 @@ nb::object running(const Array &x, int64_t axis, bool reverse, Rows rows, Column
     return made;
 }
 
+// of integers, which wrap around
+void running_sum_of_line(const int64_t *x, int64_t n, int64_t step, bool reverse, int64_t *y) {
+    uint64_t sum = 0;
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t i = (reverse ? n - 1 - k : k) * step;
+        sum += static_cast<uint64_t>(x[i]);
+        y[i] = static_cast<int64_t>(sum);
+    }
+}
+nb::object running_sum_of_integers(const Array &x, int64_t axis, bool reverse) {
+    const Lines lines(x, axis);
+    NewArray<int64_t> y(x);
+    nb::object made = y.object;
+    WithoutGil free(x.size());
+    lines.each(1, [&](int64_t at) {
+        running_sum_of_line(x.data<int64_t>() + at, lines.n, lines.inner, reverse, y.data + at);
+    });
+    return made;
+}
+
 nb::object running_sum(Array x, int64_t axis, bool reverse) {
+    if (x.is<int64_t>() && axis >= 0 && axis < x.ndim()) return running_sum_of_integers(x, axis, reverse);
     return running(x, axis, reverse, sum_rows, sum_columns);
 }
 nb::object running_product(Array x, int64_t axis) { return running(x, axis, false, multiply_rows, multiply_columns); }

@@ -8,7 +8,10 @@ namespace resilin {
 // A parameter as a float: of a Python number. Anything else is not known, so that the declared form says what is wrong.
 struct Number {
     float value = 0.0f;
+    double exact = 0.0;
     bool known = false;
+
+    template <class T> T as() const { return sizeof(T) == sizeof(float) ? static_cast<T>(value) : static_cast<T>(exact); }
 };
 
 // y of the shape of x by span(x, begin, end, y); None for what is not float32.
@@ -36,6 +39,18 @@ template <class Span> nb::object backward_by(Span span, const Array &g, const Ar
     return dx.object;
 }
 
+// `span` with further arguments
+template <class Span, class... More> auto with(Span span, More... more) {
+    return [=](auto... given) { span(given..., more...); };
+}
+
+template <class Span, class... Numbers> nb::object forward_with(Span span, const Array &x, Numbers... more) {
+    return (more.known && ...) ? forward_by(with(span, more.value...), x) : nb::none();
+}
+template <class Span, class... Numbers> nb::object backward_with(Span span, const Array &g, const Array &x, Numbers... more) {
+    return (more.known && ...) ? backward_by(with(span, more.value...), g, x) : nb::none();
+}
+
 } // namespace resilin
 
 namespace nanobind::detail {
@@ -43,7 +58,8 @@ template <> struct type_caster<resilin::Number> {
     NB_TYPE_CASTER(resilin::Number, const_name("float"))
     bool from_python(handle source, uint32_t, cleanup_list *) noexcept {
         if (!PyFloat_Check(source.ptr()) && !PyLong_Check(source.ptr())) return true;
-        value.value = static_cast<float>(PyFloat_AsDouble(source.ptr()));
+        value.exact = PyFloat_AsDouble(source.ptr());
+        value.value = static_cast<float>(value.exact);
         value.known = !PyErr_Occurred();
         PyErr_Clear(); // too large
         return true;

@@ -12,7 +12,7 @@ int num_threads();
 void run_blocks(int64_t blocks, const std::function<void(int64_t)> &block);
 
 // Below this many elements (about 30 us) a kernel runs in the calling thread: waking another one costs as much.
-constexpr int64_t PARALLEL_MIN = 128 << 10;
+constexpr int64_t PARALLEL_MIN = 32 << 10;
 
 // fn(begin, end) over [0, rows) in pieces of at least `grain` rows. Only for work whose rows do not depend on one
 // another: the pieces depend on the number of threads, the result must not.
@@ -36,6 +36,12 @@ template <class Fn> void parallel_fixed(int64_t rows, int64_t size, int64_t row_
         return;
     }
     run_blocks(blocks, block);
+}
+
+// fn(piece) for each of a few `pieces` of one work, which is large: their number may be that of the threads.
+template <class Fn> void run_pieces(int64_t pieces, Fn fn) {
+    if (pieces == 1) fn(int64_t{0});
+    else run_blocks(pieces, fn);
 }
 
 // fn(slot, item) for each of `items`; no two run in one of `slots` at a time, so that a slot can own scratch memory.

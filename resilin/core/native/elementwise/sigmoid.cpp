@@ -1,7 +1,7 @@
 // The logistic function.
 #include "binding/kernels.hpp"
-#include "simd.hpp"
-#include "spans.hpp"
+#include "kernels/simd.hpp"
+#include "kernels/spans.hpp"
 
 namespace resilin {
 namespace {

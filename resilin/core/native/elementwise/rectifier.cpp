@@ -1,7 +1,7 @@
 // Functions made of pieces: limits, lines, an exponential below 0, a parabola around it. NaN passes through.
 #include "binding/kernels.hpp"
-#include "simd.hpp"
-#include "spans.hpp"
+#include "kernels/simd.hpp"
+#include "kernels/spans.hpp"
 
 namespace resilin {
 namespace {
@@ -70,18 +70,6 @@ RESILIN_SIMD void smooth_back(const float *g, const float *x, int64_t begin, int
         const float z = x[i] < -beta ? -beta : x[i];
         dx[i] = g[i] * ((z > beta ? beta : z) / beta);
     }
-}
-
-// `span` with further arguments
-template <class Span, class... More> auto with(Span span, More... more) {
-    return [=](auto... given) { span(given..., more...); };
-}
-
-template <class Span, class... Numbers> nb::object forward_with(Span span, const Array &x, Numbers... more) {
-    return (more.known && ...) ? forward_by(with(span, more.value...), x) : nb::none();
-}
-template <class Span, class... Numbers> nb::object backward_with(Span span, const Array &g, const Array &x, Numbers... more) {
-    return (more.known && ...) ? backward_by(with(span, more.value...), g, x) : nb::none();
 }
 
 nb::object clip_forward(Array x, Number low, Number high) { return forward_with(clip_span, x, low, high); }

@@ -1,0 +1,155 @@
+// Arrays in another dtype: the conversions of C, as numpy has them; those between floats of 16 bits and others by way of
+// float32.
+#include "binding/kernels.hpp"
+#include "elementwise/blocks.hpp"
+#include "elementwise/half_blocks.hpp"
+#include "elementwise/ufunc_loops.hpp"
+#include "kernels/simd.hpp"
+
+namespace resilin {
+namespace {
+
+#define RESILIN_CONVERT(from, From, to, To)                                                                            \
+    RESILIN_SIMD void from##_to_##to(const From *x, int64_t n, To *out) {                                              \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) out[i] = static_cast<To>(x[i]);                            \
+    }
+#define RESILIN_TO_BOOL(from, From)                                                                                    \
+    RESILIN_SIMD void from##_to_bool(const From *x, int64_t n, uint8_t *out) {                                         \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) out[i] = x[i] != 0;                                        \
+    }
+#define RESILIN_FROM(from, From)                                                                                       \
+    RESILIN_CONVERT(from, From, int8, int8_t)                                                                          \
+    RESILIN_CONVERT(from, From, uint8, uint8_t)                                                                        \
+    RESILIN_CONVERT(from, From, int16, int16_t)                                                                        \
+    RESILIN_CONVERT(from, From, int32, int32_t)                                                                        \
+    RESILIN_CONVERT(from, From, int64, int64_t)                                                                        \
+    RESILIN_CONVERT(from, From, float32, float)                                                                        \
+    RESILIN_CONVERT(from, From, float64, double)                                                                       \
+    RESILIN_TO_BOOL(from, From)
+
+RESILIN_FROM(bool, uint8_t)
+RESILIN_FROM(int8, int8_t)
+RESILIN_FROM(uint8, uint8_t)
+RESILIN_FROM(int16, int16_t)
+RESILIN_FROM(int32, int32_t)
+RESILIN_FROM(int64, int64_t)
+RESILIN_FROM(float32, float)
+RESILIN_FROM(float64, double)
+
+struct Conversion {
+    int from, to;
+    Loop loop;
+};
+
+#define RESILIN_ROW(number, from, From)                                                                                \
+    {number, NPY_BYTE, loop_of_one<From, int8_t, from##_to_int8>},                                                     \
+        {number, NPY_UBYTE, loop_of_one<From, uint8_t, from##_to_uint8>},                                              \
+        {number, NPY_SHORT, loop_of_one<From, int16_t, from##_to_int16>},                                              \
+        {number, NPY_INT, loop_of_one<From, int32_t, from##_to_int32>},                                                \
+        {number, NPY_LONG, loop_of_one<From, int64_t, from##_to_int64>},                                               \
+        {number, NPY_FLOAT, loop_of_one<From, float, from##_to_float32>},                                              \
+        {number, NPY_DOUBLE, loop_of_one<From, double, from##_to_float64>}, {                                          \
+        number, NPY_BOOL, loop_of_one<From, uint8_t, from##_to_bool>                                                   \
+    }
+
+const Conversion CONVERSIONS[] = {
+    RESILIN_ROW(NPY_BOOL, bool, uint8_t),   RESILIN_ROW(NPY_BYTE, int8, int8_t),
+    RESILIN_ROW(NPY_UBYTE, uint8, uint8_t), RESILIN_ROW(NPY_SHORT, int16, int16_t),
+    RESILIN_ROW(NPY_INT, int32, int32_t),   RESILIN_ROW(NPY_LONG, int64, int64_t),
+    RESILIN_ROW(NPY_FLOAT, float32, float), RESILIN_ROW(NPY_DOUBLE, float64, double),
+};
+static_assert(sizeof(npy_long) == sizeof(int64_t), "the names of dtypes above are those of 64-bit systems");
+
+// float64 as float32 that rounds to the same float16: where it is between two, the one of them that is odd.
+RESILIN_SIMD void rounded_to_odd(const double *x, int64_t n, float *out) {
+    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {
+        const float nearest = static_cast<float>(x[i]);
+        const double near = static_cast<double>(nearest);
+        const uint32_t bits = bit_cast<uint32_t>(nearest);
+        const uint32_t inside = __builtin_fabs(near) > __builtin_fabs(x[i]) ? bits - 1 : bits;
+        const bool exact = (near == x[i]) | (x[i] != x[i]) | (__builtin_fabsf(nearest) > 1e30f);
+        out[i] = bit_cast<float>(exact ? bits : inside | 1);
+    }
+}
+
+Loop conversion(int from, int to) {
+    for (const Conversion &known : CONVERSIONS)
+        if (known.from == from && known.to == to) return known.loop;
+    return nullptr;
+}
+
+// float32 between: of `first`, if there is one, then `second`, if there is one; the outer ends may be of 16 bits.
+struct Steps {
+    Loop first, second;
+    int from, to; // dtypes
+
+    void run(char **at, npy_intp n, const npy_intp *steps) const {
+        alignas(64) float between[HALF_BLOCK];
+        const npy_intp size = sizeof(float);
+        for (npy_intp start = 0; start < n; start += HALF_BLOCK) {
+            npy_intp count = std::min(HALF_BLOCK, n - start);
+            char *x = at[0] + start * steps[0], *y = at[1] + start * steps[1];
+            const float *wide = between;
+            if (first) {
+                if (from == NPY_FLOAT) wide = gathered(x, steps[0], count, between);
+                else {
+                    char *ends[] = {x, reinterpret_cast<char *>(between)};
+                    const npy_intp by[] = {steps[0], size};
+                    first(ends, &count, by, nullptr);
+                }
+            } else {
+                uint16_t bits[HALF_BLOCK];
+                const uint16_t *narrow = gathered(x, steps[0], count, bits);
+                (from == NPY_HALF ? unpack_half : unpack_bfloat)(narrow, 0, count, between);
+            }
+            if (second) {
+                char *ends[] = {reinterpret_cast<char *>(between), y};
+                const npy_intp by[] = {size, steps[1]};
+                second(ends, &count, by, nullptr);
+            } else {
+                uint16_t bits[HALF_BLOCK];
+                const bool direct = steps[1] == sizeof(uint16_t);
+                uint16_t *narrow = direct ? reinterpret_cast<uint16_t *>(y) : bits;
+                (to == NPY_HALF ? pack_half : pack_bfloat)(wide, 0, count, narrow);
+                if (!direct) scattered(bits, count, y, steps[1]);
+            }
+        }
+    }
+};
+
+bool is_half(int type) { return type == NPY_HALF || type == bfloat16_type; }
+
+// None for what numpy has to convert.
+nb::object convert_elements(ExactArray x, nb::handle dtype) {
+    if (!x || !PyArray_DescrCheck(dtype.ptr()) || !PyArray_ISALIGNED(x.array) || !PyArray_ISNOTSWAPPED(x.array))
+        return nb::none();
+    auto *descr = reinterpret_cast<PyArray_Descr *>(dtype.ptr());
+    const int from = PyArray_TYPE(x.array), to = descr->type_num;
+    if (from == to) return nb::none();
+    const bool narrow = is_half(from), narrows = is_half(to);
+    const Loop whole = narrow || narrows ? nullptr : conversion(from, to);
+    const Loop widened = to == NPY_HALF && from == NPY_DOUBLE ? loop_of_one<double, float, rounded_to_odd> : conversion(from, NPY_FLOAT);
+    const Steps steps{narrow ? nullptr : widened, narrows ? nullptr : conversion(NPY_FLOAT, to), from, to};
+    if (narrow || narrows ? (!narrow && !steps.first) || (!narrows && !steps.second) : !whole) return nb::none();
+    Walked operand;
+    operand.array = x.array;
+    Walk walk;
+    if (!walk.plan(&operand, 1)) return nb::none();
+    Py_INCREF(descr);
+    nb::object made = nb::steal(walk.add_new(descr));
+    if (!made.ptr()) throw nb::python_error();
+    if (!walk.size) return made;
+    walk.merge();
+    WithoutGil free(walk.size);
+    walk.run(1, [&](char **at, npy_intp n, const npy_intp *by) {
+        if (whole) whole(at, &n, by, nullptr);
+        else steps.run(at, n, by);
+    });
+    return made;
+}
+
+} // namespace
+
+void bind_convert(nb::module_ &m) { m.def("convert_elements", &convert_elements); }
+
+} // namespace resilin

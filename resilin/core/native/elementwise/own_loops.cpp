@@ -1,0 +1,203 @@
+// Loops of functions that numpy has none for, or computes element by element. Results are numpy's own.
+#include "elementwise/blocks.hpp"
+#include "elementwise/divisions.hpp"
+#include "elementwise/ufunc_loops.hpp"
+#include "kernels/simd.hpp"
+
+#include <cmath>
+
+namespace resilin {
+namespace {
+
+// The output may be one of the inputs, so that the loop's iterations are independent, which the compiler cannot know.
+#define RESILIN_LOOP(name, T, result)                                                                                  \
+    RESILIN_SIMD void name##_##T(const T *X, int64_t n, T *out) {                                                      \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                          \
+            const T x = X[i];                                                                                          \
+            out[i] = result;                                                                                           \
+        }                                                                                                              \
+    }
+#define RESILIN_LOOP_2(name, T, result)                                                                                \
+    RESILIN_SIMD void name##_##T(const T *X, const T *Y, int64_t n, T *out) {                                          \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                          \
+            const T x = X[i], y = Y[i];                                                                                \
+            out[i] = result;                                                                                           \
+        }                                                                                                              \
+    }
+#define RESILIN_LOOPS(name, result) RESILIN_LOOP(name, float, result) RESILIN_LOOP(name, double, result)
+#define RESILIN_LOOPS_2(name, result) RESILIN_LOOP_2(name, float, result) RESILIN_LOOP_2(name, double, result)
+
+template <class T> RESILIN_INLINE T root(T x) { return sizeof(T) == 4 ? static_cast<T>(__builtin_sqrtf(static_cast<float>(x))) : static_cast<T>(__builtin_sqrt(static_cast<double>(x))); }
+RESILIN_INLINE float whole_of(float x) { return __builtin_truncf(x); }
+RESILIN_INLINE double whole_of(double x) { return __builtin_trunc(x); }
+
+RESILIN_LOOPS(rsqrt, 1 / root(x))
+RESILIN_LOOPS(reciprocal, 1 / x)
+RESILIN_LOOPS(frac, x - whole_of(x))
+RESILIN_LOOPS(sign, static_cast<decltype(x + x)>(x > 0 ? 1 : 0) - static_cast<decltype(x + x)>(x < 0 ? 1 : 0))
+RESILIN_LOOPS_2(fmax, (x >= y) | (y != y) ? x : y)
+RESILIN_LOOPS_2(fmin, (x <= y) | (y != y) ? x : y)
+
+RESILIN_LOOPS(relu, x < 0 ? 0 : x)
+RESILIN_LOOPS(without_nan, x != x ? 0 : x)
+
+// of 16-bit floats, whose first bit is the sign
+RESILIN_LOOP(negative, uint16_t, static_cast<uint16_t>(x ^ 0x8000))
+RESILIN_LOOP(absolute, uint16_t, static_cast<uint16_t>(x & 0x7FFF))
+
+RESILIN_LOOP_2(hypot, float,
+               (__builtin_fabsf(x) > std::numeric_limits<float>::max()) | (__builtin_fabsf(y) > std::numeric_limits<float>::max())
+                   ? std::numeric_limits<float>::infinity()
+                   : static_cast<float>(__builtin_sqrt(static_cast<double>(x) * x + static_cast<double>(y) * y)))
+
+// e^x within 1 ulp, for all x (polynomial: Cephes, expf): 2^n in two factors, of which neither overflows
+RESILIN_INLINE float exp_of(float x) {
+    const float inside = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x; // NaN stays
+    const float shifter = 12582912.0f;                                 // 1.5 * 2^23: adding it rounds to an integer
+    const float t = fma(inside, 1.44269504f, shifter), k = t - shifter;
+    const float r = fma(k, 2.12194440e-4f, fma(k, -0.693359375f, inside));
+    const float p = polynomial(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f,
+                               1.6666665459e-1f, 5.0000001201e-1f, 1.0f, 1.0f);
+    const int32_t n = bit_cast<int32_t>(t) - 0x4B400000, half = n >> 1;
+    return p * bit_cast<float>((half + 127) << 23) * bit_cast<float>((n - half + 127) << 23);
+}
+RESILIN_LOOP(exp, float, exp_of(x))
+
+// x * 2^y, in float64, where neither the power nor the product leaves the range
+RESILIN_SIMD bool whole_powers(const float *X, const float *Y, int64_t n, float *out) {
+    int whole = 1;
+    _Pragma("omp simd reduction(& : whole)") for (int64_t i = 0; i < n; i++) {
+        const float y = Y[i] > 900.0f ? 900.0f : Y[i] < -900.0f ? -900.0f : Y[i];
+        const int32_t power = static_cast<int32_t>(y);
+        whole &= static_cast<float>(power) == y;
+        out[i] = static_cast<float>(X[i] * bit_cast<double>(static_cast<int64_t>(power + 1023) << 52));
+    }
+    return whole;
+}
+void ldexp_float(const float *X, const float *Y, int64_t n, float *out) {
+    alignas(64) float found[BLOCK_ELEMENTS]; // `out` may be an input, which is looked at again
+    float last = 0.0f;
+    double power = 1.0;
+    for (int64_t first = 0; first < n; first += BLOCK_ELEMENTS) {
+        const int64_t count = std::min<int64_t>(BLOCK_ELEMENTS, n - first);
+        const float *x = X + first, *y = Y + first;
+        if (!whole_powers(x, y, count, found))
+            for (int64_t i = 0; i < count; i++) {
+                if (y[i] != last) { // often one number for all
+                    last = y[i];
+                    power = std::exp2(y[i] != y[i] ? static_cast<double>(y[i]) : std::fmin(std::fmax(y[i], -900.0), 900.0));
+                }
+                found[i] = static_cast<float>(x[i] * power);
+            }
+        std::memcpy(out + first, found, static_cast<size_t>(count) * sizeof(float));
+    }
+}
+
+// -- circular functions of float64: pi / 2 in three parts, of which the first two times a quotient of 20 bits are exact
+// (constants and polynomials: fdlibm); of larger numbers libm's
+
+constexpr double LARGE = 1e6;
+
+struct Turned {
+    double sin, cos; // of what is left of x beside the nearest multiple of pi / 2
+    int64_t quarter;
+};
+RESILIN_INLINE Turned turned(double x) {
+    const double shifter = 6755399441055744.0; // 1.5 * 2^52: adding it rounds to an integer
+    const double t = x * 6.36619772367581382433e-01 + shifter, q = t - shifter;
+    const double first = x - q * 1.57079632673412561417e+00, second = first - q * 6.07710050630396597660e-11;
+    const double r = second - q * 2.02226624879595063154e-21, z = r * r;
+    double s = 1.58969099521155010221e-10;
+    s = s * z - 2.50507602534068634195e-08;
+    s = s * z + 2.75573137070700676789e-06;
+    s = s * z - 1.98412698298579493134e-04;
+    s = s * z + 8.33333333332248946124e-03;
+    s = s * z - 1.66666666666666324348e-01;
+    double c = -1.13596475577881948265e-11;
+    c = c * z + 2.08757232129817482790e-09;
+    c = c * z - 2.75573143513906633035e-07;
+    c = c * z + 2.48015872894767294178e-05;
+    c = c * z - 1.38888888888741095749e-03;
+    c = c * z + 4.16666666666666019037e-02;
+    const double half = 0.5 * z, one = 1.0 - half;
+    return {r + r * z * s, one + ((1.0 - one - half) + z * z * c), bit_cast<int64_t>(t)};
+}
+RESILIN_INLINE double by_quarter(double sin, double cos, int64_t quarter) {
+    const double found = quarter & 1 ? cos : sin;
+    return quarter & 2 ? -found : found;
+}
+
+#define RESILIN_CIRCULAR(name, result, slow)                                                                           \
+    RESILIN_SIMD double name##_block(const double *X, int64_t n, double *out) {                                        \
+        double most = 0.0;                                                                                             \
+        int unordered = 0;                                                                                             \
+        _Pragma("omp simd reduction(max : most) reduction(| : unordered)") for (int64_t i = 0; i < n; i++) {           \
+            const double x = X[i], size = __builtin_fabs(x);                                                           \
+            const Turned t = turned(x);                                                                                \
+            out[i] = result;                                                                                           \
+            most = size > most ? size : most;                                                                          \
+            unordered |= x != x;                                                                                       \
+        }                                                                                                              \
+        return unordered ? LARGE : most;                                                                               \
+    }                                                                                                                  \
+    void name##_double(const double *X, int64_t n, double *out) {                                                      \
+        alignas(64) double found[BLOCK_ELEMENTS]; /* `out` may be the input, which is looked at again */               \
+        for (int64_t first = 0; first < n; first += BLOCK_ELEMENTS) {                                                  \
+            const int64_t count = std::min<int64_t>(BLOCK_ELEMENTS, n - first);                                        \
+            if (name##_block(X + first, count, found) >= LARGE)                                                        \
+                for (int64_t i = 0; i < count; i++)                                                                    \
+                    if (!(std::fabs(X[first + i]) < LARGE)) found[i] = slow(X[first + i]);                             \
+            std::memcpy(out + first, found, static_cast<size_t>(count) * sizeof(double));                              \
+        }                                                                                                              \
+    }
+RESILIN_CIRCULAR(sin, by_quarter(t.sin, t.cos, t.quarter), std::sin)
+RESILIN_CIRCULAR(cos, by_quarter(t.sin, t.cos, t.quarter + 1), std::cos)
+
+struct Own {
+    const char *name;
+    int type, inputs;
+    Loop loop;
+};
+
+#define RESILIN_OWN(name)                                                                                              \
+    {#name, NPY_FLOAT, 1, loop_of_one<float, float, name##_float>}, {                                                  \
+        #name, NPY_DOUBLE, 1, loop_of_one<double, double, name##_double>                                               \
+    }
+#define RESILIN_OWN_2(name)                                                                                            \
+    {#name, NPY_FLOAT, 2, loop_of_two<float, float, name##_float>}, {                                                  \
+        #name, NPY_DOUBLE, 2, loop_of_two<double, double, name##_double>                                               \
+    }
+
+const Own OWN[] = {
+    RESILIN_OWN(rsqrt),
+    RESILIN_OWN(reciprocal),
+    RESILIN_OWN(frac),
+    RESILIN_OWN(sign),
+    RESILIN_OWN(relu),
+    RESILIN_OWN(without_nan),
+    {"negative", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, negative_uint16_t>},
+    {"absolute", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, absolute_uint16_t>},
+    RESILIN_OWN_2(fmax),
+    RESILIN_OWN_2(fmin),
+    {"sin", NPY_DOUBLE, 1, loop_of_one<double, double, sin_double>},
+    {"cos", NPY_DOUBLE, 1, loop_of_one<double, double, cos_double>},
+    {"exp", NPY_FLOAT, 1, loop_of_one<float, float, exp_float>},
+    {"ldexp", NPY_FLOAT, 2, loop_of_two<float, float, ldexp_float>},
+    {"hypot", NPY_FLOAT, 2, loop_of_two<float, float, hypot_float>},
+    RESILIN_OWN_2(fmod),
+    RESILIN_OWN_2(remainder),
+    RESILIN_OWN_2(floor_divide),
+};
+
+} // namespace
+
+TypeLoop own_loop(const char *name, int type, int &inputs) {
+    for (const Own &own : OWN)
+        if (own.type == type && !std::strcmp(own.name, name)) {
+            inputs = own.inputs;
+            return {own.loop, nullptr, type};
+        }
+    return {};
+}
+
+} // namespace resilin

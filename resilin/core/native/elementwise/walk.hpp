@@ -1,0 +1,84 @@
+// A walk over the elements of arrays that broadcast to one shape: runs of them, for loops like those of numpy's ufuncs.
+// Runs are cut into chunks of a fixed size, which threads share: a loop sees the same chunks whatever their number.
+#pragma once
+#include "binding/array.hpp"
+#include "memory/parallel.hpp"
+
+#include <algorithm>
+#include <vector>
+
+namespace resilin {
+
+constexpr int WALK_DIMS = 8, WALK_OPERANDS = 4;
+constexpr npy_intp CHUNK = 8192;
+
+// An array, or one number at `data` for all elements.
+struct Walked {
+    PyArrayObject *array = nullptr;
+    void *data = nullptr;
+};
+
+class Walk {
+  public:
+    npy_intp size = 1;
+
+    // False where the shapes do not fit, or have too many dimensions.
+    bool plan(const Walked *operands, int count);
+    // The result of dtype `descr`, whose reference it takes: of the layout that numpy would give it. Null: out of memory.
+    PyObject *add_new(PyArray_Descr *descr);
+    // Joins the dimensions that lie one after the other in all arrays; afterwards it can run.
+    void merge();
+    // After merge(): short rows that the same row of some array meets are walked several at a time, that row repeated.
+    void repeat_rows();
+
+    // inner(pointers, count, steps), of all operands in their order
+    template <class Inner> void run(int64_t cost, Inner inner) const {
+        const int last = ndim_ - 1;
+        const npy_intp length = shape_[last], chunks = (length + chunk_ - 1) / chunk_;
+        npy_intp steps[WALK_OPERANDS];
+        for (int o = 0; o < count_; o++) steps[o] = strides_[o][last];
+        parallel_rows(size / length * chunks, std::min(length, chunk_) * cost, [&](int64_t begin, int64_t end) {
+            npy_intp place[WALK_DIMS], row = begin / chunks, chunk = begin % chunks;
+            char *at[WALK_OPERANDS], *given[WALK_OPERANDS];
+            for (int o = 0; o < count_; o++) at[o] = data_[o];
+            for (int d = last - 1; d >= 0; d--) {
+                place[d] = row % shape_[d];
+                row /= shape_[d];
+                for (int o = 0; o < count_; o++) at[o] += place[d] * strides_[o][d];
+            }
+            for (int64_t unit = begin; unit < end; unit++) {
+                for (int o = 0; o < count_; o++) given[o] = repeats_[o] ? at[o] : at[o] + chunk * chunk_ * steps[o];
+                inner(given, std::min(chunk_, length - chunk * chunk_), steps);
+                if (++chunk < chunks) continue;
+                chunk = 0;
+                for (int d = last - 1; d >= 0; d--) {
+                    for (int o = 0; o < count_; o++) at[o] += strides_[o][d];
+                    if (++place[d] < shape_[d]) break;
+                    for (int o = 0; o < count_; o++) at[o] -= place[d] * strides_[o][d];
+                    place[d] = 0;
+                }
+            }
+        });
+    }
+
+  private:
+    void order();
+
+    int count_ = 0, ndim_ = 0;
+    bool flat_ = false, c_order_ = true;
+    int axis_[WALK_DIMS]; // the dimensions, from the outermost to the innermost
+    npy_intp shape_[WALK_DIMS], strides_[WALK_OPERANDS][WALK_DIMS];
+    char *data_[WALK_OPERANDS];
+    npy_intp chunk_ = CHUNK;
+    bool repeats_[WALK_OPERANDS] = {};
+    std::vector<char> rows_[WALK_OPERANDS];
+};
+
+// Whether writing `out` element by element changes nothing of `x` that is still to be read: they are the same elements,
+// or share no memory.
+bool keeps_elements(PyArrayObject *out, PyArrayObject *x);
+
+// A Python number as an element of dtype `type` at `data`; false for what does not fit or is no such number.
+bool number_as(PyObject *number, int type, void *data);
+
+} // namespace resilin
