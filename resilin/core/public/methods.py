@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin._base import place_finder
 from resilin.core.api.conversion import convert, dlpack, layouts, pinning, printing, tensor_types
 from resilin.core.api.manipulation import indexing, joining, rearranging, scattering, shaping, sorting, uniques
 from resilin.core.api.mathematics import (
@@ -396,7 +397,7 @@ def _fill_namespace() -> None:
     from_ops.constant = lambda array, like: wrap(like._dev.xp.constant(array, like._array), like._dev)
 
 
-Size.__module__ = "resilin"
+Size.__module__ = place_finder.shown_root
 _attach()
 _fill_namespace()
 subclass.publish()

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from resilin._base import place_finder
 from resilin.core import dtype as dtypes
 from resilin.core.api.conversion.convert import to
 from resilin.core.api.conversion.layouts import UntypedStorage
@@ -55,7 +56,8 @@ class TensorType(type):
         if bases:
             raise TypeError(f"type {bases[0].__qualname__!r} is not an acceptable base type: use resilin.Tensor")
         made = super().__new__(mcs, name, bases, namespace)
-        made.__module__ = "resilin" if device_type == "cpu" else f"resilin.{device_type}"  # where programs find it
+        root = place_finder.shown_root
+        made.__module__ = root if device_type == "cpu" else f"{root}.{device_type}"  # where programs find it
         made.dtype, made.device_type, made.is_cuda = _BY_NAME[name], device_type, device_type == "cuda"
         return made
 
