@@ -144,6 +144,7 @@ def _attach() -> None:
         fn = getattr(tensor, name)
         setattr(tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name), IN_PLACE.get(name)))
     tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, tensor_types.type_
+    tensor.new = tensor_types.new
     tensor.type_as = convert.type_as
     tensor.copy_, tensor.fill_, tensor.zero_ = inplace.copy_, inplace.fill_, inplace.zero_
     tensor.uniform_, tensor.normal_, tensor.bernoulli_ = random.fill_uniform, random.fill_normal, random.fill_bernoulli
