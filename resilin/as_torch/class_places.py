@@ -1,6 +1,6 @@
 """Lets classes name PyTorch's places: `str(type(x))` is "<class 'torch.Tensor'>", which programs ask for.
 
-A class of `resilin.nn` or `resilin.optim` is at the same path below `torch`, where pickles find it again; those of the
+A class of `resilin.nn`, `optim` or `data` is at the same path below `torch`, where pickles find it again; those of the
 core that stand at PyTorch's root are at `torch` itself. They are renamed when their module has been loaded.
 """
 
@@ -14,7 +14,8 @@ from typing import Any
 
 from resilin._base.place_finder import CompletingLoader
 
-_BELOW = ("resilin.nn.", "resilin.optim.")  # packages whose classes are at the same path below `torch`
+_BELOW = {"resilin.data.": "torch.utils.data.", "resilin.nn.": "torch.nn.", "resilin.optim.": "torch.optim."}
+_PACKAGES = tuple(_BELOW)  # whose classes are at the same path below another name
 _AT_ROOT: dict[str, dict[str, str]] = {  # module -> class -> place
     "resilin.core.device": {"device": "torch"},
     "resilin.core.dtype": {"dtype": "torch"},
@@ -30,7 +31,7 @@ class ClassPlaceFinder:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return how `fullname` is loaded, None for modules whose classes stay where they are."""
-        if fullname not in _AT_ROOT and not fullname.startswith(_BELOW):
+        if fullname not in _AT_ROOT and not fullname.startswith(_PACKAGES):
             return None
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(fullname, path, target)
@@ -43,7 +44,9 @@ class ClassPlaceFinder:
 
 
 def _rename(module: ModuleType) -> None:
-    places, own = _AT_ROOT.get(module.__name__), "torch." + module.__name__.removeprefix("resilin.")
+    places, own = _AT_ROOT.get(module.__name__), module.__name__
+    for package, place in _BELOW.items():
+        own = place + own.removeprefix(package) if own.startswith(package) else own
     for name, value in list(vars(module).items()):
         if isinstance(value, type) and value.__module__ in (module.__name__, "resilin"):
             value.__module__ = own if places is None else places.get(name, value.__module__)
@@ -55,5 +58,5 @@ def install() -> None:
     """Rename classes from now on, and at once those of modules that are here already."""
     sys.meta_path.insert(0, ClassPlaceFinder())
     for name, module in list(sys.modules.items()):
-        if (name in _AT_ROOT or name.startswith(_BELOW)) and module.__name__ == name:
+        if (name in _AT_ROOT or name.startswith(_PACKAGES)) and module.__name__ == name:
             _rename(module)
