@@ -58,9 +58,7 @@ def import_torch(path: str | os.PathLike[str], *, options: Mapping[str, Any] | N
         return _imported(source)
 
 
-def read_torch(
-    file: str | os.PathLike[str] | bytes, name: str, place: Place, trusted: Trusted = None
-) -> Any:
+def read_torch(file: str | os.PathLike[str] | bytes, name: str, place: Place, trusted: Trusted = None) -> Any:
     """As `import_torch`, of a path or of the bytes of a file that errors call `name`.
 
     place:   called with each tensor, the device it was on (as "cuda:0") and the bytes of its storage; gives what is to

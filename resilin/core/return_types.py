@@ -310,4 +310,4 @@ all_return_types: list[type[ReturnType]] = [
     for name, found in sorted(globals().items())
     if isinstance(found, type) and issubclass(found, ReturnType) and name[0].islower()
 ]
-__all__ = ["all_return_types", *(found.__name__ for found in all_return_types)]
+__all__ = [name for name in globals() if name[0].islower() and name in {one.__name__ for one in all_return_types}]

@@ -1,4 +1,4 @@
-"""`make_tensor`: a tensor of any dtype with numbers drawn evenly from a range. PyTorch's arguments, ranges and errors."""
+"""`make_tensor`: a tensor of any dtype with numbers drawn evenly from a range. Arguments and ranges are PyTorch's."""
 
 from __future__ import annotations
 

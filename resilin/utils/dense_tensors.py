@@ -1,4 +1,4 @@
-"""What programs take from torch._utils: tensors in one flat tensor and back, tensors over storages, numbers of devices."""
+"""What programs take from torch._utils: tensors in a flat tensor and back, or over storages; numbers of devices."""
 
 from __future__ import annotations
 

@@ -39,9 +39,7 @@ def register(
 ) -> None:
     """Let texts name `cls`. ValueError for one half of a context's two functions."""
     if (dump is None) != (load is None):
-        raise ValueError(
-            f"Both to_dumpable_context and from_dumpable_context for {cls} must be None or registered."
-        )
+        raise ValueError(f"Both to_dumpable_context and from_dumpable_context for {cls} must be None or registered.")
     FORMS[cls] = Form(name, dump, load)
     _TYPES[name] = cls
 

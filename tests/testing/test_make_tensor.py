@@ -35,7 +35,9 @@ def test_layout_zeros_and_gradients_are_as_asked():
     assert make_tensor(1, dtype=resilin.float32, device="cpu", noncontiguous=True).is_contiguous()
     image = make_tensor(2, 3, 4, 4, dtype=resilin.float32, device="cpu", memory_format=resilin.channels_last)
     assert image.is_contiguous(memory_format=resilin.channels_last)
-    assert make_tensor((500,), dtype=resilin.int8, device="cpu", low=0, high=2, exclude_zero=True).unique().tolist() == [1]
+    assert make_tensor(
+        (500,), dtype=resilin.int8, device="cpu", low=0, high=2, exclude_zero=True
+    ).unique().tolist() == [1]
     assert make_tensor((), dtype=resilin.float64, device="cpu", requires_grad=True).requires_grad
     assert make_tensor(2, dtype=resilin.float32, device="meta").device.type == "meta"
 

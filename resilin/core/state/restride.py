@@ -100,9 +100,7 @@ def resize_as_(self: Tensor, the_template: Tensor, *, memory_format: Any = None)
     return resize_(self, *the_template._array.shape, memory_format=memory_format)
 
 
-def set_(
-    self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None
-) -> Tensor:
+def set_(self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None) -> Tensor:
     """Show the memory of `source`, a tensor or a storage; nothing without it.
 
     With `size`: from element `storage_offset`, in that shape with `stride`.

@@ -60,9 +60,7 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
     return sort(input, dim, descending).indices
 
 
-def topk(
-    input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
-) -> return_types.topk:
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> return_types.topk:
     """The `k` largest (or smallest) elements along `dim`, in order, and their indices."""
     axis = check_dim(dim, input._array.ndim)
     length = input._array.shape[axis] if input._array.ndim else 1
