@@ -28,7 +28,8 @@ class ReturnType(tuple[Any, ...]):
         cls.__module__ = f"{place_finder.shown_root}.return_types"
         names = tuple(cls.__annotations__)
         if names:
-            cls.__match_args__, cls.n_fields, cls.n_sequence_fields = names, len(names), len(names)
+            cls.n_fields = cls.n_sequence_fields = len(names)
+            cls.__match_args__ = names  # type: ignore[misc]
         for place, name in enumerate(names):
             setattr(cls, name, property(operator.itemgetter(place)))
 

@@ -47,7 +47,8 @@ class safe_globals:
 def by_name() -> dict[str, Any]:
     """Return what is allowed by the full names that files have for it.
 
-    A class of resilin's is also found under its place in PyTorch, by which it is shown where `as_torch` runs. ValueError or TypeError for a pair that is none.
+    A class of resilin's is also found under its place in PyTorch, by which it is shown where `as_torch` runs.
+    ValueError or TypeError for a pair that is none.
     """
     found: dict[str, Any] = {}
     for one in _allowed:

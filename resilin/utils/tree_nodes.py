@@ -144,12 +144,16 @@ def _register_mapping(cls: type, context_of: Callable[[Any], Context], make: Cal
     )
 
 
+def _made_by(cls: Callable[[Any], Any]) -> Callable[[Any, Context], Any]:
+    return lambda values, context: cls(values)
+
+
 _register_sequence(tuple, lambda value: None, lambda values, context: tuple(values))
 _register_sequence(list, lambda value: None, lambda values, context: list(values))
 _register_sequence(Size, lambda value: None, lambda values, context: Size(values))
 _register_sequence(deque, lambda value: value.maxlen, lambda values, context: deque(values, maxlen=context))
 for _found in return_types.all_return_types:
-    _register_sequence(_found, lambda value: None, lambda values, context, cls=_found: cls(values))
+    _register_sequence(_found, lambda value: None, _made_by(_found))
 _register_mapping(dict, list, lambda values, context: dict(zip(context, values, strict=True)))
 _register_mapping(OrderedDict, list, lambda values, context: OrderedDict(zip(context, values, strict=True)))
 _register_mapping(

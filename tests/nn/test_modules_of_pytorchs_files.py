@@ -33,7 +33,7 @@ def test_a_file_from_before_1_6_is_read():
 
 
 def test_nothing_of_them_is_read_without_trust():
-    with pytest.raises(UnsafePickle, match="torch.nn.modules.container.Sequential"):
+    with pytest.raises(UnsafePickle, match=r"torch\.nn\.modules\.container\.Sequential"):
         resilin.load(FILES / "layers.pt")
     with open(FILES / "layers.pt", "rb") as file:
         assert type(resilin.load(file, weights_only=False)["net"]) is nn.Sequential
@@ -44,7 +44,7 @@ def test_what_resilin_has_nothing_of_is_named():
         resilin.load(FILES / "traced_graph.pt", weights_only=False)
     with pytest.raises(UsageError, match="saved by PyTorch with hooks, in _forward_hooks"):
         resilin.load(FILES / "hooked_module.pt", weights_only=False)
-    with pytest.raises(UsageError, match="asks for torch._utils._rebuild_sparse_tensor, a sparse tensor"):
+    with pytest.raises(UsageError, match=r"asks for torch\._utils\._rebuild_sparse_tensor, a sparse tensor"):
         resilin.load(FILES / "sparse.pt", weights_only=False)
 
 

@@ -80,7 +80,7 @@ def test_an_error_is_raised_again_with_its_traceback():
     for error, kind in ((KeyError("x"), KeyError), (Two(1, 2), RuntimeError)):
         try:
             raise error
-        except Exception:
+        except (KeyError, Two):
             wrapped = ExceptionWrapper(sys.exc_info(), where="in a thread")
         with pytest.raises(kind, match=rf"(?s)Caught {type(error).__name__} in a thread.*Traceback"):
             wrapped.reraise()
