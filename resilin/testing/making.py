@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+import resilin
 from resilin.core import dtype as dtypes
 from resilin.core.ops import creation, random
 from resilin.core.tensor import Tensor
@@ -63,7 +64,7 @@ def make_tensor(
 
 def _floats(shape: tuple[int, ...], dtype: dtypes.dtype, device: Any, low: float, high: float) -> Tensor:
     made: Any = creation.empty(shape, dtype=dtype, device=device)
-    parts = made.view_as_real() if dtype.is_complex else made
+    parts = resilin.view_as_real(made) if dtype.is_complex else made
     if high - low >= dtypes.finfo(dtype).max:  # as wide as the dtype: drawn at half the width
         parts.uniform_(low / 2, high / 2).mul_(2)
     else:
