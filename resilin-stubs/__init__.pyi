@@ -56,6 +56,7 @@ from resilin import return_types as return_types
 from resilin import serialization as serialization
 from resilin import signal as signal
 from resilin import special as special
+from resilin import storage as storage
 from resilin import store as store
 from resilin import testing as testing
 from resilin import torch_version as torch_version

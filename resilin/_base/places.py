@@ -184,6 +184,7 @@ GATHERED: dict[str, dict[str, str]] = {
         "signal.windows": "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann "
         "kaiser nuttall"
     },
+    "storage": {"core.api.conversion.layouts": "UntypedStorage"},
     "torch_version": {"as_torch.torch_version": "TorchVersion"},
     "utils.data._utils": {},  # a package for `collate`
     "utils.data._utils.collate": {"data": "default_collate default_convert"},
@@ -365,7 +366,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     ),
     ("instructions are not counted, resilin.utils.benchmark measures time", "utils.benchmark.utils.valgrind_wrapper"),
     ("programs that measure are in examples and benchmarks of the repository", "utils.benchmark.examples"),
-    ("a tensor lies in an array: Tensor.numpy() shares its memory", "storage"),
+    ("a tensor lies in an array: Tensor.numpy() shares its memory", "storage.TypedStorage"),
     ("`resilin doctor` says what is installed and in use", "utils.backcompat utils.collect_env"),
     ("`resilin checkpoint ls` shows what a file holds", "utils.model_dump utils.show_pickle utils.viz"),
     ("a resilin.data.Dataset and a DataLoader do it", "utils.data.datapipes"),
