@@ -10,12 +10,13 @@ from collections.abc import Sequence as _Sequence
 from resilin.core.backends.base import ArrayBackend as _ArrayBackend
 from resilin.core.device import device as _device
 from resilin.core.dtype import dtype as _dtype
+from resilin.core.return_types import lu_unpack as _lu_unpack
 from resilin.core.tensor import Tensor as _Tensor
-from resilin.linalg.decompose import PLU as _PLU
 from typing import Any as _Any
 from resilin import _C as _C
 from resilin import _dynamo as _dynamo
 from resilin import _inductor as _inductor
+from resilin import _utils as _utils
 from resilin import accelerator as accelerator
 from resilin import amp as amp
 from resilin import array_api as array_api
@@ -51,9 +52,11 @@ from resilin import optim as optim
 from resilin import overrides as overrides
 from resilin import profiler as profiler
 from resilin import random as random
+from resilin import return_types as return_types
 from resilin import serialization as serialization
 from resilin import signal as signal
 from resilin import special as special
+from resilin import storage as storage
 from resilin import store as store
 from resilin import testing as testing
 from resilin import torch_version as torch_version
@@ -82,7 +85,7 @@ def is_deterministic() -> _bool: ...
 from resilin.core.serialize import load as load
 from resilin.linalg.older import lu as lu
 from resilin.linalg.older import lu_solve as lu_solve
-def lu_unpack(LU_data: _Tensor, LU_pivots: _Tensor, unpack_data: _bool = True, unpack_pivots: _bool = True) -> _PLU: ...
+def lu_unpack(LU_data: _Tensor, LU_pivots: _Tensor, unpack_data: _bool = True, unpack_pivots: _bool = True) -> _lu_unpack: ...
 def orgqr(A: _Tensor, tau: _Tensor) -> _Tensor: ...
 from resilin.linalg.older import pca_lowrank as pca_lowrank
 from resilin.core.serialize import save as save
@@ -106,6 +109,7 @@ from resilin.core.api.conversion.tensor_types import LongTensor as LongTensor
 from resilin.core.api.conversion.tensor_types import ShortTensor as ShortTensor
 from resilin.core.state.size import Size as Size
 from resilin.core.tensor import Tensor as Tensor
+from resilin.core.api.conversion.layouts import UntypedStorage as UntypedStorage
 def abs(input: _Tensor) -> _Tensor: ...
 def abs_(input: _Tensor) -> _Tensor: ...
 def absolute(input: _Tensor) -> _Tensor: ...

@@ -22,6 +22,7 @@ import urllib.request
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from urllib.parse import urlparse  # noqa: F401 - libraries import it from here
 
 from resilin._base import env, log
 from resilin.checkpoint import load_safetensors
@@ -42,7 +43,7 @@ __all__ = [
 ]
 
 _LOG = log.logger("hub")
-_HASH_IN_NAME = re.compile(r"-([a-f0-9]*)\.")  # resnet18-f37072fd.pth
+HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")  # in a name: resnet18-f37072fd.pth
 _TIMEOUT_S = 60.0  # for one read: a server that sends nothing for so long is gone
 _BLOCK_BYTES = 1 << 20
 _chosen: dict[str, str] = {}
@@ -156,7 +157,7 @@ def load_state_dict_from_url(
         )
     path = folder / name
     if not path.exists():
-        found = _HASH_IN_NAME.search(name) if check_hash else None
+        found = HASH_REGEX.search(name) if check_hash else None
         download_url_to_file(url, path, found[1] if found else None, progress)
     if path.suffix == ".safetensors":
         return _moved(load_safetensors(str(path)), map_location)

@@ -34,6 +34,7 @@ SAME: dict[str, str] = {
     "distributed.pipeline.sync": "pipeline.sync",
     "distributed.pipelining": "pipeline",
     "distributed.run": "launcher.entry",
+    "return_types": "core.return_types",
     "utils.data": "data",
 }
 
@@ -51,6 +52,11 @@ GATHERED: dict[str, dict[str, str]] = {
     },
     "_C._profiler": {"profiler": "ProfilerActivity", "profiler.config": "_ExperimentalConfig"},
     "_inductor": {},  # a package for `config`
+    "_utils": {
+        "utils.dense_tensors": "ExceptionWrapper _element_size _flatten_dense_tensors _get_all_device_indices "
+        "_get_available_device_type _get_device_index _rebuild_parameter _rebuild_parameter_with_state _rebuild_tensor "
+        "_rebuild_tensor_v2 _rebuild_tensor_v3 _reorder_tensors_as _take_tensors _unflatten_dense_tensors"
+    },
     "accelerator.memory": {
         "accelerator": "empty_cache get_memory_info max_memory_allocated max_memory_reserved memory_allocated "
         "memory_reserved memory_stats reset_peak_memory_stats"
@@ -174,6 +180,7 @@ GATHERED: dict[str, dict[str, str]] = {
         "signal.windows": "bartlett blackman cosine exponential gaussian general_cosine general_hamming hamming hann "
         "kaiser nuttall"
     },
+    "storage": {"core.api.conversion.layouts": "UntypedStorage"},
     "torch_version": {"as_torch.torch_version": "TorchVersion"},
     "utils.data._utils": {},  # a package for `collate`
     "utils.data._utils.collate": {"data": "default_collate default_convert"},
@@ -237,7 +244,6 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
         "ao backends.quantized nn.intrinsic nn.qat nn.quantizable nn.quantized quantization",
     ),
     ("resilin has no tracer yet", "fx"),
-    ("resilin.rand, randint and their like make tensors", "testing.make_tensor"),
     ("resilin.profiler.profile records what a program does", "autograd.profiler_legacy cuda.profiler"),
     ("resilin.profiler.profile(with_flops=True) estimates them", "utils.flop_counter"),
     ("resilin.profiler.record_function names a part of the trace", "profiler.itt"),
@@ -356,8 +362,7 @@ _INSTEAD: tuple[tuple[str, str], ...] = (
     ),
     ("instructions are not counted, resilin.utils.benchmark measures time", "utils.benchmark.utils.valgrind_wrapper"),
     ("programs that measure are in examples and benchmarks of the repository", "utils.benchmark.examples"),
-    ("a tensor lies in an array: Tensor.numpy() shares its memory", "storage"),
-    ("functions return named tuples with PyTorch's fields", "return_types"),
+    ("a tensor lies in an array: Tensor.numpy() shares its memory", "storage.TypedStorage"),
     ("`resilin doctor` says what is installed and in use", "utils.backcompat utils.collect_env"),
     ("`resilin checkpoint ls` shows what a file holds", "utils.model_dump utils.show_pickle utils.viz"),
     ("a resilin.data.Dataset and a DataLoader do it", "utils.data.datapipes"),

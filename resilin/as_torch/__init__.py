@@ -16,6 +16,7 @@ from types import ModuleType
 import resilin
 from resilin._base import env, place_finder
 from resilin._base.place_finder import same
+from resilin.as_torch import class_places
 from resilin.errors import UsageError
 
 __all__ = ["VERSION", "install"]
@@ -67,6 +68,7 @@ def install() -> None:
             "imports torch, or run the program by `python -m resilin.as_torch`"
         )
     sys.meta_path.insert(0, TorchFinder())
+    class_places.install()
     place_finder.shown_root = "torch"  # programs compare str(x.dtype) with "torch.float32"
     if MODULES not in sys.path:
         sys.path.insert(1, MODULES)  # where PYTHONPATH stands: spawned processes get this list

@@ -14,7 +14,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from resilin.checkpoint.safetensors import CHUNK_BYTES, Source, check_booleans
 from resilin.checkpoint.storage import steady
 from resilin.checkpoint.torch_names import KEYS, NAMES, STATES, Memory, StorageType
 from resilin.checkpoint.trusting import TrustingUnpickler
+from resilin.checkpoint.whole_torch import WholeUnpickler
 from resilin.core import dtype as dtypes
 from resilin.core.tensor import Tensor
 from resilin.errors import CheckpointError, CorruptFile, UsageError
@@ -32,6 +33,8 @@ from resilin.errors import CheckpointError, CorruptFile, UsageError
 _MAGIC: Final = 0x1950A86A20F9469CFC6C
 _PROTOCOL: Final = 1001
 Place = Callable[[Tensor, str, int], Tensor]
+EVERYTHING: Final = "everything"
+Trusted = Mapping[str, Any] | Literal["everything"] | None
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # of an entry of a zip: signature, lengths of name and extra field
 
 
@@ -55,15 +58,13 @@ def import_torch(path: str | os.PathLike[str], *, options: Mapping[str, Any] | N
         return _imported(source)
 
 
-def read_torch(
-    file: str | os.PathLike[str] | bytes, name: str, place: Place, trusted: Mapping[str, Any] | None = None
-) -> Any:
+def read_torch(file: str | os.PathLike[str] | bytes, name: str, place: Place, trusted: Trusted = None) -> Any:
     """As `import_torch`, of a path or of the bytes of a file that errors call `name`.
 
     place:   called with each tensor, the device it was on (as "cuda:0") and the bytes of its storage; gives what is to
              be there in its stead.
-    trusted: classes and functions by full name that the pickle may call, too. In a file of PyTorch before 1.6 they are
-             called twice, the first time with tensors that have no values yet.
+    trusted: classes and functions by full name that the pickle may call, too; EVERYTHING for all that it names. In a
+             file of PyTorch before 1.6 they are called twice, the first time with tensors that have no values yet.
     """
     try:
         if isinstance(file, bytes):
@@ -101,7 +102,7 @@ def read_pickle(data: bytes, tensors: Callable[[Any], Any], name: str, trusted: 
     return TrustingUnpickler(data, tensors, name, trusted).load()
 
 
-def _imported(source: Source, place: Place | None = None, trusted: Mapping[str, Any] | None = None) -> Any:
+def _imported(source: Source, place: Place | None = None, trusted: Trusted = None) -> Any:
     start = source.read(0, min(source.size, 16))
     with io.BufferedReader(_File(source), 1 << 16) as file:
         if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
@@ -199,7 +200,7 @@ class _Memories:
 class _Archive:
     """A zip file: found in its directory, read from its source, so nothing is ever unpacked."""
 
-    def __init__(self, source: Source, file: BinaryIO, place: Place | None, trusted: Mapping[str, Any] | None) -> None:
+    def __init__(self, source: Source, file: BinaryIO, place: Place | None, trusted: Trusted) -> None:
         self._source, self._trusted = source, trusted
         self._memories = _Memories(source, place)
         try:
@@ -289,7 +290,7 @@ class _Archive:
 class _Stream:
     """A file of PyTorch before 1.6. Its storages stand behind the object, so the object is read twice."""
 
-    def __init__(self, source: Source, file: BinaryIO, place: Place | None, trusted: Mapping[str, Any] | None) -> None:
+    def __init__(self, source: Source, file: BinaryIO, place: Place | None, trusted: Trusted) -> None:
         self._source, self._file, self._trusted = source, file, trusted
         self._memories = _Memories(source, place)
         self._sizes: dict[str, int] = {}  # bytes of one element, by key
@@ -354,7 +355,9 @@ class _Stream:
             at += len(data)
 
 
-def _machine(file: Any, memory: Callable[[Any], Memory], name: str, trusted: Mapping[str, Any] | None) -> Unpickler:
+def _machine(file: Any, memory: Callable[[Any], Memory], name: str, trusted: Trusted) -> Unpickler | WholeUnpickler:
+    if trusted == EVERYTHING:
+        return WholeUnpickler(file, memory, name)
     if trusted is not None:
         return TrustingUnpickler(file, memory, name, trusted)
     return Unpickler(file, NAMES, memory, name, states=STATES, keys=KEYS)

@@ -26,12 +26,14 @@ class device:
 
     One of PyTorch's types that this machine has no device of ("cuda" without a GPU, "mps") is a value, too: what uses
     it raises RuntimeError, which says what is missing. So does an unknown type, or an index that does not exist.
+    `device("cpu:0")` is a value beside `device("cpu")`, as in PyTorch: tensors that are made on it are on its `home`.
     """
 
-    __slots__ = ("backend", "index", "type", "xp")
+    __slots__ = ("backend", "home", "index", "type", "xp")
     backend: ArrayBackend
     type: str
     index: int | None
+    home: device
     xp: Any
 
     def __new__(cls, type: str | int | device, index: int | None = None) -> device:
@@ -44,9 +46,7 @@ class device:
             raise TypeError(f"device(): expected a name such as 'cpu' or 'cuda:0', or a name and number; got {given!r}")
         if ":" in type:
             type, index = _parsed(type, index)
-        if type in _WITHOUT_NUMBER:
-            index = None
-        elif index is None and (type, None) not in _DEVICES:
+        if index is None and type not in _WITHOUT_NUMBER and (type, None) not in _DEVICES:
             index = _current(type)
         found = _DEVICES.get((type, index))
         return found or _make(cls, type, index)
@@ -82,20 +82,21 @@ def _parsed(text: str, index: int | None) -> tuple[str, int]:
 
 def _make(cls: Any, type: str, index: int | None) -> device:
     backend: Any = _backend_or_why(type)
-    if not isinstance(backend, Absent) and index is not None and not 0 <= index < backend.count():
+    home = None if type not in _WITHOUT_NUMBER or index is None or index < 0 else device(type)
+    if not isinstance(backend, Absent) and index is not None and home is None and not 0 <= index < backend.count():
         why = f"device {type}:{index} does not exist: {type} has {backend.count()} device(s)"
         if type not in _PYTORCHS:
             raise RuntimeError(why)
         backend = Absent(type, why)
     made: device = object.__new__(cls)
-    made.type, made.index, made.backend = type, index, backend
+    made.type, made.index, made.backend, made.home = type, index, backend, home or made
     made.xp = backend if isinstance(backend, Absent) else backend.xp
     return _DEVICES.setdefault((type, index), made)
 
 
 def present(name: str | int | device) -> device:
-    """Give the device of that name. RuntimeError says why where this machine has none of it."""
-    found = device(name)
+    """Give the device that tensors of that name are on. RuntimeError says why where this machine has none of it."""
+    found = device(name).home
     if isinstance(found.backend, Absent):
         found.backend.refuse()
     return found

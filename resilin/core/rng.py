@@ -40,7 +40,7 @@ class Generator:
     """
 
     def __init__(self, device: Any = "cpu", seed: int = _DEFAULT_SEED) -> None:
-        self.device = device_of(device)
+        self.device = device_of(device).home
         self._seed = seed & _MASK
         self.stream = 0
         self.offset = 0

@@ -10,6 +10,7 @@ from typing import Any
 
 _Allowed = type | Callable[..., Any] | tuple[Any, str]
 _NEVER = frozenset({"sys", "os", "posix", "nt"})  # modules of which nothing is allowed, as in PyTorch
+_ROOTS = ("resilin", "torch")
 _allowed: list[_Allowed] = []
 
 
@@ -46,7 +47,8 @@ class safe_globals:
 def by_name() -> dict[str, Any]:
     """Return what is allowed by the full names that files have for it.
 
-    A class of resilin's is also found under its place in PyTorch. ValueError or TypeError for a pair that is none.
+    A class of resilin's is also found under its place in PyTorch, by which it is shown where `as_torch` runs.
+    ValueError or TypeError for a pair that is none.
     """
     found: dict[str, Any] = {}
     for one in _allowed:
@@ -62,6 +64,7 @@ def by_name() -> dict[str, Any]:
         else:
             name = f"{one.__module__}.{one.__qualname__}"
             found[name] = one
-            if name.startswith("resilin."):
-                found["torch." + name.removeprefix("resilin.")] = one
+            root, _, rest = name.partition(".")
+            if root in _ROOTS:
+                found |= {f"{other}.{rest}": one for other in _ROOTS}
     return {name: one for name, one in found.items() if name.rpartition(".")[0] not in _NEVER}

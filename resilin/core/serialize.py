@@ -191,15 +191,18 @@ def load(
 
     Loading runs no code of the file, whatever it holds, but of the classes and functions that the program gave to
     `serialization.add_safe_globals`: those are called with what the file says. `weights_only=False` allows all that was
-    saved whole, which is unpickled: only for files whose writer you trust.
+    saved whole, which is unpickled: only for files whose writer you trust. In PyTorch's files, what is below `torch` is
+    looked up here, where modules have the same names and attributes.
 
     Tensors that shared memory share it again, on the CPU; one that goes to another device gets memory of its own.
     `map_location`: the device (or a function of the saved device's name, or a dict of names) that tensors go to.
     `mmap=True`, of a path: the tensors lie in the file's pages, which are read when they are looked at; what is written
     to them stays in this process. The file must not be changed meanwhile, though it may be replaced, as `save` does.
+    An open file is left behind what was read: several that were saved into it one after another are loaded so.
+
     UsageError when the file is not one of `save`'s, is damaged, or holds an object that is not allowed. Of PyTorch's
-    files, UnsafePickle names what is neither a tensor, a plain value nor allowed, whatever `weights_only` says.
-    CheckpointError names an allowed class that raised.
+    files, UnsafePickle names what is neither a tensor, a plain value nor allowed, UsageUnpicklingError what resilin has
+    nothing of. CheckpointError names an allowed class that raised.
 
     `pickle_module`, `encoding`, `errors` and `fix_imports` change nothing.
     """
@@ -210,32 +213,32 @@ def load(
         with open(f, "rb") as file:
             magic = file.read(8)
             if _is_pytorchs(magic):
-                return _of_pytorch(f, os.fspath(f), map_location)
-            return _read(magic, file, map_location, os.fspath(f), bool(mmap), weights_only)
+                return _of_pytorch(f, os.fspath(f), map_location, weights_only)
+            return _read(magic, file, map_location, os.fspath(f), _mapped if mmap else _loaded, weights_only)
     if mmap:
         raise UsageError("load: mmap=True needs the path of the file, got an open one")
     name, magic = str(getattr(f, "name", "the file")), f.read(8)
     if _is_pytorchs(magic):
-        return _of_pytorch(magic + f.read(), name, map_location)
-    return _read(magic, f, map_location, name, False, weights_only)
+        return _of_pytorch(magic + f.read(), name, map_location, weights_only)
+    return _read(magic, f, map_location, name, _loaded_in_line, weights_only)
 
 
 def _is_pytorchs(magic: bytes) -> bool:
     return magic[:2] == b"PK" or magic[:1] == b"\x80"
 
 
-def _of_pytorch(file: Any, name: str, map_location: Any) -> Any:
+def _of_pytorch(file: Any, name: str, map_location: Any, weights_only: bool) -> Any:
     """The object in a file of PyTorch's, a path or bytes, which a package above this one reads."""
     torch_files = importlib.import_module("resilin.checkpoint.torch_files")
     return torch_files.read_torch(
         file,
         name,
         lambda tensor, saved_on, held: _placed(tensor, saved_on, map_location, name, held),
-        safe_globals.by_name(),
+        safe_globals.by_name() if weights_only else torch_files.EVERYTHING,
     )
 
 
-def _read(magic: bytes, file: Any, map_location: Any, name: str, mapped: bool, weights_only: bool) -> Any:
+def _read(magic: bytes, file: Any, map_location: Any, name: str, read: Any, weights_only: bool) -> Any:
     if magic not in (_MAGIC, _MAGIC_OF_OWN_BLOCKS):
         raise UsageUnpicklingError(
             f"load: {name} was not written by resilin.save, nor by PyTorch: it starts with {magic!r}"
@@ -253,7 +256,6 @@ def _read(magic: bytes, file: Any, map_location: Any, name: str, mapped: bool, w
         raise UsageError(f"load: the header of {name} is damaged: {error!r:.200}") from None
     if not isinstance(entries, list) or not isinstance(blocks, list):
         raise UsageError(f"load: the header of {name} is damaged: tensors and blocks should be lists")
-    read = _mapped if mapped else _loaded
     tensors = _tensors(entries, read(file, 16 + length, blocks, name), map_location, name)
     leaves: dict[str, Any] = {
         "tensor": tensors.__getitem__,
@@ -287,8 +289,8 @@ def _own_blocks(entries: Any, name: str) -> list[Any]:
     return [{"start": entry.get("start"), "stop": entry.get("stop")} for entry in entries]
 
 
-def _spans(places: Any, total: int, name: str) -> list[tuple[int, int]]:
-    """Where each block begins and ends in the `total` bytes behind the header."""
+def _spans(places: Any, total: int, name: str, more: bool = False) -> list[tuple[int, int]]:
+    """Where each block begins and ends in the `total` bytes behind the header; `more`: others may follow."""
     made = []
     end = 0
     for number, place in enumerate(places):
@@ -302,7 +304,7 @@ def _spans(places: Any, total: int, name: str) -> list[tuple[int, int]]:
             raise UsageError(f"load: {name} is cut short: block {number} ends at {stop} of {total} bytes")
         end = stop
         made.append((start, stop))
-    if end != total:
+    if end != total and not more:
         raise UsageError(f"load: {name} has {total - end} bytes that belong to no tensor")
     return made
 
@@ -314,14 +316,25 @@ def _mapped(file: Any, begin: int, places: Any, name: str) -> list[Any]:
     return [block if block.ctypes.data % _ALIGN == 0 else block.copy() for block in blocks]
 
 
-def _loaded(file: Any, begin: int, places: Any, name: str) -> list[Any]:
+def _loaded_in_line(file: Any, begin: int, places: Any, name: str) -> list[Any]:
+    """As `_loaded`, of a file behind which another may begin."""
+    return _loaded(file, begin, places, name, alone=False)
+
+
+def _loaded(file: Any, begin: int, places: Any, name: str, alone: bool = True) -> list[Any]:
     """Each block in memory of its own, read straight into it where the file can be sought."""
     if not (hasattr(file, "readinto") and hasattr(file, "seekable") and file.seekable()):
         file = io.BytesIO(file.read())
     here = file.tell()
     total = file.seek(0, os.SEEK_END) - here
+    spans = _spans(places, total, name, more=not alone)
+    end = here + (spans[-1][1] if spans else 0)
+    file.seek(end)
+    if not alone and not _may_follow(file.read(len(_MAGIC))):
+        _spans(places, total, name)  # says what is wrong
+    file.seek(end)
     blocks = []
-    for start, stop in _spans(places, total, name):
+    for start, stop in spans:
         file.seek(here + start)
         block = np.empty(stop - start, np.uint8)
         left = block.data
@@ -332,6 +345,10 @@ def _loaded(file: Any, begin: int, places: Any, name: str) -> list[Any]:
             left = left[count:]
         blocks.append(block)
     return blocks
+
+
+def _may_follow(magic: bytes) -> bool:
+    return not magic or magic in (_MAGIC, _MAGIC_OF_OWN_BLOCKS) or _is_pytorchs(magic)
 
 
 def _tensors(entries: Any, blocks: list[Any], map_location: Any, name: str) -> list[Tensor]:

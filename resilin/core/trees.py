@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from resilin.core.return_types import ReturnType
 from resilin.errors import UsageError
 
 _T = TypeVar("_T")
@@ -68,10 +69,14 @@ def _visit(value: Any, leaves: list[Any]) -> Tree:
     kind = type(value)
     if kind is dict or kind is OrderedDict:
         return Tree(kind, tuple(value), tuple(_visit(value[key], leaves) for key in _ordered(value)))
-    if kind is tuple or kind is list or (isinstance(value, tuple) and hasattr(value, "_fields")):
+    if kind is tuple or kind is list or _has_named_parts(value):
         return Tree(kind, None, tuple(_visit(part, leaves) for part in value))
     leaves.append(value)
     return _LEAF
+
+
+def _has_named_parts(value: Any) -> bool:
+    return isinstance(value, tuple) and (hasattr(value, "_fields") or isinstance(value, ReturnType))
 
 
 def unflatten(leaves: Any, tree: Tree) -> Any:

@@ -28,6 +28,12 @@ def is_whole(value: Any) -> bool:
     return not isinstance(value, _PLAIN)
 
 
+def place_here(module_name: str) -> str:
+    """The name that a module of PyTorch's has here; other names as they are."""
+    root, dot, rest = module_name.partition(".")
+    return f"resilin{dot}{rest}" if root == "torch" else module_name
+
+
 class NotLoaded(Exception):
     """Carries what went wrong, and is no damage of the file: `cause`."""
 
@@ -51,6 +57,10 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, file: Any, tensors: Sequence[Tensor]) -> None:
         super().__init__(file)
         self._tensors = tensors
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        """The class or function of a name; a program that `as_torch` ran names what is resilin's by `torch`."""
+        return super().find_class(place_here(module_name), global_name)
 
     def persistent_load(self, pid: Any) -> Any:
         """The tensor of a number."""

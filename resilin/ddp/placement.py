@@ -131,7 +131,7 @@ def _device(argument: str, given: Any, like: device) -> device:
     if not isinstance(given, str | device):
         raise UsageTypeError(f"{_NAME}: {argument} must be the number of a device or a device, got {given!r:.80}")
     try:
-        found = device(given)
+        found = device(given).home
     except RuntimeError as error:
         raise UsageError(f"{_NAME}: {argument}: {error}") from None
     if found is CPU:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from resilin.core import return_types
 from resilin.core.api.mathematics import linear_algebra
 from resilin.core.api.mathematics.linear_algebra import need_matrices
 from resilin.core.kernels import factorize
@@ -16,68 +17,24 @@ from resilin.core.tensor import Tensor, wrap
 from resilin.errors import LinAlgError
 
 
-class CholeskyInfo(NamedTuple):
-    """What `cholesky_ex` gives."""
-
-    L: Tensor
-    info: Tensor
-
-
-class Eigen(NamedTuple):
-    """What `eig` and `eigh` give."""
-
-    eigenvalues: Tensor
-    eigenvectors: Tensor
-
-
-class Singular(NamedTuple):
-    """What `svd` gives."""
-
-    U: Tensor
-    S: Tensor
-    Vh: Tensor
-
-
-class PLU(NamedTuple):
-    """What `lu` gives."""
-
-    P: Tensor
-    L: Tensor
-    U: Tensor
-
-
-class LUFactors(NamedTuple):
-    """What `lu_factor` gives."""
-
-    LU: Tensor
-    pivots: Tensor
-
-
-class LUFactorsInfo(NamedTuple):
-    """What `lu_factor_ex` gives."""
-
-    LU: Tensor
-    pivots: Tensor
-    info: Tensor
-
-
 def cholesky(A: Tensor, *, upper: bool = False) -> Tensor:
     """Lower L with A = L @ L^H (`upper`: U with U^H @ U); LinAlgError unless all are positive definite."""
     return linear_algebra.cholesky(A, upper)
 
 
-def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> CholeskyInfo:
+def cholesky_ex(A: Tensor, *, upper: bool = False, check_errors: bool = False) -> return_types.linalg_cholesky_ex:
     """`cholesky` that reports instead of raising: `info` (int32, one per matrix) is 0 where it went well, else the
     order of the first leading minor that is not positive definite; the factor of such a matrix is NaN."""
     need_matrices("linalg.cholesky_ex", A, square=True)
     try:
-        return CholeskyInfo(cholesky(A, upper=upper), _no_info(A))
+        return return_types.linalg_cholesky_ex((cholesky(A, upper=upper), _no_info(A)))
     except LinAlgError:
         if check_errors:
             raise
     lower = A.mH if upper else A
     info = wrap(factorize.minors(lower._array), A._dev)
-    return CholeskyInfo(cholesky(with_identity(A, info), upper=upper).masked_fill(_of(info), float("nan")), info)
+    factor = cholesky(with_identity(A, info), upper=upper).masked_fill(_of(info), float("nan"))
+    return return_types.linalg_cholesky_ex((factor, info))
 
 
 def _no_info(A: Tensor) -> Tensor:
@@ -95,39 +52,41 @@ def with_identity(A: Tensor, info: Tensor) -> Tensor:
     return index.where_else.call(eye, A, np.broadcast_to(_of(info)._array, A._array.shape))  # type: ignore[no-any-return]
 
 
-def qr(A: Tensor, mode: str = "reduced") -> linear_algebra.QR:
+def qr(A: Tensor, mode: str = "reduced") -> return_types.linalg_qr:
     """A = Q R: "reduced" with Q (m, k), k the smaller size, "complete" with square Q, "r" with an empty Q."""
     need_matrices("linalg.qr", A)
     if mode not in ("reduced", "complete", "r"):
         raise RuntimeError(f"linalg.qr: mode must be 'reduced', 'complete' or 'r', got {mode!r}")
     q, r = ops.qr.call(A, mode == "complete")
-    return linear_algebra.QR(A.new_empty(0) if mode == "r" else q, r)
+    return return_types.linalg_qr((A.new_empty(0) if mode == "r" else q, r))
 
 
-def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> LUFactorsInfo:
+def lu_factor_ex(A: Tensor, *, pivot: bool = True, check_errors: bool = False) -> return_types.linalg_lu_factor_ex:
     """`lu_factor` and `info` (int32): the number of the first pivot that is zero, 0 where none is."""
     need_matrices("linalg.lu_factor", A)
     packed, pivots, info = ops.lu_packed.call(A, pivot)
     if check_errors and info._array.any():
         raise factorize.singular("linalg.lu_factor", A._array)
-    return LUFactorsInfo(packed, pivots, info)
+    return return_types.linalg_lu_factor_ex((packed, pivots, info))
 
 
-def lu_factor(A: Tensor, *, pivot: bool = True) -> LUFactors:
+def lu_factor(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu_factor:
     """L and U of A = P L U in one matrix (L's ones left out) and the row exchanges, from 1 (int32), as LAPACK's.
 
     LinAlgError for a zero pivot, which `lu_solve` would divide by; `lu_factor_ex` gives such factors.
     """
-    return LUFactors(*lu_factor_ex(A, pivot=pivot, check_errors=True)[:2])
+    return return_types.linalg_lu_factor(lu_factor_ex(A, pivot=pivot, check_errors=True)[:2])
 
 
-def lu(A: Tensor, *, pivot: bool = True) -> PLU:
+def lu(A: Tensor, *, pivot: bool = True) -> return_types.linalg_lu:
     """A = P @ L @ U: a permutation, unit lower and upper triangles. Without `pivot` P is empty."""
     packed, pivots, _ = lu_factor_ex(A, pivot=pivot)
-    return lu_unpack(packed, pivots, unpack_pivots=pivot)
+    return return_types.linalg_lu(lu_unpack(packed, pivots, unpack_pivots=pivot))
 
 
-def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True) -> PLU:
+def lu_unpack(
+    LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpack_pivots: bool = True
+) -> return_types.lu_unpack:
     """P, L, U with A = P @ L @ U of what `lu_factor` packed; empty tensors for what is not asked for."""
     need_matrices("lu_unpack", LU_data)
     dtype, xp = LU_data._array.dtype, LU_data._dev.xp
@@ -139,7 +98,7 @@ def lu_unpack(LU_data: Tensor, LU_pivots: Tensor, unpack_data: bool = True, unpa
         upper = LU_data[..., :k, :].triu()
     if unpack_pivots:
         permutation = wrap(_exchanged(xp, LU_pivots._array, m, dtype), LU_data._dev)
-    return PLU(permutation, lower, upper)
+    return return_types.lu_unpack((permutation, lower, upper))
 
 
 def _exchanged(xp: Any, pivots: Any, m: int, dtype: Any) -> Any:
@@ -150,13 +109,13 @@ def _exchanged(xp: Any, pivots: Any, m: int, dtype: Any) -> Any:
     return xp.asarray(np.eye(m, dtype=dtype)[rows].swapaxes(-1, -2).copy())
 
 
-def eigh(A: Tensor, UPLO: str = "L") -> Eigen:
+def eigh(A: Tensor, UPLO: str = "L") -> return_types.linalg_eigh:
     """Ascending eigenvalues (real) and orthonormal eigenvectors (columns) of Hermitian matrices.
 
     Only the lower triangle is read, with UPLO="U" the upper one. Signs or phases of the vectors are not unique.
     """
     need_matrices("linalg.eigh", A, square=True)
-    return Eigen(*ops.eigh.call(A, _triangle(UPLO)))
+    return return_types.linalg_eigh(ops.eigh.call(A, _triangle(UPLO)))
 
 
 def eigvalsh(A: Tensor, UPLO: str = "L") -> Tensor:
@@ -171,10 +130,10 @@ def _triangle(UPLO: str) -> str:
     return UPLO.upper()
 
 
-def eig(A: Tensor) -> Eigen:
+def eig(A: Tensor) -> return_types.linalg_eig:
     """Eigenvalues and eigenvectors (columns of length 1) of square matrices, always complex, in no fixed order."""
     need_matrices("linalg.eig", A, square=True)
-    return Eigen(*ops.eig.call(A))
+    return return_types.linalg_eig(ops.eig.call(A))
 
 
 def eigvals(A: Tensor) -> Tensor:
@@ -183,12 +142,12 @@ def eigvals(A: Tensor) -> Tensor:
     return eig(A).eigenvalues if A.requires_grad else ops.eigvals.call(A)
 
 
-def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> Singular:
+def svd(A: Tensor, full_matrices: bool = True, *, driver: str | None = None) -> return_types.linalg_svd:
     """A = U @ diag(S) @ Vh, S descending and real. `full_matrices` makes U and Vh square: what that adds is
     arbitrary and has no gradient. `driver` is for GPUs."""
     need_matrices("linalg.svd", A)
     _no_driver("linalg.svd", driver)
-    return Singular(*ops.svd.call(A, full_matrices))
+    return return_types.linalg_svd(ops.svd.call(A, full_matrices))
 
 
 def svdvals(A: Tensor, *, driver: str | None = None) -> Tensor:

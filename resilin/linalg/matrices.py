@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from resilin.core import return_types
 from resilin.core.api.mathematics import linear_algebra
 from resilin.core.tensor import Tensor
 
@@ -11,9 +12,9 @@ def det(A: Tensor) -> Tensor:
     return linear_algebra.det(A)
 
 
-def slogdet(A: Tensor) -> linear_algebra.SignAndLogarithm:
+def slogdet(A: Tensor) -> return_types.linalg_slogdet:
     """(sign, logabsdet) of determinants: the sign is 0, and the logarithm -inf, where the matrix is singular."""
-    return linear_algebra.slogdet(A)
+    return return_types.linalg_slogdet(linear_algebra.slogdet(A))
 
 
 def matrix_exp(A: Tensor) -> Tensor:

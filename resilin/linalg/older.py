@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
+from resilin.core import return_types
 from resilin.core.ops import random
 from resilin.core.public import dispatch as _dispatch
 from resilin.core.tensor import Tensor
@@ -17,13 +18,6 @@ from resilin.linalg.solve import solve_triangular
 __all__ = ["lu", "lu_solve", "lu_unpack", "orgqr", "pca_lowrank", "svd_lowrank", "triangular_solve"]
 
 orgqr, lu_unpack = decompose.householder_product, decompose.lu_unpack
-
-
-class TriangularSolution(NamedTuple):
-    """What `triangular_solve` gives."""
-
-    solution: Tensor
-    cloned_coefficient: Tensor
 
 
 def lu(A: Tensor, pivot: bool = True, get_infos: bool = False) -> Any:
@@ -39,11 +33,11 @@ def lu_solve(b: Tensor, LU_data: Tensor, LU_pivots: Tensor) -> Tensor:
 
 def triangular_solve(
     b: Tensor, A: Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
-) -> TriangularSolution:
+) -> return_types.triangular_solve:
     """X with A @ X = b (with `transpose`: A.mT @ X = b) for triangular A, and a copy of A."""
     matrix, is_upper = (A.mT, not upper) if transpose else (A, upper)
     found = solve_triangular(matrix, b, upper=is_upper, unitriangular=unitriangular)
-    return TriangularSolution(found, A.clone())
+    return return_types.triangular_solve((found, A.clone()))
 
 
 def svd_lowrank(A: Tensor, q: int | None = 6, niter: int = 2, M: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:

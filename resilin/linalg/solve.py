@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from resilin.core import return_types
 from resilin.core.api.mathematics import linear_algebra, reducing
 from resilin.core.api.mathematics.linear_algebra import need_matrices
 from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
@@ -17,46 +18,24 @@ from resilin.errors import LinAlgError
 from resilin.linalg.decompose import svdvals, with_identity
 
 
-class InverseInfo(NamedTuple):
-    """What `inv_ex` gives."""
-
-    inverse: Tensor
-    info: Tensor
-
-
-class SolutionInfo(NamedTuple):
-    """What `solve_ex` gives."""
-
-    result: Tensor
-    info: Tensor
-
-
-class LeastSquares(NamedTuple):
-    """What `lstsq` gives."""
-
-    solution: Tensor
-    residuals: Tensor
-    rank: Tensor
-    singular_values: Tensor
-
-
 def inv(A: Tensor) -> Tensor:
     """The inverses of square matrices. LinAlgError names the first singular one of the batch."""
     return linear_algebra.inverse(A)
 
 
-def inv_ex(A: Tensor, *, check_errors: bool = False) -> InverseInfo:
+def inv_ex(A: Tensor, *, check_errors: bool = False) -> return_types.linalg_inv_ex:
     """`inv` that reports instead of raising: `info` (int32) is 0 where it went well, else the number of the pivot that
     is zero; the inverse of such a matrix is filled with inf."""
     need_matrices("linalg.inv_ex", A, square=True)
     info = wrap(A._dev.xp.zeros(A._array.shape[:-2], np.int32), A._dev)
     try:
-        return InverseInfo(inv(A), info)
+        return return_types.linalg_inv_ex((inv(A), info))
     except LinAlgError:
         if check_errors:
             raise
     info = wrap(factorize.zero_pivots(A._array), A._dev)
-    return InverseInfo(inv(with_identity(A, info)).masked_fill((info != 0)[..., None, None], np.inf), info)
+    found = inv(with_identity(A, info)).masked_fill((info != 0)[..., None, None], np.inf)
+    return return_types.linalg_inv_ex((found, info))
 
 
 def solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
@@ -95,18 +74,18 @@ def _check_systems(where: str, A: Tensor, B: Tensor, left: bool) -> None:
         )
 
 
-def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> SolutionInfo:
+def solve_ex(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> return_types.linalg_solve_ex:
     """`solve` that reports instead of raising, as `inv_ex` does."""
     info = wrap(A._dev.xp.zeros(A._array.shape[:-2], np.int32), A._dev)
     try:
-        return SolutionInfo(_solve("linalg.solve_ex", A, B, left), info)
+        return return_types.linalg_solve_ex((_solve("linalg.solve_ex", A, B, left), info))
     except LinAlgError:
         if check_errors:
             raise
     info = wrap(factorize.zero_pivots(A._array), A._dev)
     found = _solve("linalg.solve_ex", with_identity(A, info), B, left)
     bad = (info != 0)[..., None] if _is_vectors(A, B) else (info != 0)[..., None, None]
-    return SolutionInfo(found.masked_fill(bad, np.inf), info)
+    return return_types.linalg_solve_ex((found.masked_fill(bad, np.inf), info))
 
 
 def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
@@ -142,7 +121,7 @@ def _rows_of(B: Tensor, rows: Any) -> Tensor:
 _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 
 
-def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> LeastSquares:
+def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> return_types.linalg_lstsq:
     """(solution, residuals, rank, singular_values) of the least squares problem min |A @ X - B|.
 
     All drivers compute the shortest solution through singular values, of which those up to rcond (max(m, n) * eps by
@@ -167,11 +146,13 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         raise Unbatchable  # whether there are residuals depends on the numbers
     if m > n and driver != "gelsy" and bool((rank == n).all()):
         residuals = ((A @ found - right).abs() ** 2).sum(-2)
-    return LeastSquares(
-        found.squeeze(-1) if vectors else found,
-        residuals,
-        A.new_empty(0, dtype=rank.dtype) if driver == "gels" else rank,
-        values if driver in ("gelsd", "gelss") else values.new_empty(0),
+    return return_types.linalg_lstsq(
+        (
+            found.squeeze(-1) if vectors else found,
+            residuals,
+            A.new_empty(0, dtype=rank.dtype) if driver == "gels" else rank,
+            values if driver in ("gelsd", "gelss") else values.new_empty(0),
+        )
     )
 
 

@@ -75,6 +75,8 @@ class Adam(Optimizer):
             state = self.state[p]
             if not state:
                 self._start(p, state, group)
+            if not isinstance(state["step"], Tensor):  # of a program that fills the state itself
+                state["step"] = Tensor._wrap(np.array(state["step"], np.float32))
             step = int(state["step"]._array.item()) + 1
             found = by_step.get(step)
             if found is None:

@@ -5,5 +5,6 @@ At the top of the floors: nothing in the library imports it, and it may import e
 """
 
 from resilin.testing.comparing import assert_allclose, assert_close
+from resilin.testing.making import make_tensor
 
-__all__ = ["assert_allclose", "assert_close"]
+__all__ = ["assert_allclose", "assert_close", "make_tensor"]

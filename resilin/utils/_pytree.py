@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from resilin.utils import tree_texts
 from resilin.utils.tree_nodes import (  # noqa: F401 - of this place in PyTorch
     NAMED,
     SUPPORTED_NODES,
@@ -27,6 +29,7 @@ from resilin.utils.tree_nodes import (  # noqa: F401 - of this place in PyTorch
     register_dataclass,
     register_pytree_node,
 )
+from resilin.utils.tree_texts import register_namedtuple as _register_namedtuple  # noqa: F401 - of this place, too
 
 PyTree = Any
 IsLeaf = Callable[[Any], bool] | None
@@ -176,6 +179,32 @@ def tree_unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> PyTree:
     if not isinstance(treespec, TreeSpec):
         raise TypeError(f"tree_unflatten(leaves, treespec): expected a TreeSpec, got {type(treespec).__name__}")
     return treespec.unflatten(leaves)
+
+
+def treespec_dumps(treespec: TreeSpec, protocol: int | None = None) -> str:
+    """Return a shape as text, in PyTorch's JSON."""
+    if protocol not in (None, tree_texts.PROTOCOL):
+        raise ValueError(f"Unknown protocol {protocol}. Available protocols: [{tree_texts.PROTOCOL}]")
+    return json.dumps([tree_texts.PROTOCOL, tree_texts.encoded(treespec)])
+
+
+def treespec_loads(serialized: str) -> TreeSpec:
+    """Return the shape that `treespec_dumps` wrote, here or in PyTorch. The text imports nothing."""
+    protocol, node = json.loads(serialized)
+    if protocol != tree_texts.PROTOCOL:
+        raise ValueError(f"Unknown protocol {protocol}. Available protocols: [{tree_texts.PROTOCOL}]")
+    spec: TreeSpec = tree_texts.decoded(node, TreeSpec)
+    return spec
+
+
+class _Asterisk:
+    def __repr__(self) -> str:
+        return "*"
+
+
+def treespec_pprint(treespec: TreeSpec) -> str:
+    """Return a shape as its containers are shown, with stars for leaves."""
+    return repr(treespec.unflatten([_Asterisk()] * treespec.num_leaves))
 
 
 def tree_iter(tree: PyTree, is_leaf: IsLeaf = None) -> Iterator[Any]:

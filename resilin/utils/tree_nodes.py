@@ -8,7 +8,9 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from resilin.core import return_types
 from resilin.core.state.size import Size
+from resilin.utils import tree_texts
 
 Context = Any
 # An entry of a path of keys has `get(parent)`, and its text is what stands behind the parent in a program
@@ -74,16 +76,19 @@ def register_pytree_node(
     unflatten_fn: Callable[[Iterable[Any], Context], Any],
     *,
     serialized_type_name: str | None = None,
-    to_dumpable_context: Any = None,
-    from_dumpable_context: Any = None,
+    to_dumpable_context: Callable[[Context], Any] | None = None,
+    from_dumpable_context: Callable[[Any], Context] | None = None,
     flatten_with_keys_fn: Callable[[Any], tuple[Iterable[tuple[Any, Any]], Context]] | None = None,
 ) -> None:
     """Take instances of `cls` for containers. ValueError for a class that is registered.
 
-    `flatten_fn(it)` is (children, context), and `unflatten_fn(children, context)` makes one again.
+    `flatten_fn(it)` is (children, context), and `unflatten_fn(children, context)` makes one again. The name, and the
+    context's way into JSON and back, are for `treespec_dumps`.
     """
     if cls in SUPPORTED_NODES:
         raise ValueError(f"{cls} is already registered as pytree node.")
+    if serialized_type_name is not None:
+        tree_texts.register(cls, serialized_type_name, to_dumpable_context, from_dumpable_context)
     SUPPORTED_NODES[cls] = NodeDef(cls, flatten_fn, unflatten_fn, flatten_with_keys_fn)
 
 
@@ -93,6 +98,7 @@ def _register_pytree_node(cls: type, flatten_fn: Any, unflatten_fn: Any, *args: 
 
 def _deregister_pytree_node(cls: type) -> None:
     del SUPPORTED_NODES[cls]
+    tree_texts.forget(cls)
 
 
 def register_dataclass(
@@ -113,6 +119,7 @@ def register_dataclass(
         flatten,
         lambda values, context: cls(**dict(zip(context, values, strict=True))),
         flatten_with_keys_fn=with_keys,
+        **options,
     )
 
 
@@ -137,10 +144,16 @@ def _register_mapping(cls: type, context_of: Callable[[Any], Context], make: Cal
     )
 
 
+def _made_by(cls: Callable[[Any], Any]) -> Callable[[Any, Context], Any]:
+    return lambda values, context: cls(values)
+
+
 _register_sequence(tuple, lambda value: None, lambda values, context: tuple(values))
 _register_sequence(list, lambda value: None, lambda values, context: list(values))
 _register_sequence(Size, lambda value: None, lambda values, context: Size(values))
 _register_sequence(deque, lambda value: value.maxlen, lambda values, context: deque(values, maxlen=context))
+for _found in return_types.all_return_types:
+    _register_sequence(_found, lambda value: None, _made_by(_found))
 _register_mapping(dict, list, lambda values, context: dict(zip(context, values, strict=True)))
 _register_mapping(OrderedDict, list, lambda values, context: OrderedDict(zip(context, values, strict=True)))
 _register_mapping(

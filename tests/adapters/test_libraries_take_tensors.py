@@ -100,3 +100,27 @@ def test_every_adapter_is_there():
     for name in library_finder.ADAPTERS.values():
         adapter: Any = __import__(name, fromlist=["adapt"])
         assert callable(adapter.adapt)
+
+
+def test_safetensors_torch_reads_and_writes_tensors_under_as_torch(tmp_path):
+    pytest.importorskip("safetensors")
+    code = """
+import sys, torch
+from safetensors import safe_open
+from safetensors.torch import load, load_file, load_model, save, save_file, save_model
+given = {"a": torch.randn(3, 4), "b": torch.arange(3), "c": torch.ones(2, dtype=torch.bfloat16)}
+save_file(given, sys.argv[1], metadata={"format": "pt"})
+for read in (load_file(sys.argv[1]), load(save(given))):
+    assert all(torch.equal(read[name], value) and read[name].dtype == value.dtype for name, value in given.items())
+with safe_open(sys.argv[1], "pt") as file:
+    assert torch.equal(file.get_tensor("a"), given["a"]) and file.metadata() == {"format": "pt"}
+    assert torch.equal(file.get_slice("a")[1:, :2], given["a"][1:, :2])
+net = torch.nn.Linear(2, 2)
+save_model(net, sys.argv[1])
+assert load_model(net, sys.argv[1]) == (set(), [])
+print("done")
+"""
+    file = str(tmp_path / "x.safetensors")
+    command = [sys.executable, "-m", "resilin.as_torch", "-c", code, file]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout == "done\n", done.stderr

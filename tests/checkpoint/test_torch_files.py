@@ -203,7 +203,7 @@ def test_load_reads_pytorchs_files_where_map_location_says(tmp_path):
     with pytest.raises(RuntimeError, match="mps"):
         resilin.load(FOLDER / "views.pt", map_location="mps")
     with pytest.raises(UnsafePickle, match=r"torch\.nn\.modules\.linear\.Linear"):
-        resilin.load(FOLDER / "module.pt", weights_only=False)
+        resilin.load(FOLDER / "module.pt")
 
 
 def test_what_was_on_a_device_that_is_not_here_needs_map_location(tmp_path):

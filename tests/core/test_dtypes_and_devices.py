@@ -160,3 +160,23 @@ def test_complex_numbers_have_no_order_and_integers_no_softmax():
         resilin.tensor([1, 2]).softmax(0)
     assert resilin.where(resilin.tensor([True]), resilin.tensor([1]), 1j).dtype is resilin.complex64
     assert (resilin.tensor([True]) ** 2).dtype is resilin.int64
+
+
+def test_a_numbered_cpu_is_another_value_but_no_other_place():
+    numbered = resilin.device("cpu:0")
+    assert numbered != resilin.device("cpu")
+    assert (numbered.type, numbered.index, str(numbered)) == ("cpu", 0, "cpu:0")
+    assert resilin.device("cpu", 0) is numbered
+    assert resilin.device("meta:1") != resilin.device("meta")
+    x = resilin.ones(2, device=numbered)
+    assert x.device == resilin.device("cpu")
+    assert x.to("cpu:3") is x
+    assert resilin.ones(2, device="meta:1").to("meta").device == resilin.device("meta")
+    assert resilin.nn.Linear(2, 2).to("cpu:0").weight.device == resilin.device("cpu")
+    assert resilin.Generator(device="cpu:0").device == resilin.device("cpu")
+    array = np.zeros(2)
+    assert resilin.as_tensor(array, device="cpu:0").numpy() is not None
+    assert np.shares_memory(resilin.as_tensor(array, device="cpu:0").numpy(), array)
+    with numbered:
+        assert resilin.get_default_device() is numbered
+        assert (resilin.ones(1) + x).device == resilin.device("cpu")

@@ -57,7 +57,7 @@ def test_a_tensor_of_the_type_shares_its_memory_and_of_another_is_refused():
     x = torch.zeros(2)
     torch.FloatTensor(x)[0] = 1
     assert x.tolist() == [1.0, 0.0]
-    with pytest.raises(TypeError, match=r"int64.*FloatTensor"):
+    with pytest.raises(TypeError, match=r"FloatTensor.*int64"):
         torch.FloatTensor(x.long())
 
 
@@ -90,3 +90,19 @@ def test_type_takes_dtypes_types_and_names_and_refuses_others():
     for wrong in ("torch.Foo", "LongTensor", int):
         with pytest.raises(ValueError, match="invalid type"):
             x.type(wrong)
+
+
+def test_new_makes_tensors_of_the_same_dtype():
+    x = torch.ones(2, 3, dtype=torch.float64)
+    assert x.new().shape == (0,)
+    assert (x.new(2, 2).shape, x.new(2, 2).dtype) == ((2, 2), torch.float64)
+    assert x.long().new([1.5, 2]).tolist() == [1, 2]
+    assert x.new(x).data_ptr() == x.data_ptr()
+    assert x.new(x.size()).shape == (2, 3)
+    assert x.new(x.untyped_storage()).tolist() == [1.0] * 6
+    assert x.new().resize_as_(x).zero_().share_memory_().is_shared()
+    assert torch.ones(1, dtype=torch.complex64).new(2).dtype is torch.complex64
+    with pytest.raises(TypeError, match=r"new\(\): expected a device of type cpu, got meta"):
+        x.new(2, device="meta")
+    with pytest.raises(TypeError, match=r"expected a tensor of .*float64"):
+        x.new(x.float())

@@ -463,3 +463,9 @@ def test_a_module_with_backward_hooks_keeps_no_input_when_its_graph_is_gone():
         assert array() is None
     finally:
         gc.enable()
+
+
+def test_a_memory_format_is_for_parameters_of_images_only():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).to(memory_format=resilin.channels_last)
+    assert net[0].weight.is_contiguous(memory_format=resilin.channels_last)
+    assert net.to(resilin.float64, memory_format=resilin.channels_last)[1].weight.dtype is resilin.float64

@@ -118,6 +118,7 @@ def test_every_entry_is_a_place_or_a_name_of_pytorch():
         "_dynamo.config",
         "_inductor",
         "_inductor.config",
+        "_utils",
     }  # private, and used by programs
     named = {f"{place}.{name}".lstrip(".") for place, found in PYTORCH.items() for name in found or {}}
     assert {*SAME, *GATHERED} - {*PYTORCH} - ours == set()

@@ -73,7 +73,7 @@ _device = device  # a function's argument has its name
 
 def finish(array: Any, dev: Any, requires_grad: bool = False) -> Tensor:
     """A new leaf over a numpy array, moved to a device (the default one for None)."""
-    target = default_device() if dev is None else device(dev)
+    target = default_device().home if dev is None else device(dev).home
     made = wrap(array if target is CPU else target.backend.from_host(array, target.index or 0), target)
     return made.requires_grad_(requires_grad) if requires_grad else made
 
@@ -82,7 +82,7 @@ def finish_new(
     make: Callable[[], Any], shape: tuple[int, ...], dtype: Any, dev: Any, requires_grad: bool = False
 ) -> Tensor:
     """`finish` of what `make` gives, a numpy array of this shape and dtype. It is not called for the meta device."""
-    target = default_device() if dev is None else device(dev)
+    target = default_device().home if dev is None else device(dev).home
     if target is CPU or target.xp.elements:
         return finish(make(), target, requires_grad)
     made = wrap(target.backend.empty(shape, dtype), target)
@@ -127,7 +127,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """`data` as a tensor: itself where dtype and device fit, sharing memory with a numpy array, else a copy."""
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype) if dtype is not None or device is not None else data
-    if isinstance(data, np.ndarray) and device in (None, "cpu", CPU):
+    if isinstance(data, np.ndarray) and (device is None or _device(device).home is CPU):
         wanted = data.dtype if dtype is None else dtypes.to_numpy(dtype)
         if data.dtype == wanted and data.dtype.isnative:
             return from_numpy(data)
@@ -156,8 +156,8 @@ def _shared(obj: Any, dtype: Any, dev: Any) -> Tensor | None:
     """A tensor over the memory of `obj`, or None when dtype, device or the kind of object need a copy."""
     if isinstance(obj, Tensor):
         fits = dtype is None or dtypes.to_numpy(dtype) == obj._array.dtype
-        return obj if fits and (dev is None or device(dev) is obj._dev) else None
-    if dev is not None and device(dev) is not CPU:
+        return obj if fits and (dev is None or device(dev).home is obj._dev) else None
+    if dev is not None and device(dev).home is not CPU:
         return None
     if isinstance(obj, bytes | bytearray | memoryview):
         return wrap(np.frombuffer(obj, dtypes.to_numpy(dtype or "uint8")), CPU)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin._base import place_finder
 from resilin.core.api.conversion import convert, dlpack, layouts, pinning, printing, tensor_types
 from resilin.core.api.manipulation import indexing, joining, rearranging, scattering, shaping, sorting, uniques
 from resilin.core.api.mathematics import (
@@ -143,6 +144,7 @@ def _attach() -> None:
         fn = getattr(tensor, name)
         setattr(tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name), IN_PLACE.get(name)))
     tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, tensor_types.type_
+    tensor.new = tensor_types.new
     tensor.type_as = convert.type_as
     tensor.copy_, tensor.fill_, tensor.zero_ = inplace.copy_, inplace.fill_, inplace.zero_
     tensor.uniform_, tensor.normal_, tensor.bernoulli_ = random.fill_uniform, random.fill_normal, random.fill_bernoulli
@@ -396,7 +398,7 @@ def _fill_namespace() -> None:
     from_ops.constant = lambda array, like: wrap(like._dev.xp.constant(array, like._array), like._dev)
 
 
-Size.__module__ = "resilin"
+Size.__module__ = place_finder.shown_root
 _attach()
 _fill_namespace()
 subclass.publish()

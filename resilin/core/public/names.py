@@ -6,6 +6,7 @@ from resilin.core import held_memory as _held_memory  # tells a full device whos
 from resilin.core.api.conversion import copies as _copies
 from resilin.core.api.conversion import dlpack as _exchange
 from resilin.core.api.conversion import layouts as _layouts
+from resilin.core.api.conversion.layouts import UntypedStorage
 from resilin.core.api.conversion.printing import set_printoptions
 from resilin.core.api.conversion.tensor_types import (
     BFloat16Tensor,

@@ -100,18 +100,21 @@ def resize_as_(self: Tensor, the_template: Tensor, *, memory_format: Any = None)
     return resize_(self, *the_template._array.shape, memory_format=memory_format)
 
 
-def set_(
-    self: Tensor, source: Tensor | None = None, storage_offset: int = 0, size: Any = None, stride: Any = None
-) -> Tensor:
-    """Show the memory of `source` (from element `storage_offset`, in shape `size` with `stride`); none without it."""
+def set_(self: Tensor, source: Any = None, storage_offset: int = 0, size: Any = None, stride: Any = None) -> Tensor:
+    """Show the memory of `source`, a tensor or a storage; nothing without it.
+
+    With `size`: from element `storage_offset`, in that shape with `stride`.
+    """
     if mode.grad:
         _may_change(self, "set_")
     before_move(self)
     if source is None:
         self._array, self._view, self._vc = self._dev.xp.empty(0, self._array.dtype), None, None
         return self
+    if hasattr(source, "elements_of"):  # a storage: of a file above this one
+        source = source.elements_of(self.dtype)
     if not isinstance(source, Tensor):
-        raise TypeError(f"set_(): expected a Tensor, got {type(source).__name__}")
+        raise TypeError(f"set_(): expected a Tensor or an UntypedStorage, got {type(source).__name__}")
     if source._array.dtype != self._array.dtype or source._dev is not self._dev:
         raise RuntimeError(
             f"set_(): expected a source of {self.dtype} on {self._dev}, got one of {source.dtype} on {source._dev}"

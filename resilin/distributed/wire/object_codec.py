@@ -87,13 +87,13 @@ _NAMES: Mapping[tuple[str, str], Any] = {
     **CONTAINERS,
     **VALUES,
     **ARRAYS,
-    ("resilin", "Size"): Allowed("resilin.Size", _size),
-    ("resilin.core.device", "device"): Allowed("resilin.core.device.device", _device),
+    **dict.fromkeys([("resilin", "Size"), ("torch", "Size")], Allowed("resilin.Size", _size)),
+    **dict.fromkeys([("resilin.core.device", "device"), ("torch", "device")], Allowed("resilin.device", _device)),
     ("resilin.core.dtype", "by_name"): Allowed("resilin.core.dtype.by_name", _dtype),
     ("resilin.core.public.methods", "_rebuild"): Allowed("resilin.core.public.methods._rebuild", _tensor, counts=True),
     ("resilin.distributed.wire.object_codec", "Hole"): Allowed("resilin.distributed.wire.object_codec.Hole", _hole),
-    ("resilin.core.tensor", "Tensor"): _TENSOR,
-    ("resilin.core.tensor", "Parameter"): _PARAMETER,
+    **dict.fromkeys([("resilin.core.tensor", "Tensor"), ("torch", "Tensor")], _TENSOR),  # the latter: as_torch's
+    **dict.fromkeys([("resilin.core.tensor", "Parameter"), ("torch.nn.parameter", "Parameter")], _PARAMETER),
 }
 _STATES: Mapping[type, Callable[[Costs, Any, Any], Any]] = {
     **ARRAY_STATES,

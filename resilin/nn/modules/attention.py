@@ -51,7 +51,7 @@ class MultiheadAttention(Module):
         self.dropout = dropout
         self.batch_first = batch_first
         self.add_zero_attn = add_zero_attn
-        self._same_width = self.kdim == embed_dim and self.vdim == embed_dim
+        self._qkv_same_embed_dim = self.kdim == embed_dim and self.vdim == embed_dim
         self._make_projections(bias, add_bias_kv, device, dtype)
         self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
         self.reset_parameters()
@@ -59,10 +59,10 @@ class MultiheadAttention(Module):
     def _make_projections(self, bias: bool, add_bias_kv: bool, device: Any, dtype: Any) -> None:
         width = self.embed_dim
         shapes = {
-            "in_proj_weight": (3 * width, width) if self._same_width else None,
-            "q_proj_weight": None if self._same_width else (width, width),
-            "k_proj_weight": None if self._same_width else (width, self.kdim),
-            "v_proj_weight": None if self._same_width else (width, self.vdim),
+            "in_proj_weight": (3 * width, width) if self._qkv_same_embed_dim else None,
+            "q_proj_weight": None if self._qkv_same_embed_dim else (width, width),
+            "k_proj_weight": None if self._qkv_same_embed_dim else (width, self.kdim),
+            "v_proj_weight": None if self._qkv_same_embed_dim else (width, self.vdim),
             "in_proj_bias": (3 * width,) if bias else None,
             "bias_k": (1, 1, width) if add_bias_kv else None,
             "bias_v": (1, 1, width) if add_bias_kv else None,
@@ -119,7 +119,7 @@ class MultiheadAttention(Module):
             key_padding_mask,
             need_weights,
             attn_mask,
-            not self._same_width,
+            not self._qkv_same_embed_dim,
             self.q_proj_weight,
             self.k_proj_weight,
             self.v_proj_weight,

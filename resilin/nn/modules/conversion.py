@@ -25,8 +25,11 @@ class Convertible:
     buffers: Callable[[bool], Iterator[Tensor]]
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move or convert parameters and buffers in place; arguments as `Tensor.to`. A dtype changes floats only."""
+        """Move or convert parameters and buffers in place; arguments as `Tensor.to`.
 
+        A dtype changes floats only, a memory format what has the dimensions of images or volumes.
+        """
+        order = kwargs.pop("memory_format", None)
         for wanted in (*args, kwargs.get("dtype")):
             if isinstance(wanted, dtypes.dtype) and not (wanted.is_floating_point or wanted.is_complex):
                 raise TypeError(
@@ -34,13 +37,12 @@ class Convertible:
                 )
 
         def convert(tensor: Tensor) -> Tensor:
-            if tensor.is_floating_point() or tensor.is_complex():
-                converted: Tensor = tensor.to(*args, **kwargs)
-                return converted
-            moved = [arg for arg in args if not isinstance(arg, dtypes.dtype)]
-            left = {key: value for key, value in kwargs.items() if key != "dtype"}
-            kept: Tensor = tensor.to(*moved, **left) if moved or left else tensor
-            return kept
+            given, named = args, kwargs
+            if not (tensor.is_floating_point() or tensor.is_complex()):
+                given = tuple(arg for arg in args if not isinstance(arg, dtypes.dtype))
+                named = {key: value for key, value in kwargs.items() if key != "dtype"}
+            converted: Tensor = tensor.to(*given, **named) if given or named else tensor
+            return converted if order is None or tensor.dim() not in (4, 5) else converted.to(memory_format=order)
 
         return self._apply(convert)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from resilin.core.state.hooks import RemovableHandle
+from resilin.errors import UsageError
 from resilin.nn.modules import backward_hooks
 from resilin.nn.modules.global_hooks import ForwardHook, Hook, hooks_of
 
@@ -26,7 +27,7 @@ class LoadHook(NamedTuple):
 
 
 _OF_CALLS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_OF_STATE = ("_state_dict_pre_hooks", "_state_dict_hooks", "_load_pre_hooks", "_load_post_hooks")
+_OF_STATE = ("_state_dict_pre_hooks", "_state_dict_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
 
 
 class Hooked:
@@ -39,14 +40,24 @@ class Hooked:
     _backward_hooks: OrderedDict[int, Hook]
     _state_dict_pre_hooks: OrderedDict[int, Hook]
     _state_dict_hooks: OrderedDict[int, StateHook]
-    _load_pre_hooks: OrderedDict[int, LoadHook]
-    _load_post_hooks: OrderedDict[int, Hook]
+    _load_state_dict_pre_hooks: OrderedDict[int, LoadHook]
+    _load_state_dict_post_hooks: OrderedDict[int, Hook]
     _hooked: bool  # whether any forward or backward hook was ever registered: the fast path of calls
 
     def _make_hook_tables(self) -> None:
         self.__dict__["_hooked"] = False
         for name in (*_OF_CALLS, *_OF_STATE):
             self.__dict__[name] = OrderedDict()
+
+    def _check_hooks(self, state: dict[str, Any]) -> None:
+        """UsageError for a state that PyTorch saved with hooks: its tables have another form."""
+        if "_hooked" not in state:
+            kept = [name for name in (*_OF_CALLS, *_OF_STATE) if self.__dict__[name]]
+            if kept:
+                raise UsageError(
+                    f"{type(self).__name__} was saved by PyTorch with hooks, in {', '.join(kept)}, which are not read: "
+                    "remove them before saving, or save a state_dict()"
+                )
 
     def register_forward_pre_hook(
         self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
@@ -92,15 +103,15 @@ class Hooked:
 
     def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
         """Call `hook(module, state_dict, prefix, metadata, strict, missing, unexpected, errors)` before loading."""
-        return self._add_hook("_load_pre_hooks", LoadHook(hook, with_module=True), False)
+        return self._add_hook("_load_state_dict_pre_hooks", LoadHook(hook, with_module=True), False)
 
     def _register_load_state_dict_pre_hook(self, hook: Hook, with_module: bool = False) -> RemovableHandle:
         """As `register_load_state_dict_pre_hook`; without `with_module` the hook is not given the module."""
-        return self._add_hook("_load_pre_hooks", LoadHook(hook, with_module), False)
+        return self._add_hook("_load_state_dict_pre_hooks", LoadHook(hook, with_module), False)
 
     def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
         """Call `hook(module, incompatible_keys)` after loading; it may change the lists in place."""
-        return self._add_hook("_load_post_hooks", hook, False)
+        return self._add_hook("_load_state_dict_post_hooks", hook, False)
 
     def _add_hook(self, table: str, hook: Any, prepend: bool) -> RemovableHandle:
         hooks: OrderedDict[int, Any] = self.__dict__[table]

@@ -386,7 +386,9 @@ class Module(Convertible, Hooked):
         raise NotImplementedError(f"{type(self).__name__} overrides get_extra_state but not set_extra_state")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        self._make_hook_tables()  # a module that PyTorch saved has others
         self.__dict__.update(state)
+        self._check_hooks(state)
 
     # ---- printing --------------------------------------------------------------------------------------------------
 

@@ -63,10 +63,10 @@ class RNNBase(Module):
         self.bidirectional = bidirectional
         self.proj_size = proj_size
         self._check_options(dropout)
-        self._names: list[list[str]] = []
+        self._all_weights: list[list[str]] = []
         for layer in range(num_layers):
             for suffix in ("", "_reverse")[: self._directions]:
-                self._names.append(self._make_weights(layer, suffix, device, dtype))
+                self._all_weights.append(self._make_weights(layer, suffix, device, dtype))
         self.reset_parameters()
 
     @property
@@ -120,12 +120,12 @@ class RNNBase(Module):
     @property
     def all_weights(self) -> list[list[Parameter]]:
         """The parameters of each layer and direction."""
-        return [[getattr(self, name) for name in names] for names in self._names]
+        return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def _weights(self) -> list[list[Tensor | None]]:
         """Per layer and direction w_ih, w_hh, b_ih, b_hh, w_hr, None where there is none."""
         found = []
-        for names in self._names:
+        for names in self._all_weights:
             by_name = {name.rpartition("_l")[0]: getattr(self, name) for name in names}
             order = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
             found.append([by_name.get(name) for name in order])

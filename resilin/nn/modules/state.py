@@ -26,8 +26,8 @@ class Stateful(Protocol):
     _version: int
     _state_dict_pre_hooks: OrderedDict[int, Hook]
     _state_dict_hooks: OrderedDict[int, StateHook]
-    _load_pre_hooks: OrderedDict[int, LoadHook]
-    _load_post_hooks: OrderedDict[int, Hook]
+    _load_state_dict_pre_hooks: OrderedDict[int, LoadHook]
+    _load_state_dict_post_hooks: OrderedDict[int, Hook]
 
     @property
     def _modules(self) -> Mapping[str, Stateful | None]: ...
@@ -142,7 +142,7 @@ def _load_tree(
             path = f"{prefix}{name}."
             below = OrderedDict((key, value) for key, value in state.items() if key.startswith(path))
             _load_tree(child, below, path, metadata, assign, found)
-    for hook in module._load_post_hooks.values():
+    for hook in module._load_state_dict_post_hooks.values():
         if hook(module, IncompatibleKeys(found.missing, found.unexpected)) is not None:
             raise UsageError("a load_state_dict post-hook must return None; change the lists of keys in place")
 
@@ -157,7 +157,7 @@ def load_own(
     has_extra: bool,
 ) -> None:
     """Read the module's own parameters, persistent buffers and extra state."""
-    for hook in module._load_pre_hooks.values():
+    for hook in module._load_state_dict_pre_hooks.values():
         hook.call(*(module,) * hook.with_module, state, prefix, metadata, strict, *found)
     own = _own(module)
     for name, tensor in own.items():

@@ -86,7 +86,7 @@ def split(module: Sequential) -> list[Partition]:
     partitions: list[Partition] = []
     for child in module.children():
         said = isinstance(child, WithDevice)
-        partition = Partition([child.module], child.device) if said else Partition([child], _device(child))
+        partition = Partition([child.module], child.device.home) if said else Partition([child], _device(child))
         if partitions and partitions[-1].device == partition.device and partition.device.type != "cpu":
             partitions[-1].layers.append(*partition.layers)
         else:

@@ -11,7 +11,7 @@ from resilin.as_torch.torch_version import TorchVersion as _TorchVersion
 
 _as_torch.install()
 
-_OWN = ("_C", "_custom_ops", "_prims_common", "ao", "fx", "version")
+_OWN = ("_C", "__config__", "_custom_ops", "_prims_common", "ao", "fx", "version")
 
 __version__ = _TorchVersion(_as_torch.VERSION)
 

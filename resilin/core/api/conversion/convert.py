@@ -35,8 +35,8 @@ def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         elif value is not None and not isinstance(value, bool):
             raise TypeError(f"to(): expected a dtype, device or Tensor, got {type(value).__name__}")
     out = self
-    if dev is not None and device(dev) is not self._dev:
-        out = move(out, device(dev))
+    if dev is not None and device(dev).home is not self._dev:
+        out = move(out, device(dev).home)
     if dtype is not None and dtypes.to_numpy(dtype) != out._array.dtype:
         out = _cast(out, dtypes.to_numpy(dtype))
     if copy and out is self:

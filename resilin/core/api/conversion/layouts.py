@@ -17,7 +17,7 @@ from resilin.core.ops import creation
 from resilin.core.state import sharing
 from resilin.core.state.hooks import RETAIN
 from resilin.core.state.size import contiguous_strides
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 
 __all__ = ["empty_permuted", "empty_strided", "fill", "is_storage", "range", "scalar_tensor"]
 METHODS = [
@@ -168,10 +168,59 @@ def is_shared(self: Tensor) -> bool:
 
 
 class UntypedStorage:
-    """The bytes that a tensor and its views show parts of. Equal when they are the same memory."""
+    """The bytes that a tensor and its views show parts of. Equal when they are the same memory.
 
-    def __init__(self, base: Tensor) -> None:
-        self._base = base
+    `UntypedStorage(n)` is n bytes of its own, a slice of one the same memory.
+    """
+
+    def __init__(self, base: Tensor | int = 0) -> None:
+        self._base = wrap(np.empty(base, np.uint8)) if isinstance(base, int) else base
+
+    @classmethod
+    def from_file(cls, filename: Any, shared: bool = False, nbytes: int = 0) -> UntypedStorage:
+        """The first bytes of a file where they lie; `shared`: what is written to them goes into the file."""
+        array = np.memmap(filename, np.uint8, "r+" if shared else "c", shape=(nbytes,)) if nbytes else np.empty(0, "B")
+        return cls(wrap(array.view(np.ndarray)))
+
+    def untyped(self) -> UntypedStorage:
+        """Itself, which has no dtype."""
+        return self
+
+    def _bytes(self) -> Any:
+        """The bytes as an array."""
+        array = self._base.detach().numpy()
+        flat = array.ravel(order="K").view(np.uint8)
+        if array.size and not np.shares_memory(array, flat):
+            raise RuntimeError("UntypedStorage: the tensor whose memory it is leaves some of it out")
+        return flat
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            if place.step not in (None, 1):
+                raise RuntimeError(f"UntypedStorage: slices are of step 1, got {place.step}")
+            return UntypedStorage(wrap(self._bytes()[place]))
+        return int(self._bytes()[place])
+
+    def elements_of(self, dtype: dtypes.dtype) -> Tensor:
+        """The same memory as a tensor of `dtype` in one dimension; bytes behind the last element are left out."""
+        base = self._base.detach()
+        if base.dtype is dtype and base.is_contiguous():
+            return shaping.reshape(base, -1)
+        flat = self._bytes()
+        return wrap(flat[: len(flat) - len(flat) % dtype.itemsize].view(dtype.np))
+
+    def tolist(self) -> list[int]:
+        """The bytes as numbers."""
+        found: list[int] = self._bytes().tolist()
+        return found
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The bytes for other libraries, and for `asarray`."""
+        return self._bytes().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        """Where they are, for other libraries."""
+        return self._bytes().__dlpack_device__()
 
     def data_ptr(self) -> int:
         """Address of the first byte."""

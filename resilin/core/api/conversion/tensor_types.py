@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from resilin._base import place_finder
 from resilin.core import dtype as dtypes
 from resilin.core.api.conversion.convert import to
 from resilin.core.api.conversion.layouts import UntypedStorage
@@ -55,7 +56,8 @@ class TensorType(type):
         if bases:
             raise TypeError(f"type {bases[0].__qualname__!r} is not an acceptable base type: use resilin.Tensor")
         made = super().__new__(mcs, name, bases, namespace)
-        made.__module__ = "resilin" if device_type == "cpu" else f"resilin.{device_type}"  # where programs find it
+        root = place_finder.shown_root
+        made.__module__ = root if device_type == "cpu" else f"{root}.{device_type}"  # where programs find it
         made.dtype, made.device_type, made.is_cuda = _BY_NAME[name], device_type, device_type == "cuda"
         return made
 
@@ -71,7 +73,7 @@ class TensorType(type):
         A tensor of this type shares its memory. TypeError for one of another, for a number that is no length, and where
         there is no such device.
         """
-        return _made(cls, data, _device(cls, device))
+        return _made(cls.__name__, cls.dtype, data, _device(cls, device))
 
 
 def _device(kind: TensorType, given: Any) -> device:
@@ -83,25 +85,32 @@ def _device(kind: TensorType, given: Any) -> device:
         raise UsageTypeError(f"type {_name(kind.dtype, kind.device_type)} not available: {error}") from error
 
 
-def _made(kind: TensorType, data: tuple[Any, ...], dev: device) -> Tensor:
+def new(self: Tensor, *data: Any, device: Any = None) -> Tensor:
+    """A tensor of the same dtype, where this one is or on `device`: as `FloatTensor` and its like make them."""
+    dev = self.device if device is None else present(device)
+    if dev.type != self.device.type:
+        raise UsageTypeError(f"new(): expected a device of type {self.device.type}, got {dev}")
+    return _made("new", self.dtype, data, dev)
+
+
+def _made(where: str, kind: dtypes.dtype, data: tuple[Any, ...], dev: device) -> Tensor:
     first = data[0] if len(data) == 1 else None
     if isinstance(first, Tensor):
-        if not isinstance(first, kind):
+        if (first.dtype, first.device.type) != (kind, dev.type):
             raise UsageTypeError(
-                f"{kind.__name__}(): expected a tensor of {kind.dtype} on {dev}, got {first.dtype} on {first.device}; "
-                f"use .type({kind.__name__}) or .to(...)"
+                f"{where}(): expected a tensor of {kind} on {dev}, got {first.dtype} on {first.device}; use .to(...)"
             )
         return first.detach()
     if isinstance(first, UntypedStorage):
-        made: Any = creation.tensor([], dtype=kind.dtype, device=dev)
+        made: Any = creation.tensor([], dtype=kind, device=dev)
         return made.set_(first)
     lengths = first if isinstance(first, Size) else data
     if all(isinstance(length, int | np.integer) for length in lengths):
-        return creation.zeros(tuple(lengths) or 0, dtype=kind.dtype, device=dev)
+        return creation.zeros(tuple(lengths) or 0, dtype=kind, device=dev)
     if len(data) != 1 or not hasattr(first, "__len__") or isinstance(first, str | bytes):
         got = ", ".join(type(value).__name__ for value in data)
-        raise UsageTypeError(f"{kind.__name__}(): expected lengths, one sequence or one array, got ({got})")
-    return creation.tensor(first, dtype=kind.dtype, device=dev)
+        raise UsageTypeError(f"{where}(): expected lengths, one sequence or one array, got ({got})")
+    return creation.tensor(first, dtype=kind, device=dev)
 
 
 def _name(kind: dtypes.dtype, device_type: str) -> str:

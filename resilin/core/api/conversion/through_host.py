@@ -53,5 +53,5 @@ def _moved(value: Any, target: device) -> Any:
         return move(value, target)
     if isinstance(value, tuple):
         parts = [_moved(part, target) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return [_moved(part, target) for part in value] if isinstance(value, list) else value

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import return_types
 from resilin.core.api.conversion.through_host import through_host
-from resilin.core.api.mathematics.reducing import Found
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.kernels import scan, select
 from resilin.core.kernels import sort as kernel
@@ -23,15 +23,20 @@ from resilin.core.tensor import Tensor, wrap
 __all__ = ["argsort", "cummax", "cummin", "kthvalue", "median", "sort", "topk"]
 
 
-def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Found:
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> return_types.sort:
     """Sorted values and their indices along `dim`; equal elements keep their order, NaN is largest."""
     if input._array.ndim == 0:
-        return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
+        return return_types.sort(_only(input))
     axis = check_dim(dim, input._array.ndim)
     if ACTIVE and batched_in((input,)):
-        return Found(*ACTIVE[-1].along(lambda whole, at: sort(whole, at, descending), input, axis))
+        return return_types.sort(ACTIVE[-1].along(lambda whole, at: sort(whole, at, descending), input, axis))
     order = order_along(input._array, axis, descending)
-    return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
+    return return_types.sort((ops.take_along_axis.call(input, order, axis), wrap(order, input._dev)))
+
+
+def _only(input: Tensor) -> tuple[Tensor, Tensor]:
+    """What is found in a tensor without dimensions: its element, and where it is."""
+    return input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev)
 
 
 def order_along(array: Any, axis: int, descending: bool) -> Any:
@@ -58,38 +63,38 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
     return sort(input, dim, descending).indices
 
 
-def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Found:
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> return_types.topk:
     """The `k` largest (or smallest) elements along `dim`, in order, and their indices."""
     axis = check_dim(dim, input._array.ndim)
     length = input._array.shape[axis] if input._array.ndim else 1
     if not 0 <= k <= length:
         raise RuntimeError(f"topk(): selected index k={k} out of range for a dimension of size {length}")
     if input._array.ndim == 0:
-        return sort(input) if k else Found(*(x.reshape(1)[:0] for x in sort(input)))
+        return return_types.topk(x if k else x.reshape(1)[:0] for x in _only(input))
     if ACTIVE and batched_in((input,)):
-        return Found(*ACTIVE[-1].along(lambda whole, at: topk(whole, k, at, largest), input, axis))
+        return return_types.topk(ACTIVE[-1].along(lambda whole, at: topk(whole, k, at, largest), input, axis))
     order = _first_along(input._array, axis, k, largest)
-    return Found(ops.take_along_axis.call(input, order, axis), wrap(order, input._dev))
+    return return_types.topk((ops.take_along_axis.call(input, order, axis), wrap(order, input._dev)))
 
 
-def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Found:
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> return_types.kthvalue:
     """The `k`-th smallest element along `dim` (1 is the smallest) and its index."""
     axis = check_dim(dim, input._array.ndim)
     length = input._array.shape[axis] if input._array.ndim else 1
     if not 1 <= k <= length:
         raise RuntimeError(f"kthvalue(): selected number k={k} out of range for a dimension of size {length}")
     if input._array.ndim == 0:
-        return sort(input)
+        return return_types.kthvalue(_only(input))
     order = _first_along(input._array, axis, k, False, only=True)
-    return picked(input, order, axis, keepdim)
+    return return_types.kthvalue(picked(input, order, axis, keepdim))
 
 
-def picked(input: Tensor, places: Any, axis: int, keepdim: bool) -> Found:
+def picked(input: Tensor, places: Any, axis: int, keepdim: bool) -> tuple[Tensor, Tensor]:
     """The elements at `places`, one along `axis`, and the places."""
     values, indices = ops.take_along_axis.call(input, places, axis), wrap(places, input._dev)
     if keepdim:
-        return Found(values, indices)
-    return Found(shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(indices, axis))
+        return values, indices
+    return shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(indices, axis)
 
 
 def shared(flat: Tensor, value: Tensor) -> Tensor:
@@ -109,7 +114,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     axis = check_dim(dim, input._array.ndim)
     array = input._array
     if array.ndim == 0:
-        return sort(input)
+        return return_types.median(_only(input))
     if array.shape[axis] == 0:
         raise IndexError(f"median(): Expected reduction dim {axis} to have non-zero size.")
     middle = (array.shape[axis] - 1) // 2
@@ -117,27 +122,28 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     nan = array != array
     xp = array_namespace(array)
     first_nan = xp.argmax(nan, axis=axis, keepdims=True)
-    return picked(input, xp.where(nan.any(axis, keepdims=True), first_nan, order), axis, keepdim)
+    places = xp.where(nan.any(axis, keepdims=True), first_nan, order)
+    return return_types.median(picked(input, places, axis, keepdim))
 
 
 @through_host
-def cummax(input: Tensor, dim: int) -> Found:
+def cummax(input: Tensor, dim: int) -> return_types.cummax:
     """Running maxima along `dim` and the index of each (the last of equals); NaN is largest."""
-    return _running(input, dim, True)
+    return return_types.cummax(_running(input, dim, True))
 
 
 @through_host
-def cummin(input: Tensor, dim: int) -> Found:
+def cummin(input: Tensor, dim: int) -> return_types.cummin:
     """Running minima along `dim` and the index of each (the last of equals); NaN is smallest."""
-    return _running(input, dim, False)
+    return return_types.cummin(_running(input, dim, False))
 
 
-def _running(input: Tensor, dim: int, largest: bool) -> Found:
+def _running(input: Tensor, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
     axis = check_dim(dim, input._array.ndim)
     array = input._array
     if array.ndim == 0:
-        return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
+        return _only(input)
     values, found = scan.running_extreme(array, axis, largest)
     if not input.requires_grad and isinstance(array, np.ndarray):
-        return Found(wrap(values, input._dev), wrap(found, input._dev))
-    return Found(ops.take_along_axis.call(input, found, axis), wrap(found, input._dev))
+        return wrap(values, input._dev), wrap(found, input._dev)
+    return ops.take_along_axis.call(input, found, axis), wrap(found, input._dev)

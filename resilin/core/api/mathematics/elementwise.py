@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core import return_types
 from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import indexing
 from resilin.core.api.mathematics import arithmetic, one_pass
@@ -140,7 +141,7 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
 
 
 @through_host
-def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
+def frexp(input: Tensor) -> return_types.frexp:
     """A pair (mantissa, exponent): input = mantissa * 2 ** exponent, 0.5 <= |mantissa| < 1; exponents are int32."""
     if input._array.dtype.kind not in "fV":
         raise RuntimeError(f"frexp(): only floating point tensors are supported, got {input.dtype}")
@@ -150,7 +151,7 @@ def frexp(input: Tensor) -> tuple[Tensor, Tensor]:
     mantissa = (
         input.to(dtypes.float64) * arithmetic.exp2(arithmetic.floor(half)) * arithmetic.exp2(arithmetic.ceil(half))
     )
-    return mantissa.to(input.dtype), exponent
+    return return_types.frexp((mantissa.to(input.dtype), exponent))
 
 
 def sgn(input: Tensor) -> Tensor:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core import return_types
 from resilin.core.api.manipulation import joining
 from resilin.core.api.mathematics import arithmetic, products, reducing
 from resilin.core.ops import creation, decompositions
@@ -15,28 +16,6 @@ from resilin.core.ops import einsum as einsum_ops
 from resilin.core.ops import linalg as ops
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
-
-
-class SignAndLogarithm(NamedTuple):
-    """What `slogdet` gives."""
-
-    sign: Tensor
-    logabsdet: Tensor
-
-
-class QR(NamedTuple):
-    """What `qr` gives."""
-
-    Q: Tensor
-    R: Tensor
-
-
-class SVD(NamedTuple):
-    """What the old `svd` gives: V, not its adjoint."""
-
-    U: Tensor
-    S: Tensor
-    V: Tensor
 
 
 def need_matrices(where: str, *tensors: Tensor, square: bool = False, whole: bool = False) -> None:
@@ -75,10 +54,10 @@ def det(input: Tensor) -> Tensor:
     return ops.det.call(input)
 
 
-def slogdet(input: Tensor) -> SignAndLogarithm:
+def slogdet(input: Tensor) -> return_types.slogdet:
     """(sign, logabsdet) of determinants: the sign is 0, and the logarithm -inf, where the matrix is singular."""
     need_matrices("linalg.slogdet", input, square=True)
-    return SignAndLogarithm(*ops.slogdet.call(input))
+    return return_types.slogdet(ops.slogdet.call(input))
 
 
 def logdet(input: Tensor) -> Tensor:
@@ -151,21 +130,22 @@ def cholesky_solve(input: Tensor, input2: Tensor, upper: bool = False) -> Tensor
     return ops.solve_triangular.call(factor.mH, y, True, False)
 
 
-def qr(input: Tensor, some: bool = True) -> QR:
+def qr(input: Tensor, some: bool = True) -> return_types.qr:
     """The old form of `linalg.qr`: reduced if `some`, else complete."""
     need_matrices("qr", input)
-    return QR(*decompositions.qr.call(input, not some))
+    return return_types.qr(decompositions.qr.call(input, not some))
 
 
-def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> SVD:
+def svd(input: Tensor, some: bool = True, compute_uv: bool = True) -> return_types.svd:
     """The old form of `linalg.svd`: reduced if `some`, V and not its adjoint; without `compute_uv` U and V are 0."""
     need_matrices("svd", input)
     if not compute_uv:
         m, n = input._array.shape[-2:]
         batch = input._array.shape[:-2]
-        return SVD(input.new_zeros(*batch, m, m), decompositions.svdvals.call(input), input.new_zeros(*batch, n, n))
+        left, right = input.new_zeros(*batch, m, m), input.new_zeros(*batch, n, n)
+        return return_types.svd((left, decompositions.svdvals.call(input), right))
     u, s, vh = decompositions.svd.call(input, not some)
-    return SVD(u, s, vh.mH)
+    return return_types.svd((u, s, vh.mH))
 
 
 def cross(input: Tensor, other: Tensor, dim: int | None = None) -> Tensor:

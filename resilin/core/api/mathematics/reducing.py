@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core import return_types
 from resilin.core.api.mathematics import one_pass
 from resilin.core.ops import decompositions, elementwise
 from resilin.core.ops import index as index_ops
@@ -15,13 +16,6 @@ from resilin.core.ops import reduce as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
-
-
-class Found(NamedTuple):
-    """Values and where they were found, as from `max(dim=...)`."""
-
-    values: Tensor
-    indices: Tensor
 
 
 def axes(dim: Any, ndim: int) -> Any:
@@ -88,7 +82,7 @@ def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     return ops.prod.call(input, axes(dim, input._array.ndim), keepdim)
 
 
-def _extreme(name: str, reduce: Any, arg: Any, pairwise: Any) -> Any:
+def _extreme(name: str, found: Any, reduce: Any, arg: Any, pairwise: Any) -> Any:
     def extreme(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Any:
         if set(numpy_names) == {"other"} and dim is None:
             dim = numpy_names.pop("other")
@@ -106,12 +100,12 @@ def _extreme(name: str, reduce: Any, arg: Any, pairwise: Any) -> Any:
             return reduce(input, None, False)
         axis = check_dim(dim, input._array.ndim)
         if input._array.ndim == 0:
-            return Found(input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev))
+            return found((input.clone(), wrap(input._dev.xp.zeros((), np.int64), input._dev)))
         where = arg(input, axis, True)
         values = index_ops.take_along_axis.call(input, where._array, axis)
         if keepdim:
-            return Found(values, where)
-        return Found(shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(where, axis))
+            return found((values, where))
+        return found((shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(where, axis)))
 
     extreme.__name__ = name
     extreme.__doc__ = (
@@ -120,8 +114,8 @@ def _extreme(name: str, reduce: Any, arg: Any, pairwise: Any) -> Any:
     return extreme
 
 
-max = _extreme("max", ops.amax.call, ops.argmax.call, elementwise.maximum.call)
-min = _extreme("min", ops.amin.call, ops.argmin.call, elementwise.minimum.call)
+max = _extreme("max", return_types.max, ops.amax.call, ops.argmax.call, elementwise.maximum.call)
+min = _extreme("min", return_types.min, ops.amin.call, ops.argmin.call, elementwise.minimum.call)
 
 
 def amax(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:

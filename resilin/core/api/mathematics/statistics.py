@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import math as constants
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core import return_types
 from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import indexing, joining, rearranging, shaping, sorting
 from resilin.core.api.mathematics import arithmetic, products, reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
-from resilin.core.api.mathematics.reducing import Found
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import reduce as reduce_ops
 from resilin.core.ops import shape as shape_ops
@@ -45,34 +45,13 @@ METHODS = [name for name in __all__ if name not in _FUNCTIONS]
 METHODS += ["dist"]  # as a function it would hide the package resilin.distributed
 
 
-class MinMax(NamedTuple):
-    """The smallest and the largest elements, as from `aminmax`."""
-
-    min: Tensor
-    max: Tensor
-
-
-class Histogram(NamedTuple):
-    """Counts (or densities) and the edges of the bins, as from `histogram`."""
-
-    hist: Tensor
-    bin_edges: Tensor
-
-
-class HistogramDD(NamedTuple):
-    """Counts (or densities) and the edges of the bins in each dimension, as from `histogramdd`."""
-
-    hist: Tensor
-    bin_edges: tuple[Tensor, ...]
-
-
-def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> MinMax:
+def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> return_types.aminmax:
     """`amin` and `amax` over `dim` (all when None)."""
     if dim is None and input._array.size == 0:
         raise RuntimeError(
             "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity."
         )
-    return MinMax(reducing.amin(input, dim, keepdim), reducing.amax(input, dim, keepdim))
+    return return_types.aminmax((reducing.amin(input, dim, keepdim), reducing.amax(input, dim, keepdim)))
 
 
 @rounded_once
@@ -181,23 +160,24 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     axis = check_dim(dim, input._array.ndim)
     array = input._array
     if array.ndim == 0:
-        return sorting.sort(input)
+        return return_types.nanmedian(sorting.sort(input))
     if array.shape[axis] == 0:
         raise IndexError(f"nanmedian(): Expected reduction dim {axis} to have non-zero size.")
     good = (array == array).sum(axis, keepdims=True)
     order = sorting.order_along(array, axis, False)
-    return sorting.picked(input, np.take_along_axis(order, np.maximum(good - 1, 0) // 2, axis), axis, keepdim)
+    places = np.take_along_axis(order, np.maximum(good - 1, 0) // 2, axis)
+    return return_types.nanmedian(sorting.picked(input, places, axis, keepdim))
 
 
 @through_host
-def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
+def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> return_types.mode:
     """The most frequent element along `dim` (the smallest of equally frequent) and the index of its last occurrence.
 
     NaN equals nothing, also not NaN: a line has it for its mode only if it has nothing else.
     """
     axis = check_dim(dim, input._array.ndim)
     if input._array.ndim == 0:
-        return sorting.sort(input)
+        return return_types.mode(sorting.sort(input))
     if input._array.shape[axis] == 0:
         raise IndexError(f"mode(): Expected reduction dim {axis} to have non-zero size.")
     lines = np.moveaxis(input._array, axis, -1)
@@ -207,7 +187,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Found:
     begins = np.concatenate([np.ones((*lines.shape[:-1], 1), bool), ranked[..., 1:] != ranked[..., :-1]], -1)
     run = places - np.maximum.accumulate(np.where(begins, places, 0), -1)  # how many equal ones come before
     found = np.take_along_axis(order, np.argmax(run, -1)[..., None], -1)
-    return sorting.picked(input, np.moveaxis(found, -1, axis), axis, keepdim)
+    return return_types.mode(sorting.picked(input, np.moveaxis(found, -1, axis), axis, keepdim))
 
 
 @rounded_once
@@ -380,7 +360,7 @@ def _range(name: str, array: Any, low: float, high: float) -> tuple[float, float
 @through_host
 def histogram(
     input: Tensor, bins: Any = 100, *, range: Any = None, weight: Tensor | None = None, density: bool = False
-) -> Histogram:
+) -> return_types.histogram:
     """Counts (or sums of weights, or densities) of elements in `bins` equal bins or between the given edges."""
     array = input._array
     if array.dtype not in (np.float32, np.float64):
@@ -398,13 +378,15 @@ def histogram(
         )
     weights = None if weight is None else weight._array.reshape(-1)
     counts = np.histogram(array.reshape(-1), edges.astype(np.float64), weights=weights, density=density)[0]
-    return Histogram(wrap(counts.astype(array.dtype), input._dev), wrap(input._dev.xp.asarray(edges), input._dev))
+    return return_types.histogram(
+        (wrap(counts.astype(array.dtype), input._dev), wrap(input._dev.xp.asarray(edges), input._dev))
+    )
 
 
 @through_host
 def histogramdd(
     input: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
-) -> HistogramDD:
+) -> return_types.histogramdd:
     """Counts (or sums of weights, or densities) of points (..., D) in a grid of bins in D dimensions.
 
     `bins`: how many there are in all dimensions or in each, or a tensor of edges for each. `range`: the lowest and the
@@ -427,7 +409,7 @@ def histogramdd(
     weights = None if weight is None else weight._array.reshape(-1)
     wide = [edge._array.astype(np.float64) for edge in edges]
     counts = np.histogramdd(points, wide, weights=weights, density=density)[0]
-    return HistogramDD(wrap(counts.astype(array.dtype), input._dev), tuple(edges))
+    return return_types.histogramdd((wrap(counts.astype(array.dtype), input._dev), tuple(edges)))
 
 
 @rounded_once

@@ -1,0 +1,3 @@
+"""resilin.return_types. Written by scripts/type_stubs.py."""
+
+from resilin.core.return_types import *
