@@ -224,6 +224,7 @@ DYNAMIC: dict[str, str] = {
     "resilin.rpc.serialization.closures": "cloudpickle is optional, and only calls of functions without a name need it",
     "resilin.distributed.backends.mpi": "mpi4py is optional, and importing it starts MPI",
     "resilin.checkpoint.remote": "fsspec is optional, and only URLs need it",
+    "resilin.checkpoint.whole_torch": "a file says by name which classes its module is made of",
     "resilin.testing.coverage": "op families are found, not listed",
     "resilin.elastic.spawn.fork_server": "what the first workers of a job, which are waited for, may not need",
     "resilin.elastic.spawn.self_copy": "numpy, in a copy of the launcher that becomes a template",
