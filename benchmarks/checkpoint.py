@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Options, Report, Row
-from benchmarks.taken import Taken
+from benchmarks.parts.taken import Taken
 
 RANKS = 2
 CHUNK_MIB = 16

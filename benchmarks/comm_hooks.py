@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.cases import comm_hooks as case
 from benchmarks.harness import Options, Report, Row
-from benchmarks.taken import Taken
+from benchmarks.parts.taken import Taken
 
 RANKS, STEPS = 2, 300
 PLAIN = next(iter(case.WAYS))

@@ -6,6 +6,7 @@ import ctypes
 import statistics
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -61,7 +62,8 @@ def launches(samples: int) -> dict[str, list[float]]:
     one = _Array(np.ones((1, 1), np.float32))
     given = (np.int64(1), one, one, one, np.int64(2), np.float32(3))
     few, many = function("few", 8, 8, 8, 8, 8, 4), function("many", *[8] * 24)
-    made = SimpleNamespace(driver=driver, kernels={}, plans={}, empty=lambda shape, dtype: one)
+    launched: deque[str] = deque(maxlen=1)
+    made = SimpleNamespace(driver=driver, kernels={}, plans={}, launched=launched, empty=lambda shape, dtype: one)
     for name, handle in (("few", few), ("many", many)):
         made.kernels[name, name] = driver.kernel(name, ctypes.addressof(handle))
     lots = tuple([one] * 8 + [np.int64(1)] * 16)

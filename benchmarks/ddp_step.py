@@ -9,7 +9,7 @@ from itertools import product
 from benchmarks import harness
 from benchmarks.cases.models import MODELS
 from benchmarks.harness import Options, Report, Row
-from benchmarks.taken import Taken
+from benchmarks.parts.taken import Taken
 
 NAMES = {name: MODELS[name].text for name in ("gpt", "mlp", "cnn")}
 # what is run: library, number of processes, further arguments of the case

@@ -20,8 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from benchmarks import programs
-from benchmarks.programs import BenchmarkError, Program
+from benchmarks.parts import programs
+from benchmarks.parts.programs import BenchmarkError, Program
 from resilin.errors import UsageError
 from resilin.launcher import flag_types
 from resilin.testing import ports

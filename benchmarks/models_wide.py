@@ -14,8 +14,8 @@ from benchmarks import harness
 from benchmarks.cases.models import MODELS
 from benchmarks.cases.models_wide import WIDE
 from benchmarks.harness import Options, Report, Row
-from benchmarks.programs import BenchmarkError
-from benchmarks.taken import Taken
+from benchmarks.parts.programs import BenchmarkError
+from benchmarks.parts.taken import Taken
 
 TUNED = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(32 << 30)}  # glibc gives no page back
 ALONE = (), {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # compile in the process: a pool of others may never start

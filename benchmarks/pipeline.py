@@ -16,7 +16,7 @@ from benchmarks import harness
 from benchmarks.cases.pipeline import HOP_BYTES, MICROBATCHES, SLEEP_S
 from benchmarks.harness import Options, Report, Row
 from benchmarks.parts import disturbed
-from benchmarks.taken import Taken
+from benchmarks.parts.taken import Taken
 from resilin.pipeline.plan.bubble import formula
 from resilin.pipeline.plan.generate import SCHEDULES, generate
 from resilin.pipeline.plan.simulate import simulate

@@ -9,7 +9,7 @@ from benchmarks import harness
 from benchmarks.cases.models import MODELS
 from benchmarks.harness import Options, Report, Row
 from benchmarks.parts import fixed_shards
-from benchmarks.taken import Taken
+from benchmarks.parts.taken import Taken
 
 SHARDS = (2, 4, 8)
 NAMES = {name: MODELS[name].text for name in ("cnn", "gpt", "residual_cnn", "mlp")}

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Options, Report, Row
-from benchmarks.taken import Taken
+from benchmarks.parts.taken import Taken
 from resilin.testing.simulation.crowd import REAL, Cost, Crowd
 
 SIZES = (10, 100, 1_000, 10_000)

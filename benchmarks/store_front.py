@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from benchmarks import harness, programs
+from benchmarks import harness
 from benchmarks.harness import Options, Report, Row
-from benchmarks.programs import Program
+from benchmarks.parts import programs
+from benchmarks.parts.programs import Program
 from resilin.store import server as store_server
 from resilin.store.grpc_quiet import grpc
 from resilin.store.memory import MemoryStore

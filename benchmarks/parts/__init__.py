@@ -1,1 +1,1 @@
-"""What several benchmarks are made of: jobs that are disturbed, steps in fixed shards."""
+"""What several benchmarks share: processes, samples kept in pieces, jobs that are disturbed, steps in fixed shards."""

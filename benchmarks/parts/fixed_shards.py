@@ -8,7 +8,7 @@ from itertools import product
 
 from benchmarks import harness
 from benchmarks.harness import Options, Row
-from benchmarks.taken import Taken
+from benchmarks.parts.taken import Taken
 
 RANKS = 2
 

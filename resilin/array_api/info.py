@@ -47,7 +47,7 @@ class Info:
     def devices(self) -> list[device]:
         """Every device that tensors can be made on."""
         found = [(kind, device(kind).backend) for kind in device_types()]
-        return [device(kind, i) for kind, backend in found if backend.elements for i in range(backend.count())]
+        return [device(kind, i).home for kind, backend in found if backend.elements for i in range(backend.count())]
 
 
 def namespace_info() -> Info:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks import harness, models_wide
 from benchmarks.cases.models_wide import WIDE
 from benchmarks.harness import Options
-from benchmarks.programs import BenchmarkError
+from benchmarks.parts.programs import BenchmarkError
 
 PEER = Options(peer_python="/peer/python", jax_python="/jax/python")
 

@@ -12,8 +12,8 @@ import pytest
 
 from benchmarks import harness
 from benchmarks.harness import Options
-from benchmarks.programs import BenchmarkError, Program, run_together
-from benchmarks.taken import Taken
+from benchmarks.parts.programs import BenchmarkError, Program, run_together
+from benchmarks.parts.taken import Taken
 from resilin.errors import UsageError
 
 FOR_EVER = "import threading; threading.Event().wait()"
@@ -29,7 +29,7 @@ def test_what_rank_0_printed_is_the_result() -> None:
 
 
 def test_a_rank_that_fails_is_told_though_another_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.programs.FOLLOW_S", 0.2)
+    monkeypatch.setattr("benchmarks.parts.programs.FOLLOW_S", 0.2)
     with pytest.raises(BenchmarkError, match=r"exit codes \[-9, 3\]\nlost my way"):
         together(FOR_EVER, "import sys; print('lost my way', file=sys.stderr); sys.exit(3)")
 

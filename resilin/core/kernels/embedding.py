@@ -45,13 +45,13 @@ def are_bags(index: Array, starts: Array, num: int) -> bool:
 
 def bags_forward(weight: Array, index: Array, starts: Array, mean: bool) -> Array:
     """The sums (or means) of the rows of weight (num, D) in each bag, (B, D): rows in order, zeros for an empty bag."""
-    y: Array | None = _native_bags_forward(weight, index, starts, mean)
+    y: Array | None = _native_bags_forward(weight, index, starts, mean) if isinstance(weight, np.ndarray) else None
     return reference_bags_forward(weight, index, starts, mean) if y is None else y
 
 
 def bags_backward(g: Array, index: Array, starts: Array, mean: bool, num: int) -> Array:
     """Gradient of weight (num, D): each bag's row of g (B, D), or its share, added in ascending position of `index`."""
-    dw: Array | None = _native_bags_backward(g, index, starts, mean, num)
+    dw: Array | None = _native_bags_backward(g, index, starts, mean, num) if isinstance(g, np.ndarray) else None
     return reference_bags_backward(g, index, starts, mean, num) if dw is None else dw
 
 

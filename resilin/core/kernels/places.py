@@ -116,7 +116,9 @@ def pick_along(out: Any, index: Any, value: Any, axis: int, largest: bool) -> bo
     """
     if not isinstance(out, np.ndarray) or not isinstance(value, np.ndarray) or value.shape != index.shape:
         return False
-    slices = _slices(index, out.shape, axis) if index.size else None  # of an index expanded from a place per slice
+    if not index.size:
+        return False
+    slices = _slices(index, out.shape, axis)  # of an index expanded from a place per slice
     if slices is not None and _native_pick_slices(out, slices[-1], value, axis, largest):
         return True
     given = (contiguous.ascontiguousarray(index), contiguous.ascontiguousarray(value))

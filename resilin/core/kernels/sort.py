@@ -13,7 +13,7 @@ _native_sort_order = kernel("sort_order")
 
 def order(x: Array, largest: bool = False) -> Array:
     """Where the elements of the last dimension are in ascending order, or with `largest` in descending order."""
-    found: Array | None = _native_sort_order(pack.widened(x), largest)
+    found: Array | None = _native_sort_order(pack.widened(x), largest) if isinstance(x, np.ndarray) else None
     return reference_order(x, largest) if found is None else found
 
 

@@ -21,7 +21,7 @@ from resilin.testing.patience import PATIENCE_S
 MOST_BYTES = 64 << 20
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not longer: while it is there, no other test can run an event loop in this thread
 def browser() -> Iterator[Browser]:
     """Chromium, started once; the test is skipped where there is none."""
     program = chromium.found()

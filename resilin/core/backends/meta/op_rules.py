@@ -47,6 +47,14 @@ def embedding_grad(g: Any, index: Any = None, num: int = 0, padding_idx: Any = N
     return fresh((num, g.shape[-1]), g.dtype)
 
 
+def embedding_bags(weight: Any, index: Any, starts: Any, *_: Any) -> Any:
+    return fresh((*starts.shape, weight.shape[1]), weight.dtype)
+
+
+def embedding_bags_grad(g: Any, index: Any = None, starts: Any = None, mean: bool = False, num: int = 0) -> Any:
+    return fresh((num, g.shape[-1]), g.dtype)
+
+
 def cross_entropy(logits: Any, *_: Any) -> Any:
     return fresh(logits.shape[:1], logits.dtype)
 

@@ -15,8 +15,8 @@ _ELEMENTWISE = "broadcast"
 _RULES: dict[str, str] = {  # op -> its rule
     **dict.fromkeys(("cholesky", "matrix_exp", "scatter_extreme", "scatter_product"), "alike"),
     **{name: name for name in ("lu_packed", "eig", "eigvals", "eigvalsh", "eigh", "svd", "svdvals")},
-    **{name: name for name in ("embedding", "embedding_grad", "max_pool2d_scatter")},
-    **{name: name for name in ("cross_entropy", "ctc_loss", "ctc_loss_grad")},
+    **{name: name for name in ("embedding", "embedding_grad", "embedding_bags", "embedding_bags_grad")},
+    **{name: name for name in ("max_pool2d_scatter", "cross_entropy", "ctc_loss", "ctc_loss_grad")},
 }
 
 

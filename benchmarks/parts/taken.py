@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.harness import Options, Row
-from benchmarks.programs import BenchmarkError
+from benchmarks.parts.programs import BenchmarkError
 from resilin.errors import UsageError
 
 Result = dict[str, Any]

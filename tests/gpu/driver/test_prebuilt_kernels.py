@@ -61,7 +61,8 @@ def test_a_launch_loads_what_was_prepared(folder):
             return symbol
 
     device = SimpleNamespace(compute_capability="90")
-    xp = SimpleNamespace(module=SimpleNamespace(RawModule=RawModule, cuda=SimpleNamespace(Device=lambda: device)))
+    cupy = SimpleNamespace(RawModule=RawModule, cuda=SimpleNamespace(Device=lambda: device))
+    xp = SimpleNamespace(module=cupy, driver=None)
     path, symbol = prebuilt.find("row_sums", "row_sums<double, double>", "sm_90")
     assert cupy_names._function(xp, "row_sums", "row_sums<double, double>") == symbol
     assert loaded == [path]
