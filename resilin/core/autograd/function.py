@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from typing import Any, NamedTuple
 
+from resilin._base import trace
 from resilin.core import trees
 from resilin.core.autograd.grad_mode import _Switch, mode
 from resilin.core.autograd.tape import Node, Pick, edge_of, is_differentiable, version_to_save
@@ -274,7 +276,19 @@ class Function:
         """Run `forward` and record it. Inside vmap: run `vmap`, or without one go sample by sample."""
         if ACTIVE and batched_in(args):
             return cls._apply_to_batch(args)
-        ctx = FunctionCtx()
+        ctx, recorder = FunctionCtx(), trace.recorder
+        if recorder is None:
+            return cls._run(ctx, args, kwargs)
+        begun_ns = time.monotonic_ns()
+        try:
+            return cls._run(ctx, args, kwargs)
+        finally:
+            node = None if ctx._node is None else ctx._node()
+            link = -1 if node is None else node.seq
+            recorder.complete(cls.__name__, trace.SpanKind.OP, begun_ns, time.monotonic_ns(), link)
+
+    @classmethod
+    def _run(cls, ctx: FunctionCtx, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         is_tensor = tuple(isinstance(a, Tensor) for a in args)
         needs = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
         ctx.needs_input_grad = needs

@@ -31,6 +31,26 @@ def test_an_operation_and_its_backward_share_a_number(recorded):
         assert list(forward.values()) == list(reversed(backward.values()))
 
 
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 2
+
+
+def test_a_function_of_the_program_is_a_span_around_what_it_calls_and_shares_its_backwards_number(recorded):
+    x = torch.ones(3, requires_grad=True)
+    with recorded() as found:
+        Doubled.apply(x).sum().backward()
+    forward, inner = (next(span for span in found.spans if span.name == name) for name in ("Doubled", "aten::mul"))
+    backward = next(span for span in found.spans if span.name == "DoubledBackward")
+    assert forward.link == backward.link >= 0
+    assert forward.start_ns <= inner.start_ns <= inner.end_ns <= forward.end_ns
+
+
 @needs_native
 def test_inputs_are_kept_with_shapes_strides_and_types(recorded):
     x, half = torch.randn(3, 4), torch.ones(2, dtype=torch.bfloat16)
