@@ -174,6 +174,7 @@ here()
 if rank == 1:
     for other in (0, 2):
         dist.recv(np.ones(1), other)
+    time.sleep(0.5)  # by then what the others have queued has begun
     raise ValueError("a bug of the program")
 try:
     work = dist.all_reduce(np.ones(7, np.float32), async_op=True)

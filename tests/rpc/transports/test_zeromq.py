@@ -14,7 +14,7 @@ from resilin.rpc.transports.base import WorkerIdentity
 from resilin.rpc.transports.introduction import NetworkAddress
 from resilin.rpc.transports.native_queues import NativeQueues
 from resilin.rpc.transports.thread_queues import ThreadQueues
-from resilin.rpc.transports.zeromq import ZeroMQTransport
+from resilin.rpc.transports.zeromq import ZeroMQTransport, sockets, transport
 from resilin.testing.check_rpc_transport import StrangersConformance, TransportConformance
 from resilin.testing.job_secret import SECRET
 from resilin.testing.patience import PATIENCE_S
@@ -86,3 +86,21 @@ def test_what_had_come_of_a_killed_peer_is_told_before_its_end():
     finally:
         worker.close()
         witness.close()
+
+
+def test_a_transport_closes_and_tells_of_all_who_have_gone_while_it_takes_what_one_of_them_left(monkeypatch):
+    """The nudges for the second one and to stop come while the first is served."""
+    monkeypatch.setattr(transport, "_QUIET_MS", 300)
+    monkeypatch.setattr(transport, "_DRAIN_S", PATIENCE_S)
+    worker = Worker(WorkerIdentity(0, "worker0", "gone", SECRET), ZeroMQTransport, ThreadQueues, {})
+    told = []
+    worker.transport._lose = lambda link, why: told.append(why)
+    worker.transport._gone.append((None, "the first"))
+    sockets.nudge_pull(worker.transport._context)
+    until = Deadline(PATIENCE_S)
+    while worker.transport._gone and not until.passed():  # it is taken in hand, then 300 ms must pass in silence
+        SYSTEM.sleep(0.01)
+    worker.transport._gone.append((None, "the second"))
+    sockets.nudge_pull(worker.transport._context)
+    worker.close()
+    assert told == ["the first", "the second"]

@@ -167,14 +167,16 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
     def _receive(self) -> None:
         memory.install()  # what long messages are put together in comes from warm arenas
         pull = self._pull
-        while True:
+        while not self._stopping:
             frame = pull.recv(copy=False)
-            if not frame.more and not frame.buffer.nbytes and self._user_of(frame) is None:  # a nudge
-                if self._stopping:
-                    return
+            if self._is_nudge(frame):
                 self._drain()
             else:
                 self._take_all(frame)
+
+    def _is_nudge(self, frame: zmq.Frame) -> bool:
+        """Whether the frame says no more than that `_gone` or `_stopping` is to be looked at."""
+        return not frame.more and not frame.buffer.nbytes and self._user_of(frame) is None
 
     def _take_all(self, frame: zmq.Frame) -> None:
         """Take a frame, and what belongs to it."""
@@ -193,12 +195,15 @@ class ZeroMQTransport(NetworkTransport[ZeroMQLink]):
 
     def _drain(self) -> None:
         """Take what has come, before the ends of those who have gone are told."""
-        gone = [self._gone.popleft() for _ in range(len(self._gone))]
         until = Deadline(_DRAIN_S)
-        while self._pull.poll(_QUIET_MS) and not until.passed():
-            self._take_all(self._pull.recv(copy=False))
-        for link, why in gone:
-            self._lose(link, why)
+        while self._gone:  # again for those whose nudge is met here
+            gone = [self._gone.popleft() for _ in range(len(self._gone))]
+            while self._pull.poll(_QUIET_MS) and not until.passed():
+                frame = self._pull.recv(copy=False)
+                if not self._is_nudge(frame):
+                    self._take_all(frame)
+            for link, why in gone:
+                self._lose(link, why)
 
     def _lose_behind(self, link: ZeroMQLink, why: str) -> None:
         """On the loop's thread: a peer has gone, of which something may have come that is not taken yet."""
