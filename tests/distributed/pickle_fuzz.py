@@ -6,6 +6,7 @@ Every case must load, or be refused by the documented error; nothing may be patc
 worth. The last line is a JSON of what came out; the file FUZZ_CASE, if set, has the case under way, should it crash.
 """
 
+import argparse
 import collections
 import datetime
 import decimal
@@ -268,7 +269,7 @@ def of_ranks(data):
 PLAIN = (
     type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, slice, range,
     Tensor, Parameter, Size, device, np.ndarray, np.generic, np.dtype, dtypes.dtype, fractions.Fraction,
-    decimal.Decimal,
+    decimal.Decimal, argparse.Namespace,
     datetime.date, datetime.time, datetime.timedelta, datetime.timezone, collections.deque, ml_dtypes.bfloat16,
 )  # fmt: skip
 
@@ -294,6 +295,9 @@ def use(root):
             seen.add(id(value))
             waiting.extend(value)
             waiting.extend(value.values() if isinstance(value, dict) else ())
+        if id(value) not in seen and isinstance(value, argparse.Namespace):
+            seen.add(id(value))
+            waiting.extend(vars(value).values())
 
 
 def patched():
