@@ -1,7 +1,6 @@
 """Special functions of one argument by native code, with the formulas of gamma.py and bessel.py.
 
-Floats are computed in float64 and rounded once, as by the formulas' numpy forms; but erfc, erfinv and ndtr of float32
-in float32, within some units of the last place.
+Floats are computed in float64 and rounded once, as by the formulas' numpy forms.
 """
 
 from __future__ import annotations

@@ -232,6 +232,16 @@ def test_slices_are_merged_in_the_same_order_for_any_number_of_threads() -> None
         np.testing.assert_array_equal(total, found[0][1])
 
 
+def test_extremes_at_a_place_for_each_element_are_those_of_numpy() -> None:
+    out, value = np.array([[5, 1], [2, 7], [np.nan, 0]], np.float32), np.array([[6, 9], [1, np.nan]], np.float32)
+    index = np.array([[0, 1], [2, 1]])
+    for largest, pick in ((True, np.maximum), (False, np.minimum)):
+        found, expected = out.copy(), out.copy()
+        pick.at(expected, (index, np.array([[0, 1]])), value)
+        assert places.pick_along(found, index, value, 0, largest) is True
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_what_has_no_kernel_of_extremes_is_left_alone() -> None:
     out, value = np.zeros((3, 2), np.float32), np.ones((2, 2), np.float32)
     outside = np.broadcast_to(np.array([[0], [3]]), (2, 2))

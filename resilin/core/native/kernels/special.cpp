@@ -4,10 +4,8 @@
 // which the compiler vectorizes. Every value of a block is computed alike, wherever it lies.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
-#include "elementwise/error_functions.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
-#include "spans.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -299,14 +297,9 @@ template <class T> nb::object apply(Formula formula, const Array &x) {
     return made;
 }
 
-template <Formula formula> nb::object call(Array x) {
-    if (x.is<float>()) return apply<float>(formula, x);
+template <Formula formula, Formula of_float = formula> nb::object call(Array x) {
+    if (x.is<float>()) return apply<float>(of_float, x);
     return x.is<double>() ? apply<double>(formula, x) : nb::none();
-}
-
-// with a function of its own for float32
-template <Formula formula, auto of_float> nb::object call_either(Array x) {
-    return x.is<float>() ? forward_by(of_float, x) : call<formula>(x);
 }
 
 std::vector<double> list_of(const nb::dict &given, const char *name) {
@@ -326,10 +319,10 @@ void bind_special(nb::module_ &m) {
     m.def("special_tables", &take_tables);
     m.def("special_gammaln", &call<lgamma>);
     m.def("special_digamma", &call<digamma>);
-    m.def("special_erfc", &call_either<erfc, erfc_of_floats>);
+    m.def("special_erfc", &call<erfc>);
     m.def("special_erfcx", &call<erfcx>);
-    m.def("special_erfinv", &call_either<erfinv<2>, erfinv_of_floats>);
-    m.def("special_ndtr", &call_either<ndtr, ndtr_of_floats>);
+    m.def("special_erfinv", &call<erfinv<2>, erfinv<1>>);
+    m.def("special_ndtr", &call<ndtr>);
     m.def("special_ndtri", &call<ndtri>);
     m.def("special_log_ndtr", &call<log_ndtr>);
     m.def("special_i0", &call<i0>);
