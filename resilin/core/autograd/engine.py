@@ -19,15 +19,17 @@ import numpy as np
 from resilin._base import fault_points, trace
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import NODE_HOOKS
+from resilin.core.autograd.rule_inputs import Meta
 from resilin.core.autograd.tape import Node, Pick, edge_of
 from resilin.core.autograd.tracing import NodeSpans
 from resilin.core.device import CPU, different_devices, lacking
 from resilin.core.kernels import pack
 from resilin.core.kernels.contiguous import ascontiguousarray
+from resilin.core.kernels.loader import native
 from resilin.core.ops.calling import as_array
 from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.ops.lazy_gradients import Product, Region, Regions, written_out
-from resilin.core.ops.registry import TENSOR_XP, Op
+from resilin.core.ops.registry import TENSOR_XP, Impl, Op
 from resilin.core.ops.shape import permute_dims
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
@@ -92,27 +94,7 @@ class Run:
 
     def plan(self, roots: Sequence[Any]) -> list[Node]:
         """All nodes reachable from `roots`, latest first; counts the uses of every leaf."""
-        found: set[Node] = set()
-        stack: list[Node] = []
-        uses = self.uses
-        for root in roots:
-            if isinstance(root, Node):
-                stack.append(root)
-            else:
-                uses[root] = uses.get(root, 0) + 1
-        while stack:
-            node = stack.pop()
-            if node in found:
-                continue
-            found.add(node)
-            for edge in node.edges:
-                if edge is None:
-                    continue
-                if isinstance(edge, Node):
-                    stack.append(edge)
-                else:
-                    uses[edge] = uses.get(edge, 0) + 1
-        order = sorted(found, key=_by_seq, reverse=True)
+        order: list[Node] = _reachable(roots, self.uses)
         return order if self.targets is None else self._needed(order, self.targets)
 
     def _needed(self, order: list[Node], targets: set[Any]) -> list[Node]:
@@ -171,52 +153,58 @@ class Run:
                 spans.end()
 
     def _walk(self, order: Sequence[Node], spans: NodeSpans | None) -> None:
-        grads, create, keep, targets = self.grads, self.create, self.keep, self.targets if self.capture else None
         heard = fault_points.heard
+        if _walk_natively is not None and heard is None and spans is None and not self.create and type(self) is Run:
+            _walk_natively(self, order)
+            return
         for node in order:
             if heard is not None:
                 heard("backward")
-            g = grads.pop(node, None)
-            if g is None:
+            self.step(node, spans)
+
+    def step(self, node: Node, spans: NodeSpans | None = None) -> None:
+        """Run the rule of `node` and hand its gradients on."""
+        g = self.grads.pop(node, None)
+        if g is None:
+            self.hand_on(node, None)
+            return
+        if type(g) is Regions:
+            g = g.whole()
+        if spans is not None:
+            spans.next(node)
+        if node._pre:
+            g = self.hooked(node._pre, g, node.dev)
+        if self.capture and self.targets is not None and node in self.targets:
+            self.captured[node] = g
+        if isinstance(node, Pick):
+            self.collect(node, g)
+            return
+        hooks = NODE_HOOKS.get(node) if _hooked else None
+        if hooks is not None:
+            g = hooks.ahead(g, node.dev)
+            if g is None:  # a hook took it away: nothing flows on from here
                 self.hand_on(node, None)
-                continue
-            if type(g) is Regions:
-                g = g.whole()
-            if spans is not None:
-                spans.next(node)
-            if node._pre:
-                g = self.hooked(node._pre, g, node.dev)
-            if targets is not None and node in targets:
-                self.captured[node] = g
-            if isinstance(node, Pick):
-                self.collect(node, g)
-                continue
-            hooks = NODE_HOOKS.get(node) if _hooked else None
-            if hooks is not None:
-                g = hooks.ahead(g, node.dev)
-                if g is None:  # a hook took it away: nothing flows on from here
-                    self.hand_on(node, None)
-                    continue
-            try:
-                if create:
-                    parts = list(node.run_recorded(TENSOR_XP, g))
-                elif getattr(node.impl, "adds", False) and hooks is None and not mode.anomaly:
-                    parts = self.added(node, g)
-                else:
-                    parts = list(node.run(g))
-            except Exception as error:
-                explain(error, node, g)
-                raise
-            if hooks is not None or mode.anomaly:
-                parts = [written_out(part) for part in parts]
-            if hooks is not None:
-                parts = hooks.behind(parts, g, node.dev)
-            del g
-            if mode.anomaly and mode.check_nan:
-                check_nan(node, parts)
-            if not keep:
-                node.free()
-            self.hand_on(node, parts)
+                return
+        try:
+            if self.create:
+                parts = list(node.run_recorded(TENSOR_XP, g))
+            elif getattr(node.impl, "adds", False) and hooks is None and not mode.anomaly:
+                parts = self.added(node, g)
+            else:
+                parts = list(node.run(g))
+        except Exception as error:
+            explain(error, node, g)
+            raise
+        if hooks is not None or mode.anomaly:
+            parts = [written_out(part) for part in parts]
+        if hooks is not None:
+            parts = hooks.behind(parts, g, node.dev)
+        del g
+        if mode.anomaly and mode.check_nan:
+            check_nan(node, parts)
+        if not self.keep:
+            node.free()
+        self.hand_on(node, parts)
 
     def added(self, node: Node, g: Any) -> list[Any]:
         """The gradients of the inputs, where the rule adds what waits for the first of them already."""
@@ -245,30 +233,31 @@ class Run:
         """Give each input its part; a leaf that has them all accumulates."""
         if isinstance(node, Pick):
             return
-        grads, targets, metas = self.grads, self.targets, node.metas
         parts = parts if parts is not None else [None] * len(node.edges)
         for position, edge in enumerate(node.edges):
-            if edge is None:
-                continue
-            part = parts[position]
-            parts[position] = None  # so that a leaf may take the array when nobody else holds it
+            if edge is not None:
+                self.give(node, position, edge, parts)
+
+    def give(self, node: Node, position: int, edge: Any, parts: list[Any]) -> None:
+        """Give the input at `edge` its part, taken from `parts`: so a leaf may take an array that nobody else holds."""
+        part, targets = parts[position], self.targets
+        parts[position] = None
+        if part is not None:
+            shape, dtype = node.metas[position]  # type: ignore[misc]
+            own = part.dtype if type(part) is np.ndarray else _np_dtype(part)
+            if part.shape != shape or own is not dtype:
+                part = fitted(node, position, part)
+        if isinstance(edge, Node):
             if part is not None:
-                shape, dtype = metas[position]  # type: ignore[misc]
-                own = part.dtype if type(part) is np.ndarray else _np_dtype(part)
-                if part.shape != shape or own is not dtype:
-                    part = fitted(node, position, part)
-            if isinstance(edge, Node):
-                if part is not None:
-                    self.add(edge, part, grads)
-                continue
-            if targets is None or edge in targets:
-                if part is not None:
-                    self.add(edge, part, self.sums)
-                left = self.uses[edge] - 1
-                self.uses[edge] = left
-                if left == 0:
-                    del part
-                    self.finish(edge)
+                self.add(edge, part, self.grads)
+        elif targets is None or edge in targets:
+            if part is not None:
+                self.add(edge, part, self.sums)
+            left = self.uses[edge] - 1
+            self.uses[edge] = left
+            if left == 0:
+                del part
+                self.finish(edge)
 
     def finish(self, leaf: Tensor) -> None:
         """The whole gradient of `leaf` is there."""
@@ -306,6 +295,38 @@ class Run:
         return value if self.create else value._array
 
 
+def _reachable_nodes(roots: Sequence[Any], uses: dict[Tensor, int]) -> list[Node]:
+    found: set[Node] = set()
+    stack: list[Node] = []
+    for root in roots:
+        if isinstance(root, Node):
+            stack.append(root)
+        else:
+            uses[root] = uses.get(root, 0) + 1
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found.add(node)
+        for edge in node.edges:
+            if edge is None:
+                continue
+            if isinstance(edge, Node):
+                stack.append(edge)
+            else:
+                uses[edge] = uses.get(edge, 0) + 1
+    return sorted(found, key=_by_seq, reverse=True)
+
+
+def _raised(error: Exception, node: Node, g: Any) -> None:
+    """Raise what native code met in a rule, explained."""
+    try:
+        raise error
+    except Exception:
+        explain(error, node, g)
+        raise
+
+
 def explain(error: Exception, node: Node, g: Any) -> None:
     """Say what is known of `error`, which the rule of `node` raised for `g`; raise another one that says it better."""
     if node.trace is not None:
@@ -339,6 +360,11 @@ def _checked(hook: Any, result: Any, before: Tensor) -> Tensor:
 # Backwards of several threads may meet at a leaf. Reentrant: adding to a gradient may call back into Python.
 _accumulating = threading.RLock()
 _hooked: dict[Any, Any] = vars(NODE_HOOKS)["data"]  # the dict behind it: empty almost always, and quicker to ask
+_reachable: Any = _reachable_nodes
+_walk_natively: Any = None
+if native is not None:
+    native.walk_configure(Run, Impl, Meta, Product, _hooked, _accumulating, _raised)
+    _reachable, _walk_natively = native.reachable, native.walk
 
 
 def _shape(g: Any) -> Any:

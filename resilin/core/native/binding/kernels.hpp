@@ -75,5 +75,6 @@ void bind_shuffle(nanobind::module_ &m);
 void bind_sort(nanobind::module_ &m);
 void bind_special(nanobind::module_ &m);
 void bind_ufunc_loops(nanobind::module_ &m);
+void bind_walk(nanobind::module_ &m);
 
 } // namespace resilin

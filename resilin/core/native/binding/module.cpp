@@ -83,4 +83,5 @@ NB_MODULE(_native, m) {
     resilin::bind_trace_reader(m);
     resilin::bind_tracing(m);
     resilin::bind_ufunc_loops(m);
+    resilin::bind_walk(m);
 }

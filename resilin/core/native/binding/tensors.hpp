@@ -52,6 +52,15 @@ inline Operand look(PyObject *value, PyObject *&array) {
 // Whether operations are recorded now.
 bool records();
 
+// Whether anomalies are looked for now.
+bool seeks_anomalies();
+
+// A Tensor on `dev` around `array`, whose reference it takes over; null with an error set.
+PyObject *wrap(PyObject *array, PyObject *dev);
+
+// Where the objects of `type` have the slot `name`. nb::type_error without one.
+Py_ssize_t offset_of(PyTypeObject *type, const char *name);
+
 // Says that a tensor's elements were written in place, as `Tensor._bump` does; false with an error set.
 bool count_write(PyObject *tensor);
 

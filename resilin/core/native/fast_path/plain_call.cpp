@@ -31,7 +31,8 @@ void configure(nb::object cpu, nb::object xp, nb::list active, nb::list logs, nb
     residual_name = PyUnicode_InternFromString("residual");
 }
 
-// A Tensor on `dev` around `array`, whose reference it takes over; null with an error set.
+} // namespace
+
 PyObject *wrap(PyObject *array, PyObject *dev) {
     PyObject *inside = PyObject_GetAttr(classes.mode, inference);
     if (inside != Py_False) {
@@ -52,6 +53,8 @@ PyObject *wrap(PyObject *array, PyObject *dev) {
     for (Py_ssize_t offset : classes.tensor_others) slot(made, offset) = Py_NewRef(Py_None);
     return made;
 }
+
+namespace {
 
 // `tensor.wrap` as an object to call.
 struct Wrap : Callable {

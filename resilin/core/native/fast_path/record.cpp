@@ -13,15 +13,15 @@ namespace resilin {
 
 Classes classes;
 
-namespace {
-
-PyObject *grad, *anomaly, *frame, *kept, *dict; // names of attributes
-
 Py_ssize_t offset_of(PyTypeObject *type, const char *name) {
     PyObject *found = PyDict_GetItemString(type->tp_dict, name);
     if (!found || Py_TYPE(found) != &PyMemberDescr_Type) throw nb::type_error(name);
     return reinterpret_cast<PyMemberDescrObject *>(found)->d_member->offset;
 }
+
+namespace {
+
+PyObject *grad, *anomaly, *frame, *kept, *dict; // names of attributes
 
 // The offsets of all slots of `type` but those `named`.
 std::vector<Py_ssize_t> others(PyTypeObject *type, std::initializer_list<const char *> named) {
@@ -172,6 +172,12 @@ bool records() {
     const Settings settings;
     if (!settings.own) PyErr_Clear();
     return !settings.own || !settings.is(grad, Py_False);
+}
+
+bool seeks_anomalies() {
+    const Settings settings;
+    if (!settings.own) PyErr_Clear();
+    return !settings.own || !settings.is(anomaly, Py_False);
 }
 
 bool count_write(PyObject *tensor) {
