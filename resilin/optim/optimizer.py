@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import math
 import warnings
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 
 from resilin._base import fault_points, trace
-from resilin.core.autograd.grad_mode import enable_grad, no_grad
+from resilin.core.autograd.grad_mode import enable_grad, mode
+from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.public import error_context
 from resilin.core.shard_metadata import is_piece
 from resilin.core.state.hooks import RemovableHandle
@@ -246,18 +246,22 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        with no_grad(), np.errstate(all="ignore"):  # infinities and NaN go their way silently, as in native code
-            try:
-                for group in self.param_groups:
-                    fault_points.reached("optimizer")
-                    for each in (group,) if not (self._has_twins and self._twins_in_turn) else _without_twins(group):
-                        self._update(each)
+        recorded, mode.grad = mode.grad, False
+        token = silence(SILENT)  # infinities and NaN go their way without a word, as in native code
+        try:
+            for group in self.param_groups:
                 fault_points.reached("optimizer")
-            except KeyError as error:
-                raise UsageError(
-                    f"{type(self).__name__}.step: a parameter's state or options have no {error}; was the state that "
-                    "was loaded saved by another optimizer?"
-                ) from error
+                for each in (group,) if not (self._has_twins and self._twins_in_turn) else _without_twins(group):
+                    self._update(each)
+            fault_points.reached("optimizer")
+        except KeyError as error:
+            raise UsageError(
+                f"{type(self).__name__}.step: a parameter's state or options have no {error}; was the state that "
+                "was loaded saved by another optimizer?"
+            ) from error
+        finally:
+            restore(token)
+            mode.grad = recorded
         return loss
 
     def _update(self, group: Group) -> None:
@@ -443,27 +447,39 @@ def _read_params(params: Any) -> tuple[list[Tensor], list[str] | None]:
     return tensors, names
 
 
-@contextlib.contextmanager
-def fitting(where: str, parameters: Sequence[Tensor], **arrays: Sequence[Any] | None) -> Iterator[None]:
-    """Around a kernel's call: when it fails, say which gradient or state has another shape than its parameter, or which
-    parameter is read-only."""
-    try:
-        yield
-    except (ValueError, IndexError) as error:
-        for name, values in arrays.items():
-            for number, (parameter, value) in enumerate(zip(parameters, values or (), strict=False)):
+class _Fitting:
+    """See `fitting`. No generator: every step of an optimizer passes here."""
+
+    __slots__ = ("_arrays", "_parameters", "_where")
+
+    def __init__(self, where: str, parameters: Sequence[Tensor], arrays: dict[str, Sequence[Any] | None]) -> None:
+        self._where, self._parameters, self._arrays = where, parameters, arrays
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if not isinstance(error, ValueError | IndexError):
+            return
+        for name, values in self._arrays.items():
+            for number, (parameter, value) in enumerate(zip(self._parameters, values or (), strict=False)):
                 if value.shape != parameter._array.shape:
                     raise UsageError(
-                        f"{where}: {name} of shape {list(value.shape)} does not fit parameter {number} of shape "
+                        f"{self._where}: {name} of shape {list(value.shape)} does not fit parameter {number} of shape "
                         f"{list(parameter.shape)}; was it loaded from another model?"
                     ) from error
-        for number, parameter in enumerate(parameters):
+        for number, parameter in enumerate(self._parameters):
             if not getattr(parameter._array.flags, "writeable", True):
                 raise UsageError(
-                    f"{where}: parameter {number} cannot be written to: it was made by expand() or from a read-only "
-                    "array; give the optimizer a clone() of it"
+                    f"{self._where}: parameter {number} cannot be written to: it was made by expand() or from a "
+                    "read-only array; give the optimizer a clone() of it"
                 ) from error
-        raise
+
+
+def fitting(where: str, parameters: Sequence[Tensor], **arrays: Sequence[Any] | None) -> _Fitting:
+    """Around a kernel's call: when it fails, say which gradient or state has another shape than its parameter, or which
+    parameter is read-only."""
+    return _Fitting(where, parameters, arrays)
 
 
 def _own_copy(value: Any, name: Any, parameter: Tensor | None, own: set[int]) -> Any:

@@ -16,14 +16,18 @@ from resilin.core.ops.registry import accelerate, op, override
 _TARGET = np.array([1, 0, 3])
 
 
-@op(takes="f", samples=lambda r: [(r(3, 4), _TARGET), (r(3, 4), _TARGET, np.array([1.0, 2, 0.5, 3]), 0, 0.1)])
-def cross_entropy(xp, logits, target=None, weight=None, ignore_index=-100, label_smoothing=0.0):
-    """Per-sample cross entropy of `logits` (N, C) against class numbers `target` (N,)."""
-    return kernel.reference_forward(logits, target, weight, ignore_index, label_smoothing)[0]
+_WEIGHTS = np.array([1.0, 2, 0.5, 3])
+
+
+@op(takes="f", samples=lambda r: [(r(3, 4), _TARGET), (r(3, 4), _TARGET, _WEIGHTS, 0, 0.1), (r(3, 4), _TARGET, None, 0, 0.1, 2)])
+def cross_entropy(xp, logits, target=None, weight=None, ignore_index=-100, label_smoothing=0.0, count=None):
+    """Per-sample cross entropy of `logits` (N, C) against class numbers `target` (N,); with `count` their sum by it."""
+    losses = kernel.reference_forward(logits, target, weight, ignore_index, label_smoothing)[0]
+    return losses if count is None else xp.sum(losses) / count
 
 
 @cross_entropy.vjp
-def _(xp, g, _y, logits, target=None, weight=None, ignore_index=-100, label_smoothing=0.0):
+def _(xp, g, _y, logits, target=None, weight=None, ignore_index=-100, label_smoothing=0.0, count=None):
     N, C = logits.shape
     ns = array_namespace(target)
     valid = target != ignore_index
@@ -35,25 +39,37 @@ def _(xp, g, _y, logits, target=None, weight=None, ignore_index=-100, label_smoo
     chosen = (chosen + label_smoothing / C * w_C) * valid[:, None]
     total = chosen.sum(1, keepdims=True)
     p = xp.softmax(logits, 1)
-    return xp.expand_dims(g, 1) * (p * xp.constant(total, g) - xp.constant(chosen, g))
+    g = xp.expand_dims(g, 1) if count is None else g / count
+    return g * (p * xp.constant(total, g) - xp.constant(chosen, g))
 
 
-def _forward(xp, logits, target, weight, ignore_index, label_smoothing):
-    return kernel.forward(logits, target, weight, ignore_index, label_smoothing)
+def _forward(xp, logits, target, weight, ignore_index, label_smoothing, count):
+    losses, lse = kernel.forward(logits, target, weight, ignore_index, label_smoothing)
+    return (losses if count is None else xp.sum(losses) / count), lse
 
 
-def _backward(xp, needs, g, _y, lse, logits, target, weight, ignore_index, label_smoothing):
+def _backward(xp, needs, g, _y, lse, logits, target, weight, ignore_index, label_smoothing, count):
+    if count is not None:
+        g_N = np.empty(len(logits), g.dtype)
+        g_N.fill(g / count)
+        g = g_N
     return (kernel.backward(g, logits, target, lse, weight, ignore_index, label_smoothing),)
 
 
 override("cross_entropy", "cpu", _forward, _backward, residual=True)
 
 
-def _backward_cuda(xp, needs, g, _y, lse, logits, target, weight, ignore_index, label_smoothing):
+def _forward_cuda(xp, logits, target, weight, ignore_index, label_smoothing, count):
+    losses, lse = rows_cuda.cross_entropy(xp, logits, target, weight, ignore_index, label_smoothing)
+    return (losses if count is None else xp.sum(losses) / count), lse
+
+
+def _backward_cuda(xp, needs, g, _y, lse, logits, target, weight, ignore_index, label_smoothing, count):
+    g = g if count is None else xp.broadcast_to(g / count, logits.shape[:1])
     return (rows_cuda.cross_entropy_backward(xp, g, logits, target, lse, weight, ignore_index, label_smoothing),)
 
 
-override("cross_entropy", "cuda", rows_cuda.cross_entropy, _backward_cuda, residual=True)
+override("cross_entropy", "cuda", _forward_cuda, _backward_cuda, residual=True)
 
 
 @op(samples=lambda r: [(r(5, 3), np.array([[4, 0], [4, 2]]))])

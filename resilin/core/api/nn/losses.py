@@ -47,12 +47,22 @@ def cross_entropy(
     input, weight, narrow = opened(input, weight)
     rows, classes, shape = _rows("cross_entropy", input, target)
     weights = _class_weights("cross_entropy", input, weight)
+    count = _mean_over(rows, classes, weights, ignore_index) if reduction == "mean" else None
     try:
-        losses = loss.cross_entropy.call(rows, classes, weights, ignore_index, label_smoothing)
+        losses = loss.cross_entropy.call(rows, classes, weights, ignore_index, label_smoothing, count)
     except UsageError as error:
         raise IndexError(str(error)) from None
+    if count is not None:
+        return narrow(losses)  # type: ignore[no-any-return]
     made: Tensor = narrow(_weighted(losses, classes, weights, ignore_index, reduction, shape))
     return made
+
+
+def _mean_over(rows: Tensor, classes: Any, weights: Any, ignore: int) -> int | None:
+    """How many losses there are to take the mean of, where the host's op does that itself; else None."""
+    if weights is not None or type(rows._array) is not np.ndarray or type(classes) is not np.ndarray:
+        return None
+    return int(np.count_nonzero(classes != ignore)) or None
 
 
 def _need_class(where: str, ignore_index: Any) -> None:

@@ -15,7 +15,7 @@ struct Classes {
     std::vector<Py_ssize_t> tensor_others;                            // those that are None in a new tensor
     Py_ssize_t base, chain, seen, recorded;                           // of a view's
     Py_ssize_t seq, op, impl, node_dev, edges, metas, needs, params; // of a node's
-    Py_ssize_t saved, saved_versions, y, freed, outputs;
+    Py_ssize_t saved, saved_versions, y, freed, outputs, residual;
     std::vector<Py_ssize_t> node_others; // those that are None in a new node
     PyObject *mode;                      // grad_mode.mode
     PyObject *next_seq;                  // numbers the nodes
@@ -71,8 +71,10 @@ PyObject *call_silently(PyObject *variable, PyObject *silent, PyObject *function
 // Says that `out` is a view of `source`, a tensor that is none itself, made by `op` with parameters `params` (a tuple).
 bool mark_view(PyObject *out, PyObject *source, PyObject *op, PyObject *params);
 
-// Records that `impl` of `op` computed `out` from the tensors and numbers `inputs`, as `tape.record` does.
+// Records that `impl` of `op` computed `out` from the tensors and numbers `inputs`, and gave `residual` or None with it, as
+// `tape.record` does.
 enum class Recorded { no, yes, failed };
-Recorded record(PyObject *out, PyObject *const *inputs, int count, PyObject *op, PyObject *impl, PyObject *params);
+Recorded record(PyObject *out, PyObject *const *inputs, int count, PyObject *op, PyObject *impl, PyObject *params,
+                PyObject *residual);
 
 } // namespace resilin

@@ -84,17 +84,18 @@ struct Plain : Callable {
     PyObject *impls, *generic; // of the op: device type -> Impl, and the Impl of the others
     PyObject *defaults;        // tuple: the default of each parameter
     PyObject *op, *finish;     // finish(op, impl, out, inputs, params, None) marks views and records
-    PyObject *impl, *forward;  // the last Impl that was found, and its function; null when it gives a residual
+    PyObject *impl, *forward;  // the last Impl that was found, and its function
     PyObject *otherwise;       // the way in Python; null: None is the answer
     PyObject *traced;          // the operation's name in traces
     tracing::KnownName known;
     int tensors;               // how many; -1: the first argument is a sequence of them
     bool one_dtype, floats, view, differentiable;
+    bool residual; // whether `forward` gives one
 };
 
 PyArray_Descr *descr_of(PyObject *array) { return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array)); }
 
-// The function to run: that of the Impl for the CPU. Null when there is none for this way, or with an error set.
+// The function to run: that of the Impl for the CPU. Null with an error set.
 PyObject *forward_of(Plain *self) {
     PyObject *impl = PyDict_GetItemWithError(self->impls, cpu_name);
     if (!impl) impl = self->generic;
@@ -102,9 +103,10 @@ PyObject *forward_of(Plain *self) {
     Py_XSETREF(self->impl, Py_NewRef(impl));
     Py_CLEAR(self->forward);
     PyObject *residual = PyObject_GetAttr(impl, residual_name);
-    if (residual == Py_False) self->forward = PyObject_GetAttr(impl, forward_name);
-    Py_XDECREF(residual);
-    return self->forward;
+    if (!residual) return nullptr;
+    self->residual = residual != Py_False;
+    Py_DECREF(residual);
+    return self->forward = PyObject_GetAttr(impl, forward_name);
 }
 
 // Fills `arrays` from the tensors among `args`. False when this is no call of plain tensors.
@@ -161,7 +163,7 @@ struct Given {
 };
 
 // Marks the result as a view, and records how it was computed, where that is so: here, or else in Python.
-bool finish(Plain *self, PyObject *out, const Given &given, bool tracked) {
+bool finish(Plain *self, PyObject *out, const Given &given, PyObject *residual, bool tracked) {
     PyObject *rest = tuple_of(given.params, given.others);
     if (!rest) return false;
     bool here = true, done = true;
@@ -171,13 +173,13 @@ bool finish(Plain *self, PyObject *out, const Given &given, bool tracked) {
         done = !here || mark_view(out, source, self->op, rest);
     }
     if (here && done && tracked && self->differentiable) {
-        const Recorded recorded = record(out, given.inputs, given.count, self->op, self->impl, rest);
+        const Recorded recorded = record(out, given.inputs, given.count, self->op, self->impl, rest, residual);
         here = recorded != Recorded::no;
         done = recorded != Recorded::failed;
     }
     if (!here && done) {
         PyObject *inputs = tuple_of(given.inputs, given.count);
-        PyObject *all[6] = {self->op, self->impl, out, inputs, rest, Py_None};
+        PyObject *all[6] = {self->op, self->impl, out, inputs, rest, residual};
         PyObject *result = inputs ? PyObject_Vectorcall(self->finish, all, 6, nullptr) : nullptr;
         Py_XDECREF(inputs);
         Py_XDECREF(result);
@@ -188,16 +190,25 @@ bool finish(Plain *self, PyObject *out, const Given &given, bool tracked) {
 }
 
 // What the forward function gives for `count` arguments, as an array. Null without an error when the way in Python is
-// to be taken: there is no function for this way, or it met an error that is to be named.
-PyObject *value_of(Plain *self, PyObject *const *arguments, Py_ssize_t count) {
+// to be taken: it met an error that is to be named. What it gives beside the array becomes `residual`.
+PyObject *value_of(Plain *self, PyObject *const *arguments, Py_ssize_t count, PyObject *&residual) {
     PyObject *forward = forward_of(self);
     if (!forward) return nullptr;
+    const bool gives_residual = self->residual;
     Py_INCREF(forward); // what it calls may give the op another one
     PyObject *value = PyObject_Vectorcall(forward, arguments, static_cast<size_t>(count), nullptr);
     Py_DECREF(forward);
     if (!value && (PyErr_ExceptionMatches(PyExc_ValueError) || PyErr_ExceptionMatches(PyExc_TypeError) ||
                    PyErr_ExceptionMatches(PyExc_IndexError)))
         PyErr_Clear();
+    if (value && gives_residual) {
+        if (!PyTuple_CheckExact(value) || PyTuple_GET_SIZE(value) != 2) { // the way in Python says what is wrong
+            Py_DECREF(value);
+            return nullptr;
+        }
+        Py_SETREF(residual, Py_NewRef(PyTuple_GET_ITEM(value, 1)));
+        Py_SETREF(value, Py_NewRef(PyTuple_GET_ITEM(value, 0)));
+    }
     if (!value || !PyArray_CheckScalar(value) || PyArray_Check(value)) return value;
     PyObject *array = PyArray_FromScalar(value, nullptr); // numpy gives scalars where 0-d arrays are meant
     Py_DECREF(value);
@@ -217,21 +228,22 @@ PyObject *result_of(Plain *self, PyObject *const *args, Py_ssize_t given) {
         if (!(inputs = PySequence_Tuple(args[0]))) return nullptr;
         all[1] = arrays_of(inputs, tracked);
     }
-    PyObject *out = nullptr;
+    PyObject *out = nullptr, *residual = Py_NewRef(Py_None);
     if (sequence ? all[1] != nullptr : gather(self, args, all + 1, tracked)) {
         bool plain = true; // numpy's scalars become Python's numbers in the way in Python
         for (Py_ssize_t i = places; i < total; i++) {
             all[i + 1] = i < given ? args[i] : PyTuple_GET_ITEM(self->defaults, i - places);
             plain &= !PyArray_IsScalar(all[i + 1], Generic);
         }
-        PyObject *value = plain ? value_of(self, all, total + 1) : nullptr;
+        PyObject *value = plain ? value_of(self, all, total + 1, residual) : nullptr;
         out = value ? wrap(value, classes.cpu) : nullptr;
         if (out && (tracked || self->view)) {
             PyObject *const *tensors = sequence ? PySequence_Fast_ITEMS(inputs) : args;
             const int count = sequence ? static_cast<int>(PyTuple_GET_SIZE(inputs)) : places;
-            if (!finish(self, out, {tensors, count, all + 1 + places, total - places}, tracked)) Py_CLEAR(out);
+            if (!finish(self, out, {tensors, count, all + 1 + places, total - places}, residual, tracked)) Py_CLEAR(out);
         }
     }
+    Py_DECREF(residual);
     if (sequence) Py_XDECREF(all[1]);
     Py_XDECREF(inputs);
     return out;

@@ -50,9 +50,9 @@ void configure(nb::type_object tensor, nb::type_object parameter, nb::type_objec
     c.node_dev = offset_of(c.node, "dev"), c.edges = offset_of(c.node, "edges"), c.metas = offset_of(c.node, "metas");
     c.needs = offset_of(c.node, "needs"), c.params = offset_of(c.node, "params"), c.saved = offset_of(c.node, "saved");
     c.saved_versions = offset_of(c.node, "versions"), c.y = offset_of(c.node, "y");
-    c.freed = offset_of(c.node, "freed"), c.outputs = offset_of(c.node, "outputs");
+    c.freed = offset_of(c.node, "freed"), c.outputs = offset_of(c.node, "outputs"), c.residual = offset_of(c.node, "residual");
     c.node_others = others(c.node, {"seq", "op", "impl", "dev", "edges", "metas", "needs", "params", "saved",
-                                    "versions", "y", "freed", "outputs"});
+                                    "versions", "y", "freed", "outputs", "residual"});
     c.mode = mode.release().ptr();
     c.next_seq = next_seq.release().ptr();
     grad = PyUnicode_InternFromString("grad");
@@ -204,7 +204,8 @@ bool mark_view(PyObject *out, PyObject *source, PyObject *op, PyObject *params) 
     return true;
 }
 
-Recorded record(PyObject *out, PyObject *const *inputs, int count, PyObject *op, PyObject *impl, PyObject *params) {
+Recorded record(PyObject *out, PyObject *const *inputs, int count, PyObject *op, PyObject *impl, PyObject *params,
+                PyObject *residual) {
     const Settings settings;
     if (!settings.own) return Recorded::failed;
     const bool on = settings.is(grad, Py_True);
@@ -243,6 +244,7 @@ Recorded record(PyObject *out, PyObject *const *inputs, int count, PyObject *op,
     slot(node, classes.y) = given(parts.y);
     slot(node, classes.freed) = Py_NewRef(Py_False);
     slot(node, classes.outputs) = one;
+    slot(node, classes.residual) = Py_NewRef(residual);
     for (Py_ssize_t offset : classes.node_others) slot(node, offset) = Py_NewRef(Py_None);
     Py_SETREF(slot(out, classes.tensor_node), given(parts.node));
     Py_SETREF(slot(out, classes.rg), Py_NewRef(Py_True));

@@ -18,7 +18,7 @@ struct {
     Py_ssize_t vjp, residual, wide, adds;                    // of an implementation's
     Py_ssize_t meta_shape, meta_dtype;                       // of a Meta's
     Py_ssize_t product_shape, product_dtype;                 // of a Product's
-    Py_ssize_t before_hooks, node_residual, frame;           // of a node's
+    Py_ssize_t before_hooks, frame;                          // of a node's
     Py_ssize_t grad, hooks, grad_slot;                       // of a tensor's
     PyObject *hooked, *raised;                               // the dict of nodes with hooks; raises an explained error
     PyObject *acquire, *release;                             // of the lock of leaves
@@ -36,7 +36,7 @@ void configure(nb::type_object run, nb::type_object impl, nb::type_object meta, 
     c.adds = offset_of(c.impl, "adds");
     c.meta_shape = offset_of(c.meta, "shape"), c.meta_dtype = offset_of(c.meta, "dtype");
     c.product_shape = offset_of(c.product, "shape"), c.product_dtype = offset_of(c.product, "dtype");
-    c.before_hooks = offset_of(classes.node, "_pre"), c.node_residual = offset_of(classes.node, "residual");
+    c.before_hooks = offset_of(classes.node, "_pre");
     c.frame = offset_of(classes.node, "frame");
     c.grad = offset_of(classes.tensor, "_grad"), c.hooks = offset_of(classes.tensor, "_hooks");
     c.grad_slot = offset_of(classes.tensor, "_grad_slot");
@@ -195,7 +195,7 @@ Done gather(PyObject *node, PyObject *g, Arguments &arguments) {
     }
     const int has_residual = PyObject_IsTrue(slot(impl, c.residual));
     if (has_residual < 0) return Done::failed;
-    if (has_residual) arguments.add(slot(node, c.node_residual));
+    if (has_residual) arguments.add(slot(node, classes.residual));
     const Done done = add_saved(node, arguments);
     for (Py_ssize_t i = 0; done == Done::yes && i < PyTuple_GET_SIZE(params); i++)
         arguments.add(PyTuple_GET_ITEM(params, i));
@@ -221,7 +221,7 @@ bool free_saved(PyObject *node) {
     }
     if (freed) Py_SETREF(slot(node, classes.freed), Py_NewRef(Py_True));
     Py_SETREF(slot(node, classes.y), Py_NewRef(Py_None));
-    Py_SETREF(slot(node, c.node_residual), Py_NewRef(Py_None));
+    Py_SETREF(slot(node, classes.residual), Py_NewRef(Py_None));
     Py_SETREF(slot(node, c.frame), Py_NewRef(Py_None));
     Py_SETREF(slot(node, classes.saved), left);
     return true;
