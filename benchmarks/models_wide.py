@@ -25,17 +25,18 @@ UPDATES, COMPILED, JAX = "updates", "compiled", "tiny step"
 AGREE, AGREE_CAST = 2e-3, 5e-2  # how far, relatively, losses and outputs of both sides may lie apart
 METHOD = """The same model texts, parameters and batches on both sides, whose first losses and outputs are compared;
 AdamW; no_grad and eval in inference. Medians of {rounds} rounds of about {seconds:g} s for each figure, at least 3
-samples; a process for each round, model and side, the sides in turn. PyTorch as it is, and (below the table) with
-{tuned}: glibc then keeps what is freed, as other allocators do."""
+samples of each; a process for each round, model and side, the sides in turn. PyTorch as it is, and (below the table, in
+the first round) with {tuned}: glibc then keeps what is freed, as other allocators do. PyTorch's compiled step is taken
+in the first round only: compiling takes longer than all else."""
 
 
 def benchmark(options: Options) -> Report:
     """All models on each side, then those with autocast, updates by hand and the steps beside compiled ones."""
-    rounds, seconds = (1, 0.0) if options.quick else (2, 0.3)
+    rounds, seconds = (1, 0.0) if options.quick else (2, 0.15)
     taken = Taken(options, seconds=seconds)
     for number in range(rounds):
         for name, case, arguments in _runs(options.quick):
-            for variant in _variants(options):
+            for variant in _variants(options, number):
                 with harness.progress(f"round {number + 1} of {rounds}: {name}, {variant}"):
                     measure = partial(_run, variant, options, case, [*arguments, "--seconds", str(seconds)])
                     taken.run(number, f"{name}/{variant}", measure, peer=variant != "resilin")
@@ -53,10 +54,11 @@ def benchmark(options: Options) -> Report:
     )
 
 
-def _variants(options: Options) -> list[str]:
+def _variants(options: Options, number: int = 0) -> list[str]:
+    """What is run in round `number`."""
     if not options.peer_python:
         return ["resilin"]
-    return ["resilin", "torch"] if options.quick else ["resilin", "torch", "torch tuned"]
+    return ["resilin", "torch"] if options.quick or number else ["resilin", "torch", "torch tuned"]
 
 
 def _runs(quick: bool) -> Iterator[tuple[str, str, list[str]]]:
@@ -88,7 +90,7 @@ def _run_steps(options: Options, taken: Taken, number: int, seconds: float) -> N
     def ours(model: str) -> dict[str, Any]:
         return harness.run_ranks("resilin", options, "train_step", ["--model", model, *length], ranks=1)
 
-    if options.peer_python and not options.quick:  # compiling takes a minute
+    if options.peer_python and not options.quick and not number:
         more = ["--model", "mlp", "--fused", "--compile", *length]
         compiled = partial(harness.run_ranks, "torch", options, "train_step", more, ranks=1, place=lambda rank: ALONE)
         taken.run(number, f"{COMPILED}/resilin", partial(ours, "mlp"))

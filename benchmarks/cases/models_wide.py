@@ -19,7 +19,7 @@ WIDE = {**IMAGES, **SEQUENCES}
 THREADS = (1, 2)
 TRAINED, ASKED = 16, (1, 16)  # samples of a batch
 COMPARED = 4  # losses of the first steps, which both libraries must agree in
-CELLS = [f"training, batch {TRAINED}", *[f"inference, batch {size}" for size in ASKED]]
+CELLS = [*[f"inference, batch {size}" for size in ASKED], f"training, batch {TRAINED}"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,27 +33,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(library: Library, args: argparse.Namespace) -> dict[str, Any]:
-    """Samples in seconds of each cell, the first losses, and the mean of what inference gives."""
+    """Samples in seconds of each cell, the first losses, and the mean of what inference gives.
+
+    One model is asked first, on any number of threads, and then trained: making it takes longer than most cells.
+    """
     torch, wide = library.torch, WIDE[args.model]
+    torch.manual_seed(0)
+    model = wide.build(torch)
+    wide_parts.set_parameters(torch, model)
     samples: dict[str, list[float]] = {}
     losses: list[float] = []
     outputs: list[float] = []
-    for threads in [args.threads] if args.threads else THREADS:
-        torch.set_num_threads(threads)
-        for cell in [args.cell] if args.cell else CELLS:
-            size = int(cell.split()[-1])
-            if cell.startswith("training"):
-                call: Callable[[], float] = _Step(torch, wide, size, args.autocast)
-                losses += [call() for _ in range(COMPARED)]
+    threads = [args.threads] if args.threads else THREADS
+    for cell in [args.cell] if args.cell else CELLS:
+        size = int(cell.split()[-1])
+        call: Any = (_Step if cell.startswith("training") else _Question)(torch, wide, model, size, args.autocast)
+        for number in threads:
+            torch.set_num_threads(number)
+            if number != threads[0]:
+                call()
+            elif cell.startswith("training"):
+                losses = [call() for _ in range(COMPARED)]
             else:
-                call = _Question(torch, wide, size, args.autocast)
                 outputs.append(call())
-            samples[f"{cell}, {threads} thread{'s' * (threads > 1)}"] = _timed(call, args)
+            samples[f"{cell}, {number} thread{'s' * (number > 1)}"] = _timed(call, args)
     return {"samples": samples, "losses": losses, "outputs": outputs}
 
 
 def _timed(call: Callable[[], float], args: argparse.Namespace) -> list[float]:
-    call()
     found: list[float] = []
     end = time.perf_counter() + args.seconds
     while len(found) < args.samples or time.perf_counter() < end:
@@ -72,12 +79,9 @@ def _casting(torch: Any, autocast: bool) -> AbstractContextManager[Any]:
 class _Step:
     """Forward, backward and the optimizer's step, on a fixed batch."""
 
-    def __init__(self, torch: Any, wide: Wide, size: int, autocast: bool) -> None:
-        self.torch, self.wide, self.autocast = torch, wide, autocast
-        torch.manual_seed(0)
-        self.model = wide.build(torch)
-        wide_parts.set_parameters(torch, self.model)
-        self.model.train()
+    def __init__(self, torch: Any, wide: Wide, model: Any, size: int, autocast: bool) -> None:
+        self.torch, self.wide, self.model, self.autocast = torch, wide, model, autocast
+        model.train()
         self.optimizers = [torch.optim.AdamW(group, lr=1e-4) for group in wide.groups(self.model)]
         self.inputs, self.target = wide.batch(torch, size)
 
@@ -96,12 +100,9 @@ class _Step:
 class _Question:
     """Inference on a fixed batch."""
 
-    def __init__(self, torch: Any, wide: Wide, size: int, autocast: bool) -> None:
-        self.torch, self.autocast = torch, autocast
-        torch.manual_seed(0)
-        self.model = wide.build(torch)
-        wide_parts.set_parameters(torch, self.model)
-        self.model.eval()
+    def __init__(self, torch: Any, wide: Wide, model: Any, size: int, autocast: bool) -> None:
+        self.torch, self.model, self.autocast = torch, model, autocast
+        model.eval()
         self.inputs, _ = wide.batch(torch, size)
 
     def __call__(self) -> float:
