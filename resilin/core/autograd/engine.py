@@ -20,7 +20,7 @@ from resilin._base import fault_points, trace
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import NODE_HOOKS
 from resilin.core.autograd.tape import Node, Pick, edge_of
-from resilin.core.autograd.tracing import NodeSpans
+from resilin.core.autograd.tracing import BackwardSpans, backward_spans
 from resilin.core.device import CPU, different_devices, lacking
 from resilin.core.kernels import pack
 from resilin.core.kernels.contiguous import ascontiguousarray
@@ -76,7 +76,9 @@ def outermost() -> Run | None:
 class Run:
     """One backward. With `create`, gradients are recorded tensors; otherwise they are bare arrays."""
 
-    __slots__ = ("callbacks", "capture", "captured", "create", "grads", "keep", "owned", "sums", "targets", "uses")
+    __slots__ = (
+        "callbacks", "capture", "captured", "create", "grads", "keep", "owned", "spans", "sums", "targets", "uses",
+    )  # fmt: skip
 
     def __init__(self, create: bool, keep: bool, targets: set[Any] | None, capture: bool) -> None:
         self.create = create
@@ -89,6 +91,7 @@ class Run:
         self.sums: dict[Tensor, Any] = {}  # gradients that wait for their leaf
         self.uses: dict[Tensor, int] = {}  # contributions a leaf still waits for
         self.callbacks: list[Callable[[], None]] = []
+        self.spans: BackwardSpans | None = None  # while it walks, if somebody records
 
     def plan(self, roots: Sequence[Any]) -> list[Node]:
         """All nodes reachable from `roots`, latest first; counts the uses of every leaf."""
@@ -163,14 +166,15 @@ class Run:
 
     def walk(self, order: Sequence[Node]) -> None:
         """Run every node's rule and hand its gradients on."""
-        spans = None if trace.recorder is None else NodeSpans(trace.recorder)
+        spans = self.spans = None if trace.recorder is None else backward_spans(trace.recorder)
         try:
             self._walk(order, spans)
         finally:
             if spans is not None:
                 spans.end()
+                self.spans = None
 
-    def _walk(self, order: Sequence[Node], spans: NodeSpans | None) -> None:
+    def _walk(self, order: Sequence[Node], spans: BackwardSpans | None) -> None:
         grads, create, keep, targets = self.grads, self.create, self.keep, self.targets if self.capture else None
         heard = fault_points.heard
         for node in order:
@@ -180,10 +184,10 @@ class Run:
             if g is None:
                 self.hand_on(node, None)
                 continue
-            if type(g) is Regions:
-                g = g.whole()
             if spans is not None:
                 spans.next(node)
+            if type(g) is Regions:
+                g = g.whole()
             if node._pre:
                 g = self.hooked(node._pre, g, node.dev)
             if targets is not None and node in targets:
@@ -246,6 +250,7 @@ class Run:
         if isinstance(node, Pick):
             return
         grads, targets, metas = self.grads, self.targets, node.metas
+        whole: list[Any] | None = None if self.spans is None else []  # leaves whose turn is after the node's, in a trace
         parts = parts if parts is not None else [None] * len(node.edges)
         for position, edge in enumerate(node.edges):
             if edge is None:
@@ -268,7 +273,12 @@ class Run:
                 self.uses[edge] = left
                 if left == 0:
                     del part
-                    self.finish(edge)
+                    if whole is None:
+                        self.finish(edge)
+                    else:
+                        whole.append(edge)
+        for leaf in whole or ():
+            self.finish(leaf)
 
     def finish(self, leaf: Tensor) -> None:
         """The whole gradient of `leaf` is there."""
@@ -285,6 +295,8 @@ class Run:
             return
         if not leaf._rg:  # was switched off, or detached in place, since it was used
             return
+        if self.spans is not None:
+            self.spans.leaf()
         with _accumulating:
             if self.create:
                 leaf._grad = g.clone() if leaf._grad is None else leaf._grad + g  # g may be another leaf's, too
