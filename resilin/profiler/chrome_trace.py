@@ -22,7 +22,7 @@ from resilin._base.trace import SpanKind
 from resilin.core.whole_file import write_whole
 from resilin.profiler.inputs import Inputs
 from resilin.profiler.memory_owners import Owned
-from resilin.profiler.nesting import Placed, function_around
+from resilin.profiler.nesting import Placed
 from resilin.profiler.recorded import MEMORY, Recorded, category
 from resilin.version import __version__
 
@@ -197,7 +197,7 @@ class _Events:
         args = dict(span.args or {})
         inputs = args.pop("inputs", None)
         if span.kind is SpanKind.PYTHON or span.kind is SpanKind.MODULE:
-            around = function_around(one)
+            around = one.function
             args |= {"Python parent id": around.span.number + 1 if around else None, "Python id": span.number + 1}
             if span.kind is SpanKind.MODULE:
                 args["Python module id"] = int(number_at_end(span.name))

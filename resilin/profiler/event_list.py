@@ -85,11 +85,11 @@ class EventList(list[Any]):
 
     def _set_backward_stacktraces(self) -> None:
         """Give what ran in backward the stack of the forward operation that it belongs to."""
-        nodes = {id(event): _backward_node(event) for event in self}
-        stacks: dict[tuple[int, int], list[str]] = {}
+        nodes: dict[int, FunctionEvent | None] = {}
+        stacks: dict[tuple[int, int], Any] = {}
         for event in self:
-            if nodes[id(event)] is None and event.stack is not None:
-                stacks.setdefault((event.sequence_nr, event.thread), event.stack)
+            if _backward_node(event, nodes) is None and event._stack is not None:
+                stacks.setdefault((event.sequence_nr, event.thread), event._stack)
         for event in self:
             node = nodes[id(event)]
             if node is not None:
@@ -171,10 +171,15 @@ class EventList(list[Any]):
         attribute = tables.attribute(metric)
 
         def write(file: Any) -> None:
+            shown: dict[str, str] = {}
             for event in self:
                 worth = int(getattr(event, attribute))
-                if event.stack and worth > 0:
-                    line = ";".join(entry.translate(_SPACES) for entry in reversed(event.stack))
+                functions = event.stack if worth > 0 else None
+                if functions:
+                    for entry in functions:
+                        if entry not in shown:
+                            shown[entry] = entry.translate(_SPACES)
+                    line = ";".join([shown[entry] for entry in reversed(functions)])
                     file.write(f"{line} {worth}\n".encode())
 
         write_whole(path, write)
@@ -194,7 +199,7 @@ class EventList(list[Any]):
                 parts.append(event.overload_name)
             if group_by_input_shapes:
                 parts.append(event.input_shapes)
-            key = (*map(str, parts), *(event.stack[:group_by_stack_n] if group_by_stack_n > 0 else ()))
+            key = (*map(str, parts), *(event.innermost(group_by_stack_n) if group_by_stack_n > 0 else ()))
             sums.setdefault(key, FunctionEventAvg()).add(event)
         found = EventList(
             sums.values(),
@@ -203,7 +208,7 @@ class EventList(list[Any]):
             with_flops=self._with_flops,
         )
         for average in found:
-            average.stack = average.stack[:group_by_stack_n]
+            average.stack = average.innermost(group_by_stack_n)
             if not group_by_input_shapes:
                 average.input_shapes = ""
             if not group_by_overload_name:
@@ -220,9 +225,15 @@ class EventList(list[Any]):
         return total
 
 
-def _backward_node(event: FunctionEvent) -> FunctionEvent | None:
-    """The node of backward that the event is, or ran in."""
+def _backward_node(event: FunctionEvent, known: dict[int, FunctionEvent | None]) -> FunctionEvent | None:
+    """The node of backward that the event is, or ran in. known: what was found of others, by id."""
+    way: list[FunctionEvent] = []
     around: FunctionEvent | None = event
-    while around is not None and around.scope != _BACKWARD:
+    while around is not None and around.scope != _BACKWARD and id(around) not in known:
+        way.append(around)
         around = around.cpu_parent
-    return around
+    found = around if around is None or around.scope == _BACKWARD else known[id(around)]
+    known[id(event)] = found
+    for each in way:
+        known[id(each)] = found
+    return found

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections import namedtuple
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from resilin.profiler.activities import DeviceType
@@ -13,6 +14,20 @@ from resilin.profiler.formatting import format_time
 
 Kernel = namedtuple("Kernel", ["name", "device", "duration"])
 Kernel.__doc__ = "What an operation ran on a device: name, number of the device, microseconds."
+
+
+class Around(NamedTuple):
+    """A function around a call, and those around it: kept once for all that lies in it."""
+
+    name: str
+    further: Around | None
+
+    def names(self) -> Iterator[str]:
+        """Yield the names, the innermost first."""
+        one: Around | None = self
+        while one is not None:
+            yield one.name
+            one = one.further
 
 
 class Interval:
@@ -94,6 +109,28 @@ def _formatted(name: str) -> Any:
     return property(lambda self: format_time(getattr(self, name)), doc=f"`{name}` as text.")
 
 
+class StackMixin:
+    """Functions of Python around a call, of what has `_stack`."""
+
+    __slots__ = ()
+
+    _stack: Any
+
+    @property
+    def stack(self) -> Any:
+        """The functions, the innermost first: a new list each time it is asked for."""
+        return self.innermost() if isinstance(self._stack, Around) else self._stack
+
+    @stack.setter
+    def stack(self, functions: Any) -> None:
+        self._stack = functions
+
+    def innermost(self, count: int | None = None) -> list[str]:
+        """Return so many of the functions, all of them without a number."""
+        names = self._stack.names() if isinstance(self._stack, Around) else iter(self._stack or ())
+        return list(islice(names, count))
+
+
 class FormattedTimesMixin:
     """Times as text, and per call; of what has `*_time_total` and `count`."""
 
@@ -123,7 +160,7 @@ class FormattedTimesMixin:
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class FunctionEvent(FormattedTimesMixin):
+class FunctionEvent(FormattedTimesMixin, StackMixin):
     """One call: an operation, a node of backward, a region, a Python function.
 
     Times are microseconds since the recording began. `stack` lists Python functions, the innermost first, and needs
@@ -138,7 +175,7 @@ class FunctionEvent(FormattedTimesMixin):
     overload_name: Any = None
     fwd_thread: int | None = None
     input_shapes: Any = None
-    stack: Any = None
+    stack: InitVar[Any] = None
     scope: int = 0
     """0: forward, 1: a node of backward, 7: a region of the user's."""
     use_device: str | None = None
@@ -179,6 +216,7 @@ class FunctionEvent(FormattedTimesMixin):
     time_range: Interval = field(init=False)
     event_metadata: EventMetadata | None = field(init=False)
     _metadata_json: str | None = field(init=False)
+    _stack: Any = field(init=False)
     kernels: list[Kernel] = field(init=False, default_factory=list)
     count: int = field(init=False, default=1)
     cpu_children: list[FunctionEvent] = field(init=False, default_factory=list)
@@ -188,11 +226,17 @@ class FunctionEvent(FormattedTimesMixin):
     total_device_percent: Any = field(init=False, default=-1)
 
     def __post_init__(
-        self, start_us: float, end_us: float, metadata_json: str | None, extra_meta: Mapping[str, Any] | None
+        self,
+        start_us: float,
+        end_us: float,
+        stack: Any,
+        metadata_json: str | None,
+        extra_meta: Mapping[str, Any] | None,
     ) -> None:
         self.time_range = Interval(start_us, end_us)
         self.event_metadata = metadata_of(extra_meta)
         self._metadata_json = metadata_json
+        self._stack = stack
         if self.device_resource_id is None:
             self.device_resource_id = self.thread
 
@@ -283,7 +327,8 @@ class FunctionEvent(FormattedTimesMixin):
         )
 
 
-# within the class it would be the argument's default
+# within the class they would be the arguments' defaults
+FunctionEvent.stack = StackMixin.stack  # type: ignore[assignment]
 FunctionEvent.metadata_json = _older("metadata_json", "event_metadata", "_metadata_json")  # type: ignore[attr-defined]
 
 _SUMMED = (
@@ -306,7 +351,7 @@ _OF_THE_FIRST = (
     "cpu_children",
     "overload_name",
     "input_shapes",
-    "stack",
+    "_stack",
     "scope",
     "device_type",
     "is_legacy",
@@ -315,7 +360,7 @@ _OF_THE_FIRST = (
 )
 
 
-class FunctionEventAvg(FormattedTimesMixin):
+class FunctionEventAvg(FormattedTimesMixin, StackMixin):
     """The sums over events of one key; `cpu_time` and `device_time` are per call."""
 
     def __init__(self) -> None:
@@ -331,7 +376,7 @@ class FunctionEventAvg(FormattedTimesMixin):
         self.self_device_time_total = 0
         self.input_shapes: Any = None
         self.overload_name: Any = None
-        self.stack: Any = None
+        self._stack: Any = None
         self.scope: int | None = None
         self.cpu_memory_usage = 0
         self.device_memory_usage = 0

@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Span
 
 LOOSE = frozenset(
     {SpanKind.COLLECTIVE, SpanKind.RPC, SpanKind.ELASTIC, SpanKind.CHECKPOINT}
 )  # these make room for the others
+_FUNCTIONS = frozenset({SpanKind.PYTHON, SpanKind.MODULE})
+_EMPTY = np.iinfo(np.int64).max  # in place of an end: whatever comes nests there
 
 
 @dataclass(slots=True)
@@ -31,14 +35,8 @@ class Placed:
     """0: it nests in its thread; else the number of the lane beside it."""
     parent: Placed | None = None
     """The innermost span around it in its lane."""
-
-
-def function_around(one: Placed) -> Placed | None:
-    """Return the innermost function of Python, or module, that a span lies in."""
-    around = one.parent
-    while around is not None and around.span.kind not in (SpanKind.PYTHON, SpanKind.MODULE):
-        around = around.parent
-    return around
+    function: Placed | None = None
+    """The innermost function of Python, or module, around it in its lane."""
 
 
 def place(spans: Sequence[Span], start_ns: int, stop_ns: int) -> list[Placed]:
@@ -58,15 +56,16 @@ def place(spans: Sequence[Span], start_ns: int, stop_ns: int) -> list[Placed]:
     for one in placed:
         threads.setdefault(one.span.thread, []).append(one)
     for of_thread in threads.values():
-        lane = 0
-        while of_thread:
-            of_thread = _fill(of_thread, lane)
-            lane += 1
+        _place_beside(_place_within(of_thread))
+    for one in placed:
+        around = one.parent  # it stands before what lies in it
+        if around is not None:
+            one.function = around if around.span.kind in _FUNCTIONS else around.function
     return placed
 
 
-def _fill(spans: list[Placed], lane: int) -> list[Placed]:
-    """Place in `lane` what nests there, and return what does not."""
+def _place_within(spans: list[Placed]) -> list[Placed]:
+    """Place in the thread's own lane what nests there, and return what does not."""
     around: list[Placed] = []
     left: list[Placed] = []
     for one in spans:
@@ -77,7 +76,7 @@ def _fill(spans: list[Placed], lane: int) -> list[Placed]:
         if around and around[-1].end_ns < one.end_ns:
             left.append(one)
             continue
-        one.lane, one.parent = lane, around[-1] if around else None
+        one.parent = around[-1] if around else None
         around.append(one)
     if left:
         left.sort(key=lambda one: (one.start_ns, -one.end_ns, one.span.number))
@@ -88,6 +87,30 @@ def _fill(spans: list[Placed], lane: int) -> list[Placed]:
         for one in left:
             one.parent = None
     return left
+
+
+def _place_beside(spans: list[Placed]) -> None:
+    """Place each in the first lane beside the thread in which it nests. Thousands of calls may be under way at once."""
+    lanes: list[list[Placed]] = []  # what is open in each, the outermost first
+    ends = np.zeros(16, np.int64)  # of the innermost of each
+    for one in spans:
+        start, end = one.start_ns, one.end_ns
+        known = ends[: len(lanes)]
+        for place in np.flatnonzero((known <= start) & (known < end)).tolist():
+            around = lanes[place]
+            while around and around[-1].end_ns <= start and around[-1].end_ns < end:
+                around.pop()
+            known[place] = around[-1].end_ns if around else _EMPTY
+        fits = known >= end
+        place = int(fits.argmax()) if fits.any() else len(lanes)
+        if place == len(lanes):
+            lanes.append([])
+            if place == len(ends):
+                ends = np.concatenate([ends, np.zeros_like(ends)])
+        around = lanes[place]
+        one.lane, one.parent = place + 1, around[-1] if around else None
+        around.append(one)
+        ends[place] = end
 
 
 def _gives_way(first: Placed, second: Placed) -> bool:

@@ -16,9 +16,9 @@ from resilin._base.clock import Deadline
 from resilin._base.trace import SpanKind
 from resilin._base.trace_ring import Recording, Span
 from resilin.profiler import flops
-from resilin.profiler.function_events import FunctionEvent
+from resilin.profiler.function_events import Around, FunctionEvent
 from resilin.profiler.inputs import Inputs
-from resilin.profiler.nesting import Placed, function_around, place
+from resilin.profiler.nesting import Placed, place
 
 _LOG = logging.getLogger(__name__)
 MEMORY = "[memory]"
@@ -113,7 +113,7 @@ class Recorded:
     def _events(self, deadline: Deadline) -> list[FunctionEvent]:
         found: list[FunctionEvent] = []
         usage = _Usage(self.memory)
-        stacks: dict[int, list[str]] = {}
+        stacks: dict[int, Around] = {}
         for number, one in enumerate(self.placed):
             if number % _CHECK_EVERY == 0 and deadline.passed():
                 log.event(
@@ -128,14 +128,14 @@ class Recorded:
                 found.sort(key=lambda event: (event.time_range.start, -event.time_range.end))
         return found
 
-    def _event(self, one: Placed, usage: _Usage, stacks: dict[int, list[str]]) -> FunctionEvent:
+    def _event(self, one: Placed, usage: _Usage, stacks: dict[int, Around]) -> FunctionEvent:
         span, kind = one.span, one.span.kind
         args = span.args or {}
         recorded = args.get("inputs") or []
         inputs = Inputs(recorded)
         is_user = category(kind) == "user_annotation"
         is_python = category(kind) == "python_function"
-        caller = function_around(one) if is_python else None
+        caller = one.function if is_python else None
         forward = self.forward_of.get(span.link) if kind is SpanKind.BACKWARD else None
         count = flops.estimate(span.name, recorded) if self.wanted.with_flops and recorded else 0
         return FunctionEvent(
@@ -152,7 +152,7 @@ class Recorded:
             structured_input_strides=inputs.strides,
             input_dtypes=inputs.dtypes,
             concrete_inputs=inputs.values,
-            stack=_stack(one, stacks),
+            stack=_stack(one, stacks) or [],
             scope=BACKWARD_SCOPE if kind is SpanKind.BACKWARD else USER_SCOPE if is_user else 0,
             cpu_memory_usage=usage.between(span.thread, one.start_ns, one.end_ns) if not one.lane else 0,
             is_async=one.lane > 0,
@@ -189,14 +189,16 @@ class Recorded:
             next_id += 1
 
 
-def _stack(one: Placed, known: dict[int, list[str]]) -> list[str]:
-    """The Python functions and modules around a span, the innermost first. Spans within one share their list."""
-    around = function_around(one)
-    if around is None:
-        return []
-    found = known.get(around.span.number)
-    if found is None:
-        found = known[around.span.number] = [around.span.name, *_stack(around, known)]
+def _stack(one: Placed, known: dict[int, Around]) -> Around | None:
+    """The Python functions and modules around a span. What lies in one shares them."""
+    missing: list[Placed] = []
+    around = one.function
+    while around is not None and id(around) not in known:
+        missing.append(around)
+        around = around.function
+    found = None if around is None else known[id(around)]
+    for each in reversed(missing):
+        found = known[id(each)] = Around(each.span.name, found)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
@@ -145,3 +146,31 @@ def tensor(*shape):
 def test_operations_of_floating_point_follow_from_shapes(made, name, inputs, flops):
     event = events(made.span(name, 0, 1, inputs=inputs).recorded(with_flops=True))[name]
     assert event.flops == flops
+
+
+DEEP = 10_000  # of what takes a time by depth for each event, a minute and more
+
+
+@pytest.mark.parametrize("kind", [SpanKind.USER, SpanKind.PYTHON, SpanKind.BACKWARD])
+def test_what_is_deep_takes_no_longer_than_what_is_wide(made, kind):
+    for number in range(DEEP):
+        made.span(f"within({number}): f", number, 3 * DEEP - number, kind)
+    recorded = made.recorded(3 * DEEP)
+    start = time.thread_time()
+    found = EventList(recorded.events())
+    found._build_tree()
+    averages = found.key_averages(group_by_stack_n=2)
+    assert time.thread_time() - start < 10
+    assert len(averages) == DEEP
+    innermost = next(event for event in found if event.name == f"within({DEEP - 1}): f")
+    assert len(innermost.stack) == (DEEP - 1 if kind is SpanKind.PYTHON else 0)
+
+
+def test_calls_that_are_under_way_at_once_take_no_time_by_their_number_each(made):
+    for number in range(DEEP // 2):
+        made.span(f"call {number}", number, DEEP + number, SpanKind.RPC)
+    recorded = made.recorded(3 * DEEP)
+    start = time.thread_time()
+    lanes = [one.lane for one in recorded.placed]
+    assert time.thread_time() - start < 10
+    assert sorted(lanes) == list(range(DEEP // 2))

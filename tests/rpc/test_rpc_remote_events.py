@@ -113,6 +113,66 @@ def test_ops_of_the_callee_are_events_of_the_caller(me: Me) -> None:
         assert prof.key_averages().table()
 
 
+class Held:
+    """A value at its owner, whose methods others call."""
+
+    def work(self, x: Any) -> Any:
+        return work(x)
+
+    @staticmethod
+    @rpc.functions.async_execution
+    def ask(to: str, x: Any) -> Any:
+        return rpc.rpc_async(to, work, args=(x,))
+
+    def through(self, to: Any, x: Any) -> Any:
+        """Calls a method of another value, whose type is not known here yet."""
+        return to.rpc_async().work(x).wait()
+
+
+def held() -> Any:
+    return rpc.RRef(Held())
+
+
+@on_workers(2)
+def test_calls_through_references_are_spans_by_pytorchs_names(me: Me) -> None:
+    if me.rank != 0:
+        return
+    x = torch.ones(2)
+    for mode in MODES:
+        value = rpc.remote("worker1", Held)
+        with profile() as prof:
+            proxy = getattr(value, mode.removeprefix("rpc_") if mode == "rpc_remote" else mode)()
+            made = proxy.work(x)
+            made = made if mode == "rpc_sync" else made.wait() if mode == "rpc_async" else made.to_here()
+        assert made.tolist() == pytest.approx([0.98201] * 2, abs=1e-4)
+        key = f"{mode}#_local_invoke(worker0 -> worker1)"
+        found = _remote(prof, key)
+        assert {"aten::add", "aten::relu", "aten::sigmoid"} <= found.keys()
+        assert {event.node_id for event in found.values()} == {1}
+        names = [event.name for event in prof.events()]
+        assert names.count(key) == 1
+        assert names.count("rpc_async#_rref_typeof_on_owner(worker0 -> worker1)") == 1
+        assert names.count("to_here#(worker0)->(worker1)") == (mode == "rpc_remote")
+    with profile() as prof:
+        value.rpc_sync().work(x)  # whose type is known by now
+    assert not any("_rref_typeof_on_owner" in event.name for event in prof.events())
+
+
+@on_workers(3)
+def test_calls_through_references_within_calls_are_named_by_the_whole_way(me: Me) -> None:
+    if me.rank != 0:
+        return
+    first, other, x = rpc.remote("worker1", Held), rpc.rpc_sync("worker2", held), torch.ones(2)
+    second = "rpc_async#work(worker1 -> worker2)"
+    with profile() as prof:
+        first.rpc_sync().ask("worker2", x)
+        first.rpc_sync().through(other, x)
+    found = _remote(prof, "rpc_sync#_local_invoke_async_execution(worker0 -> worker1)")
+    assert found[f"{second}#remote_op: aten::relu"].node_id == 2
+    found = _remote(prof, "rpc_sync#_local_invoke(worker0 -> worker1)")
+    assert found["rpc_async#_local_invoke(worker1 -> worker2)#remote_op: aten::relu"].node_id == 2
+
+
 @on_workers(2)
 def test_nothing_is_asked_for_unless_a_profile_records(me: Me) -> None:
     if me.rank != 0:

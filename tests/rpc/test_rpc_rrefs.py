@@ -129,7 +129,7 @@ def test_types_are_asked_for_once(me: Me) -> None:
     rref = rpc.remote(me.next, torch.add, args=(torch.ones(2), 1))
     assert rref._get_type() is torch.Tensor
     assert rref._get_type(blocking=False) is rref._get_type(blocking=False)
-    assert rpc.stats()["calls"]["resilin.rpc.references.rref:_type_on_owner"]["calls"] == 1
+    assert rpc.stats()["calls"]["resilin.rpc.references.rref:_rref_typeof_on_owner"]["calls"] == 1
     assert rpc.remote(me.next, MyClass, args=(0,))._get_type() is MyClass
     assert rpc.RRef(MyClass(0))._get_type(blocking=False).wait() is MyClass
     assert rpc.RRef(1)._get_type() is int

@@ -21,7 +21,7 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.nodes import NODE_HOOKS
 from resilin.core.autograd.rule_inputs import Meta
 from resilin.core.autograd.tape import Node, Pick, edge_of
-from resilin.core.autograd.tracing import NodeSpans
+from resilin.core.autograd.tracing import BackwardSpans, backward_spans
 from resilin.core.device import CPU, different_devices, lacking
 from resilin.core.kernels import pack
 from resilin.core.kernels.contiguous import ascontiguousarray
@@ -78,7 +78,9 @@ def outermost() -> Run | None:
 class Run:
     """One backward. With `create`, gradients are recorded tensors; otherwise they are bare arrays."""
 
-    __slots__ = ("callbacks", "capture", "captured", "create", "grads", "keep", "owned", "sums", "targets", "uses")
+    __slots__ = (
+        "callbacks", "capture", "captured", "create", "grads", "keep", "owned", "spans", "sums", "targets", "uses",
+    )  # fmt: skip
 
     def __init__(self, create: bool, keep: bool, targets: set[Any] | None, capture: bool) -> None:
         self.create = create
@@ -91,6 +93,7 @@ class Run:
         self.sums: dict[Tensor, Any] = {}  # gradients that wait for their leaf
         self.uses: dict[Tensor, int] = {}  # contributions a leaf still waits for
         self.callbacks: list[Callable[[], None]] = []
+        self.spans: BackwardSpans | None = None  # while it walks, if somebody records
 
     def plan(self, roots: Sequence[Any]) -> list[Node]:
         """All nodes reachable from `roots`, latest first; counts the uses of every leaf."""
@@ -145,33 +148,34 @@ class Run:
 
     def walk(self, order: Sequence[Node]) -> None:
         """Run every node's rule and hand its gradients on."""
-        spans = None if trace.recorder is None else NodeSpans(trace.recorder)
+        spans = self.spans = None if trace.recorder is None else backward_spans(trace.recorder)
         try:
-            self._walk(order, spans)
+            self._walk(order)
         finally:
             if spans is not None:
                 spans.end()
+                self.spans = None
 
-    def _walk(self, order: Sequence[Node], spans: NodeSpans | None) -> None:
+    def _walk(self, order: Sequence[Node]) -> None:
         heard = fault_points.heard
-        if _walk_natively is not None and heard is None and spans is None and not self.create and type(self) is Run:
+        if _walk_natively is not None and heard is None and not self.create and type(self) is Run:
             _walk_natively(self, order)
             return
         for node in order:
             if heard is not None:
                 heard("backward")
-            self.step(node, spans)
+            self.step(node)
 
-    def step(self, node: Node, spans: NodeSpans | None = None) -> None:
+    def step(self, node: Node) -> None:
         """Run the rule of `node` and hand its gradients on."""
         g = self.grads.pop(node, None)
         if g is None:
             self.hand_on(node, None)
             return
+        if self.spans is not None:
+            self.spans.next(node)
         if type(g) is Regions:
             g = g.whole()
-        if spans is not None:
-            spans.next(node)
         if node._pre:
             g = self.hooked(node._pre, g, node.dev)
         if self.capture and self.targets is not None and node in self.targets:
@@ -234,12 +238,18 @@ class Run:
         if isinstance(node, Pick):
             return
         parts = parts if parts is not None else [None] * len(node.edges)
+        whole: list[Tensor] = []
         for position, edge in enumerate(node.edges):
-            if edge is not None:
-                self.give(node, position, edge, parts)
+            if edge is not None and self.give(node, position, edge, parts):
+                whole.append(edge)
+        for leaf in whole:  # after the node, so that a trace shows the turn of each
+            self.finish(leaf)
 
-    def give(self, node: Node, position: int, edge: Any, parts: list[Any]) -> None:
-        """Give the input at `edge` its part, taken from `parts`: so a leaf may take an array that nobody else holds."""
+    def give(self, node: Node, position: int, edge: Any, parts: list[Any]) -> bool:
+        """Give the input at `edge` its part; return whether it is a leaf that has them all now.
+
+        The part is taken from `parts`: so a leaf may take an array that nobody else holds.
+        """
         part, targets = parts[position], self.targets
         parts[position] = None
         if part is not None:
@@ -255,9 +265,8 @@ class Run:
                 self.add(edge, part, self.sums)
             left = self.uses[edge] - 1
             self.uses[edge] = left
-            if left == 0:
-                del part
-                self.finish(edge)
+            return left == 0
+        return False
 
     def finish(self, leaf: Tensor) -> None:
         """The whole gradient of `leaf` is there."""
@@ -274,6 +283,8 @@ class Run:
             return
         if not leaf._rg:  # was switched off, or detached in place, since it was used
             return
+        if self.spans is not None:
+            self.spans.leaf()
         with _accumulating:
             if self.create:
                 leaf._grad = g.clone() if leaf._grad is None else leaf._grad + g  # g may be another leaf's, too

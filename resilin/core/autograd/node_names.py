@@ -88,6 +88,11 @@ def varies(name: str) -> bool:
     return name in _VARIANTS
 
 
+def varies_by_more(name: str) -> bool:
+    """Whether nodes of the op `name` are called by more than which edges, and whether a first parameter, they have."""
+    return name in _BY_MORE
+
+
 def traced(name: str) -> str:
     """What an op is called in traces, e.g. "aten::mul" for "multiply"."""
     if name in _TRACED:
@@ -160,3 +165,4 @@ _VARIANTS = {
     "getitem": _indexed,
     "index_put": _written,
 }
+_BY_MORE = frozenset({"matmul", "getitem", "index_put"})

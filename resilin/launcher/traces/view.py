@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import threading
 import webbrowser
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from resilin._base import env
+from resilin.errors import UsageError
 from resilin.launcher import output
 from resilin.launcher.traces import files
 
@@ -53,17 +56,31 @@ def run(args: argparse.Namespace) -> int:
         editor = viewing.Editor(args.editor)
     sources = args.source or [Path()]
     opens = viewing.Opens.NOTHING if args.export else viewing.Opens.EDITOR if editor else viewing.Opens.LINK
-    made = viewing.read(args.traces, sources, args.megabytes << 20, opens, int(args.last * 1e9))
-    if made.notes:
-        output.show(*made.notes)
+    if args.megabytes < 0:
+        raise UsageError(f"--megabytes: expected 0 or more, got {args.megabytes}")
+    missing = next((folder for folder in sources if not folder.is_dir()), None)
+    if missing is not None:
+        raise UsageError(f"--source {missing}: there is no such folder")
+
+    def read() -> Any:
+        made = viewing.read(args.traces, sources, args.megabytes << 20, opens, int(args.last * 1e9))
+        if made.notes:
+            output.show(*made.notes)
+        return made
+
     if args.export is not None:
-        size = viewing.export(made, args.export)
+        size = viewing.export(read(), args.export)
         output.show(f"{args.export}: {size / 1e6:.1f} MB, for any browser")
         return 0
-    with viewing.serve(made, args.port, editor) as server:
+    with viewing.listen(
+        args.port, editor
+    ) as server:  # a port that is taken is told before the minute that reading takes
+        made = read()
+        server.show(made.data, made.places)
         output.show(f"{server.url} until Ctrl-C")
         if not args.no_browser and (env.get("DISPLAY") or env.get("WAYLAND_DISPLAY")):
-            webbrowser.open(server.url)
+            # beside the server, since a browser in a terminal returns when it is closed; it ends with the program
+            threading.Thread(target=webbrowser.open, args=(server.url,), name="browser", daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):
             server.serve_forever()
     return 0

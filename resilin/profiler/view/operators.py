@@ -65,32 +65,51 @@ def _row(rank: int, key: _Key, one: _Sum, of_all_ns: int, places: Places) -> lis
 def _sums(trace: RankTrace, places: Places) -> dict[_Key, _Sum]:
     own = breakdown.own_times(trace)
     sums: dict[_Key, _Sum] = {}
-    for event, around in nested(trace):
+    within = _Within(places)
+    for event, depth in nested(trace):
+        within.enter(event, depth)
         kind = words.kind(event)
         if kind == "step" or breakdown.on_device(event) or event.category.startswith("gpu_"):
             continue
         one = sums.setdefault((event.name, kind, words.shapes(event)), _Sum())
         one.calls += 1
         one.own_ns += own.get(id(event), (event, 0))[1]
-        if all(other.name != event.name for other in around):  # of what calls itself the outer call counts
+        if within.names[event.name] == 1:  # of what calls itself the outer call counts
             one.total_ns += event.duration_ns
-        function = event.name if kind == "python" else places.nearest(_functions(around))
+        function = event.name if kind == "python" else within.functions[-1]
         if function:
             one.places[function] += event.duration_ns + 1
     return sums
 
 
-def nested(trace: RankTrace) -> Iterator[tuple[TraceEvent, list[TraceEvent]]]:
-    """Yield each event with those around it on its thread, the outermost first: a list that changes afterwards."""
+class _Within:
+    """The events that are open on a thread, kept so that none asks all of those around it."""
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._open: list[TraceEvent] = []
+        self.names: Counter[str] = Counter()  # of those that are open, how often each
+        self.functions: list[str] = [""]  # for each, and before: what tells best where the program is, see `nearest`
+
+    def enter(self, event: TraceEvent, depth: int) -> None:
+        """Go on with an event that has so many around it."""
+        while len(self._open) > depth:
+            self.names[self._open.pop().name] -= 1
+            self.functions.pop()
+        function = self.functions[-1]
+        if event.category == "python_function":
+            function = self._places.nearest((event.name, function))
+        self._open.append(event)
+        self.names[event.name] += 1
+        self.functions.append(function)
+
+
+def nested(trace: RankTrace) -> Iterator[tuple[TraceEvent, int]]:
+    """Yield each event, and how many are around it on its thread."""
     for events in trace.by_thread.values():
         around: list[TraceEvent] = []
         for event in events:
             while around and around[-1].end_ns <= event.start_ns:
                 around.pop()
-            yield event, around
+            yield event, len(around)
             around.append(event)
-
-
-def _functions(around: Sequence[TraceEvent]) -> Iterator[str]:
-    """The functions of Python and modules around, the innermost first."""
-    return (event.name for event in reversed(around) if event.category == "python_function")

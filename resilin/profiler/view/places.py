@@ -37,6 +37,7 @@ class Places:
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder.resolve() for folder in folders]
         self._numbers: dict[str, int] = {}  # by the name of a function
+        self._files: dict[str, Path | None] = {}
         self.found: list[SourceLine] = []
 
     def number(self, name: str) -> int:
@@ -65,6 +66,11 @@ class Places:
         return first
 
     def _find(self, file: str) -> Path | None:
+        if file not in self._files:
+            self._files[file] = self._looked_for(file)
+        return self._files[file]
+
+    def _looked_for(self, file: str) -> Path | None:
         for folder in self._folders:
             try:
                 path = (folder / file).resolve()  # of an absolute name this is the name itself

@@ -26,21 +26,27 @@ _OPEN = "open/"
 
 
 class ViewServer(http.server.ThreadingHTTPServer):
-    """A report until `server_close`."""
+    """A report until `server_close`. It listens at once; who asks before it has its report waits."""
 
     daemon_threads = True  # a browser that keeps a connection does not keep the program
 
-    def __init__(self, port: int, data: str, places: list[SourceLine], editor: Editor | None) -> None:
-        """Listen on `port`, 0: on a free one. UsageError when it is taken."""
+    def __init__(self, port: int, editor: Editor | None) -> None:
+        """Listen on `port`, 0: on a free one. UsageError when it is taken, or is none."""
         self.files = page_files.served()
-        self.packed = gzip.compress(data.encode(), 5)
-        self.places = places
+        self.packed = b""
+        self.places: list[SourceLine] = []
         self.editor = editor
         self.secret = secrets.token_urlsafe(16)
+        if not 0 <= port <= host_port.MAX_PORT:
+            raise UsageError(f"--port {port}: expected 0 (any) to {host_port.MAX_PORT}")
         try:
             super().__init__((HOST, port), _Handler)
         except OSError as error:
             raise UsageError(f"--port {port}: cannot be listened on: {error.strerror}") from None
+
+    def show(self, data: str, places: list[SourceLine]) -> None:
+        """Take the report, before anybody is answered."""
+        self.packed, self.places = gzip.compress(data.encode(), 5), places
 
     @property
     def url(self) -> str:

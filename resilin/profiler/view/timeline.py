@@ -88,8 +88,8 @@ def _tracks(traces: Sequence[RankTrace]) -> tuple[list[_Track], dict[int, tuple[
             tracks[place, thread] = _Track(trace.rank, thread, words.cut(name))
     numbers = {id(track): number for number, track in enumerate(tracks.values())}
     for place, trace in enumerate(traces):
-        for event, around in nested(trace):
-            track, depth = tracks[place, event.thread], len(around)
+        for event, depth in nested(trace):
+            track = tracks[place, event.thread]
             if depth < MOST_DEPTH:
                 track.levels += [[] for _ in range(depth + 1 - len(track.levels))]
                 track.levels[depth].append(event)

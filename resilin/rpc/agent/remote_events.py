@@ -120,6 +120,11 @@ def ask(name: str, recorder: SpanRecorder, caller: int, callee: int) -> Asked | 
     return None if into is None and here.collected is None else Asked(name, into, here.collected)
 
 
+def part_of(call: Collected | None) -> contextlib.AbstractContextManager[None]:
+    """Return a block that is part of a call that runs here, None: of none, whichever thread it is in."""
+    return contextlib.nullcontext() if call is None or here.collected is call else call.here()
+
+
 @contextmanager
 def asking(asked: Asked | None) -> Iterator[None]:
     """Let the call that is made within the block ask for it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from resilin._base import trace
@@ -14,13 +14,16 @@ from resilin.rpc.worker_info import WorkerInfo
 
 
 @contextmanager
-def called(how: str, function: Any, caller: WorkerInfo, callee: WorkerInfo) -> Iterator[None]:
-    """Let the block, which makes a call, be its span, and have the callee tell a profile what it does."""
+def called(how: str, function: Any, caller: WorkerInfo, callee: WorkerInfo, **facts: Any) -> Iterator[None]:
+    """Let the block, which makes a call, be its span, and have the callee tell a profile what it does.
+
+    facts: arguments of the span beside its workers.
+    """
     recorder = trace.recorder
     if recorder is None:
         yield
         return
-    name, args = _name(how, function, caller, callee), _args(caller, callee)
+    name, args = _name(how, function, caller, callee), {**_args(caller, callee), **facts}
     token = recorder.begin(name, trace.SpanKind.RPC, args=args)
     asked = remote_events.ask(name, recorder, caller.id, callee.id)
     try:
@@ -31,13 +34,18 @@ def called(how: str, function: Any, caller: WorkerInfo, callee: WorkerInfo) -> I
 
 
 def begun(
-    how: str, function: Any, caller: WorkerInfo, callee: WorkerInfo, make: Callable[[], Future[Any]]
+    how: str,
+    function: Any,
+    caller: WorkerInfo,
+    callee: WorkerInfo,
+    make: Callable[[], Future[Any]],
+    **facts: Any,
 ) -> Future[Any]:
     """Return the future that `make` gives; the span lasts from here until that is done."""
     recorder = trace.recorder
     if recorder is None:
         return make()
-    name, args = _name(how, function, caller, callee), {**_args(caller, callee), "Is asynchronized op": True}
+    name, args = _name(how, function, caller, callee), {**_args(caller, callee), "Is asynchronized op": True, **facts}
     token = recorder.begin(name, trace.SpanKind.RPC, args=args)
     asked = remote_events.ask(name, recorder, caller.id, callee.id)
     try:
@@ -48,6 +56,11 @@ def begun(
         raise
     future.when_done(lambda _: recorder.end(token, None if asked is None else asked.args(args)))
     return future
+
+
+def fetched(caller: WorkerInfo, owner: WorkerInfo) -> AbstractContextManager[None]:
+    """Return a block, which brings a value from its owner, as its span."""
+    return trace.span(f"to_here#({caller.name})->({owner.name})", trace.SpanKind.RPC, **_args(caller, owner))
 
 
 def run(

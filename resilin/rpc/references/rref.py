@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from resilin._base import trace
 from resilin.core.autograd import engine
 from resilin.core.tensor import Tensor
 from resilin.distributed.wire.error_codec import copy_error
 from resilin.distributed.work.future import Future
 from resilin.errors import OwnerLost, RpcError
 from resilin.rpc import current, functions
+from resilin.rpc.agent import remote_events, tracing
 from resilin.rpc.autograd.contexts import part, within
 from resilin.rpc.constants import UNSET_RPC_TIMEOUT
 from resilin.rpc.references.rref_context import RRefContext, Wire
@@ -99,7 +101,12 @@ class RRef(Generic[T]):
             return here
         self._check(state, "to_here()")
         try:
-            value: T = current.require().fetch(state, timeout)
+            agent = current.require()
+            if trace.recorder is None:
+                value: T = agent.fetch(state, timeout)
+            else:
+                with tracing.fetched(agent.get_worker_info(), state.owner):
+                    value = agent.fetch(state, timeout)
         except OwnerLost:
             if state.recipe is None:
                 raise
@@ -165,8 +172,12 @@ class RRef(Generic[T]):
 
     def _ask_type(self, timeout: float) -> Future[Any]:
         if not isinstance(self._state, OwnedValue):
-            asked: Future[Any] = current.require().call_async(self._state.owner, _type_on_owner, (self,), None, timeout)
-            return asked
+            agent, owner = current.require(), self._state.owner
+            ask = partial(agent.call_async, owner, _rref_typeof_on_owner, (self,), None, timeout)
+            if trace.recorder is None:
+                asked: Future[Any] = ask()
+                return asked
+            return tracing.begun(_ASYNC, _rref_typeof_on_owner, agent.get_worker_info(), owner, ask)
         found: Future[Any] = Future()
         try:
             found.set_result(type(self.local_value()))
@@ -218,28 +229,28 @@ def _backward_at_owner(rref: RRef[Any], dist_autograd_ctx_id: int, retain_graph:
     rref.backward(dist_autograd_ctx_id, retain_graph)
 
 
-def _type_on_owner(rref: RRef[Any]) -> type:
+def _rref_typeof_on_owner(rref: RRef[Any]) -> type:
     return type(rref.local_value())
 
 
-# --- proxies ---
+# --- proxies: functions have PyTorch's names, which traces tell ---
 
 _SYNC, _ASYNC, _REMOTE = "rpc_sync", "rpc_async", "remote"
 
 
-def _run(rref: RRef[Any], name: str, args: Any, kwargs: Any) -> Any:
+def _local_invoke(rref: RRef[Any], name: str, args: Any, kwargs: Any) -> Any:
     return getattr(rref.local_value(), name)(*args, **kwargs)
 
 
 @functions.async_execution
-def _run_async(rref: RRef[Any], name: str, args: Any, kwargs: Any) -> Any:
+def _local_invoke_async_execution(rref: RRef[Any], name: str, args: Any, kwargs: Any) -> Any:
     return getattr(rref.local_value(), name)(*args, **kwargs)
 
 
 def _runner(kind: type, name: str) -> Callable[..., Any]:
     """What runs the method `name` at the owner. AttributeError where there is none."""
     method = getattr(kind, name)
-    return _run_async if functions.is_async(method) else _run
+    return _local_invoke_async_execution if functions.is_async(method) else _local_invoke
 
 
 class _Proxy:
@@ -257,9 +268,14 @@ class _Proxy:
         if way == _ASYNC:
             return self._call_async(name, call)
         runner = _runner(rref._get_type(timeout), name)
-        if way == _SYNC:
-            return agent.call(owner, runner, call, None, timeout)
-        return handle(agent.rrefs, agent.remote(owner, runner, call, None, timeout))
+        make = partial(agent.call if way == _SYNC else agent.remote, owner, runner, call, None, timeout)
+        if trace.recorder is None:
+            made = make()
+        else:
+            how = way if way == _SYNC else "rpc_remote"
+            with tracing.called(how, runner, agent.get_worker_info(), owner, Method=name):
+                made = make()
+        return made if way == _SYNC else handle(agent.rrefs, made)
 
     def _call_async(self, name: str, call: tuple[Any, ...]) -> Future[Any]:
         rref, timeout = self._rref, self._timeout
@@ -274,14 +290,19 @@ class _Proxy:
 
         def begin(kind: Future[Any]) -> None:
             try:
-                agent = current.require()
+                agent, owner, runner = current.require(), rref.owner(), _runner(kind.value(), name)
+                make = partial(agent.call_async, owner, runner, call, None, timeout)
                 with within(frame):
-                    made = agent.call_async(rref.owner(), _runner(kind.value(), name), call, None, timeout)
+                    if trace.recorder is None:
+                        made: Future[Any] = make()
+                    else:
+                        with remote_events.part_of(collected):
+                            made = tracing.begun(_ASYNC, runner, agent.get_worker_info(), owner, make, Method=name)
                 made.when_done(settle)
             except Exception as error:  # noqa: BLE001 - raised by who waits
                 result.set_exception(error)
 
         kind = rref._get_type(timeout, blocking=False)
-        frame = part()
+        frame, collected = part(), remote_events.here.collected
         kind.when_done(begin)
         return result

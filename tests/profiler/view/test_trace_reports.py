@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,18 @@ def test_operators_have_their_own_time_and_that_of_what_they_called(tmp_path):
 def test_of_what_calls_itself_the_outer_call_counts(tmp_path):
     found, _ = read(tmp_path, span("f", 0, 100), span("f", 10, 60), span("f", 20, 30))
     assert rows(found["operators"], "calls", "self(us)", "total(us)")[0] == (3, 100.0, 100.0)
+
+
+@pytest.mark.parametrize("step_back", [2, 0], ids=["nested", "staggered"])
+def test_spans_by_the_thousand_around_one_another_take_no_time_by_their_number_each(tmp_path, step_back):
+    count = 10_000
+    events = [span(f"f.py({n}): f", n, 4 * count - n * (step_back - 1), "python_function") for n in range(count)]
+    trace = viewed_traces.write(tmp_path / "rank0.json", [*events, span("aten::add", count, count + 1)])
+    found = reports.aligned([trace])
+    start = time.thread_time()
+    table = operators.operators(found.ranks, Places([tmp_path]))
+    assert time.thread_time() - start < 10
+    assert table["left_out"] == count + 1 - operators.MOST_ROWS
 
 
 def test_many_operators_are_cut_to_the_slowest_and_it_is_told(tmp_path):

@@ -145,9 +145,24 @@ def test_export_writes_one_file_and_says_so(tmp_path, capsys):
         (["{place}/a.json", "--export", "/dev/full"], "/dev/full: cannot be written: No space left on device"),
         (["{place}/a.json", "--editor", "no-such-program {{file}}"], "there is no program 'no-such-program'"),
         (["{place}/a.json", "--megabytes", "0"], "expected at most 0 MiB of text, got more: record fewer steps"),
+        (["{place}/a.json", "--megabytes", "-1"], "--megabytes: expected 0 or more, got -1"),
+        (["{place}/a.json", "--port", "65536"], "--port 65536: expected 0 (any) to 65535"),
+        (["{place}/a.json", "--port", "-1"], "--port -1: expected 0 (any) to 65535"),
+        (["{place}/a.json", "--source", "{place}/none"], "/none: there is no such folder"),
         (["s3://"], "s3://"),
     ],
-    ids=["no-file", "no-traces", "full", "no-editor", "too-long", "no-bucket"],
+    ids=[
+        "no-file",
+        "no-traces",
+        "full",
+        "no-editor",
+        "too-long",
+        "negative",
+        "high-port",
+        "low-port",
+        "no-source",
+        "no-bucket",
+    ],
 )
 def test_what_cannot_be_is_exit_code_2_and_one_line(tmp_path, capsys, words, said):
     if words != ["{place}"]:
@@ -163,6 +178,32 @@ def test_a_port_that_is_taken_is_exit_code_2(tmp_path, capsys, server):
     trace = str(tmp_path / "a.json")
     assert main.main(["trace", "view", trace, "--no-browser", "--port", str(server.server_port)]) == 2
     assert f"--port {server.server_port}: cannot be listened on" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_told_before_traces_are_read(tmp_path, capsys, server):
+    assert main.main(["trace", "view", str(tmp_path / "none"), "--no-browser", "--port", str(server.server_port)]) == 2
+    assert "cannot be listened on" in capsys.readouterr().err
+
+
+@pytest.mark.multiproc
+def test_a_browser_that_waits_for_the_page_gets_it(tmp_path):
+    """As one in a terminal does, which returns when it is closed."""
+    trace = viewed_traces.write(tmp_path / "a.json", [span("f", 0, 10)])
+    ask = f"import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout={PATIENCE_S}).status)"
+    program = tmp_path / "browser"
+    program.write_text(f'#!/bin/sh\n"{sys.executable}" -c "{ask}" "$1"\n')
+    program.chmod(0o755)
+    words = [sys.executable, "-c", START, "trace", "view", str(trace)]
+    given = {**env.snapshot(), "DISPLAY": ":99", "BROWSER": str(program)}
+    with subprocess.Popen(words, env=given, stdout=subprocess.PIPE, text=True) as run:
+        try:
+            assert run.stdout is not None
+            assert run.stdout.readline().startswith("http://")
+            assert run.stdout.readline() == "200\n"  # the browser's
+            run.send_signal(signal.SIGINT)
+            assert run.wait(PATIENCE_S) == 0
+        finally:
+            run.kill()
 
 
 @pytest.mark.multiproc

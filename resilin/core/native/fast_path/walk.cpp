@@ -14,7 +14,7 @@ namespace {
 // Set once, when resilin.core is imported, and kept for the life of the process.
 struct {
     PyTypeObject *impl, *meta, *product;
-    Py_ssize_t grads, keep, targets, capture, sums, uses;    // offsets of a run's slots
+    Py_ssize_t grads, keep, targets, capture, sums, uses, spans; // offsets of a run's slots
     Py_ssize_t vjp, residual, wide, adds;                    // of an implementation's
     Py_ssize_t meta_shape, meta_dtype;                       // of a Meta's
     Py_ssize_t product_shape, product_dtype;                 // of a Product's
@@ -22,7 +22,7 @@ struct {
     Py_ssize_t grad, hooks, grad_slot;                       // of a tensor's
     PyObject *hooked, *raised;                               // the dict of nodes with hooks; raises an explained error
     PyObject *acquire, *release;                             // of the lock of leaves
-    PyObject *step, *give, *add, *finish, *hand_on, *saves_any, *whole; // names
+    PyObject *step, *give, *add, *finish, *hand_on, *saves_any, *whole, *next, *leaf; // names
 } c;
 
 void configure(nb::type_object run, nb::type_object impl, nb::type_object meta, nb::type_object product,
@@ -32,6 +32,7 @@ void configure(nb::type_object run, nb::type_object impl, nb::type_object meta, 
     c.impl = type(impl), c.meta = type(meta), c.product = type(product);
     c.grads = offset_of(of_run, "grads"), c.keep = offset_of(of_run, "keep"), c.targets = offset_of(of_run, "targets");
     c.capture = offset_of(of_run, "capture"), c.sums = offset_of(of_run, "sums"), c.uses = offset_of(of_run, "uses");
+    c.spans = offset_of(of_run, "spans");
     c.vjp = offset_of(c.impl, "vjp"), c.residual = offset_of(c.impl, "residual"), c.wide = offset_of(c.impl, "wide");
     c.adds = offset_of(c.impl, "adds");
     c.meta_shape = offset_of(c.meta, "shape"), c.meta_dtype = offset_of(c.meta, "dtype");
@@ -45,7 +46,8 @@ void configure(nb::type_object run, nb::type_object impl, nb::type_object meta, 
     c.step = PyUnicode_InternFromString("step"), c.give = PyUnicode_InternFromString("give");
     c.add = PyUnicode_InternFromString("add"), c.finish = PyUnicode_InternFromString("finish");
     c.hand_on = PyUnicode_InternFromString("hand_on"), c.saves_any = PyUnicode_InternFromString("saves_any");
-    c.whole = PyUnicode_InternFromString("whole");
+    c.whole = PyUnicode_InternFromString("whole"), c.next = PyUnicode_InternFromString("next");
+    c.leaf = PyUnicode_InternFromString("leaf");
 }
 
 bool is_node(PyObject *edge) { return PyObject_TypeCheck(edge, classes.node); }
@@ -231,7 +233,7 @@ class Walk {
 public:
     explicit Walk(PyObject *run)
         : run_(run), grads_(slot(run, c.grads)), sums_(slot(run, c.sums)), uses_(slot(run, c.uses)),
-          targets_(slot(run, c.targets)), keeps_(PyObject_IsTrue(slot(run, c.keep))),
+          targets_(slot(run, c.targets)), spans_(slot(run, c.spans)), keeps_(PyObject_IsTrue(slot(run, c.keep))),
           captures_(PyObject_IsTrue(slot(run, c.capture))) {}
 
     // Runs the rule of `node` and hands its gradients on; false with an error set.
@@ -242,12 +244,18 @@ public:
         if (g && usual(node, g)) {
             Arguments arguments;
             done = gather(node, g, arguments);
-            if (done == Done::yes) return PyDict_DelItem(grads_, node) == 0 && compute(node, arguments);
+            if (done == Done::yes)
+                return PyDict_DelItem(grads_, node) == 0 && shown(c.next, node) && compute(node, arguments);
         }
         return done != Done::failed && call_method(run_, c.step, node);
     }
 
 private:
+    // Tells whoever records the backward what comes.
+    template <class... Args> bool shown(PyObject *method, Args *...args) const {
+        return spans_ == Py_None || call_method(spans_, method, args...);
+    }
+
     // Nobody but the rule is to see the gradient.
     bool usual(PyObject *node, PyObject *g) const {
         if (Py_TYPE(node) != classes.node || !PyArray_CheckExact(g) || slot(node, c.before_hooks) != Py_None) return false;
@@ -288,40 +296,53 @@ private:
         const nb::object metas = nb::borrow(slot(node, classes.metas));
         const Py_ssize_t count = PySequence_Fast_GET_SIZE(edges.ptr());
         if (PyList_GET_SIZE(parts) < count) return call_method(run_, c.hand_on, node, parts); // an error
+        std::vector<PyObject *> whole; // leaves, held by `edges`; their turn is after the node's
         for (Py_ssize_t i = 0; i < count; i++) {
             PyObject *edge = PySequence_Fast_GET_ITEM(edges.ptr(), i);
-            if (edge != Py_None && !give(node, i, edge, PySequence_Fast_GET_ITEM(metas.ptr(), i), parts)) return false;
+            if (edge == Py_None) continue;
+            const Done done = give(node, i, edge, PySequence_Fast_GET_ITEM(metas.ptr(), i), parts);
+            if (done == Done::failed) return false;
+            if (done == Done::yes) whole.push_back(edge);
         }
+        for (PyObject *leaf : whole)
+            if (!finish(leaf)) return false;
         return true;
     }
 
-    // Gives the input at `edge`, of which `meta` says shape and dtype, its part.
-    bool give(PyObject *node, Py_ssize_t position, PyObject *edge, PyObject *meta, PyObject *parts) {
+    // Gives the input at `edge`, of which `meta` says shape and dtype, its part: yes if it is a leaf that has all now.
+    Done give(PyObject *node, Py_ssize_t position, PyObject *edge, PyObject *meta, PyObject *parts) {
         PyObject *part = PyList_GET_ITEM(parts, position); // borrowed
         PyObject *waiting = is_node(edge) ? grads_ : sums_;
         if (part != Py_None) {
             const bool first = fits(edge, part, meta, waiting) && !PyDict_GetItemWithError(waiting, edge);
-            if (PyErr_Occurred()) return false;
-            if (!first) {
-                PyObject *place = PyLong_FromSsize_t(position);
-                const bool done = place && call_method(run_, c.give, node, place, edge, parts);
-                Py_XDECREF(place);
-                return done;
-            }
+            if (PyErr_Occurred()) return Done::failed;
+            if (!first) return give_in_python(node, position, edge, parts);
         }
         if (waiting == sums_ && targets_ != Py_None) {
             const int wanted = PySet_Contains(targets_, edge);
-            if (wanted <= 0) return wanted == 0;
+            if (wanted <= 0) return wanted == 0 ? Done::no : Done::failed;
         }
         if (part != Py_None) {
             const bool set = PyDict_SetItem(waiting, edge, part) == 0;
             PyList_SetItem(parts, position, Py_NewRef(Py_None));
-            if (!set) return false;
+            if (!set) return Done::failed;
         }
-        if (waiting == grads_) return true;
+        if (waiting == grads_) return Done::no;
         const long left = counted(uses_, edge, -1);
-        if (left < 0 && PyErr_Occurred()) return false;
-        return left != 0 || finish(edge);
+        if (left < 0 && PyErr_Occurred()) return Done::failed;
+        return left == 0 ? Done::yes : Done::no;
+    }
+
+    Done give_in_python(PyObject *node, Py_ssize_t position, PyObject *edge, PyObject *parts) {
+        PyObject *place = PyLong_FromSsize_t(position);
+        if (!place) return Done::failed;
+        PyObject *all[] = {run_, node, place, edge, parts};
+        PyObject *given = PyObject_VectorcallMethod(c.give, all, 5, nullptr);
+        Py_DECREF(place);
+        if (!given) return Done::failed;
+        const bool whole = given == Py_True;
+        Py_DECREF(given);
+        return whole ? Done::yes : Done::no;
     }
 
     // Whether the part is an array as the input is, or a product of that kind that is all of a leaf's gradient.
@@ -345,7 +366,8 @@ private:
         const bool plain = Py_TYPE(leaf) == classes.tensor || Py_TYPE(leaf) == classes.parameter;
         Done done = Done::no;
         if (plain && !captures_ && slot(leaf, c.hooks) == Py_None && slot(leaf, classes.rg) == Py_True &&
-            slot(leaf, classes.dev) == classes.cpu && (Py_TYPE(g) == c.product || alone(g))) {
+            slot(leaf, classes.dev) == classes.cpu && (Py_TYPE(g) == c.product || alone(g)) && takes(leaf)) {
+            if (!shown(c.leaf)) return false;
             PyObject *locked = PyObject_CallNoArgs(c.acquire);
             if (!locked) return false;
             Py_DECREF(locked);
@@ -357,9 +379,12 @@ private:
         return done == Done::no ? call_method(run_, c.finish, leaf) : done == Done::yes;
     }
 
-    // Takes `g` from the sums and lets it be `leaf.grad`, when there is none yet and no memory for it.
+    // Whether there is no gradient yet, and no memory for it.
+    static bool takes(PyObject *leaf) { return slot(leaf, c.grad) == Py_None && slot(leaf, c.grad_slot) == Py_None; }
+
+    // Takes `g` from the sums and lets it be `leaf.grad`.
     Done place(PyObject *leaf, PyObject *g) {
-        if (slot(leaf, c.grad) != Py_None || slot(leaf, c.grad_slot) != Py_None) return Done::no;
+        if (!takes(leaf)) return Done::no;
         if (Py_TYPE(g) == c.product) {
             PyObject *array = PyObject_CallMethodNoArgs(g, c.whole);
             const bool set = array && PyDict_SetItem(sums_, leaf, array) == 0;
@@ -381,7 +406,7 @@ private:
         return PyArray_IS_C_CONTIGUOUS(array) && !PyArray_BASE(array);
     }
 
-    PyObject *run_, *grads_, *sums_, *uses_, *targets_;
+    PyObject *run_, *grads_, *sums_, *uses_, *targets_, *spans_;
     bool keeps_, captures_;
 };
 

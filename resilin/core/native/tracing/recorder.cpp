@@ -3,11 +3,14 @@
 
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "binding/tensors.hpp"
 #include "tracing/python_calls.hpp"
 
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -63,11 +66,16 @@ void Ring::fill(Record &record, const Open &span, int64_t end, int64_t value) {
 }
 
 Open Ring::open(uint32_t name, uint8_t kind, int64_t link, Args args, uint8_t flags) {
+    thread(); // the first time it takes a while
+    return open_at(now(), name, kind, link, args, flags);
+}
+
+Open Ring::open_at(int64_t start, uint32_t name, uint8_t kind, int64_t link, Args args, uint8_t flags) {
     Open span;
     span.thread = thread();
     span.number = written_->fetch_add(1, std::memory_order_relaxed);
     span.name = name, span.kind = kind, span.link = link, span.args = args, span.flags = flags;
-    span.start = now();
+    span.start = start;
     fill(at(span.number), span, 0, 0);
     return span;
 }
@@ -204,6 +212,15 @@ class Recorder {
         ring_->put(ring_->name(name.ptr()), kind, when, when, link, value, arguments(args), INSTANT);
     }
 
+    // The number of the name of the op's nodes that lack what they lack; 0: not known.
+    uint32_t name_of_nodes(PyObject *op, uint64_t lacks) const {
+        const auto found = nodes_.find({op, lacks});
+        return found == nodes_.end() ? 0 : found->second;
+    }
+    void know_nodes(PyObject *op, uint64_t lacks, uint32_t number) {
+        if (nodes_.emplace(std::pair{op, lacks}, number).second) ops_.push_back(nb::borrow(op));
+    }
+
     Ring *ring() { return ring_.get(); }
     nb::object buffer() const { return nb::borrow(view_.obj); }
     bool with_stack() const { return with_stack_; }
@@ -230,7 +247,88 @@ class Recorder {
     bool held_ = false, with_stack_;
     std::unique_ptr<Ring> ring_;
     std::unordered_map<uint64_t, Open> open_; // those of Python; guarded by its lock
+    struct Hash {
+        size_t operator()(const std::pair<PyObject *, uint64_t> &key) const {
+            return std::hash<PyObject *>()(key.first) * 31 + key.second;
+        }
+    };
+    std::unordered_map<std::pair<PyObject *, uint64_t>, uint32_t, Hash> nodes_;
+    std::vector<nb::object> ops_; // of nodes_
     nb::object dumps_, text_;
+};
+
+// Backward as spans, one after the other: of nodes, and of leaves that take their gradients. What tracing.NodeSpans does.
+class NodeSpans {
+  public:
+    // name_of: gives the name of a node, and whether the op has the same for all nodes that lack the same edges, and
+    // the first parameter or not.
+    NodeSpans(nb::object recorder, nb::object name_of, nb::object leaf)
+        : recorder_(recorder), name_of_(name_of), leaf_(leaf), kept_(nb::cast<Recorder &>(recorder)) {}
+
+    void next(nb::handle node) {
+        const int64_t when = now();
+        end_at(when);
+        PyObject *number = Py_TYPE(node.ptr()) == classes.node ? slot(node.ptr(), classes.seq) : nullptr;
+        nb::object asked;
+        if (!number) asked = node.attr("seq"), number = asked.ptr();
+        const int64_t link = PyLong_AsLongLong(number);
+        if (link == -1 && PyErr_Occurred()) throw nb::python_error();
+        span_ = kept_.ring()->open_at(when, name(node), BACKWARD, link);
+        open_ = true;
+    }
+
+    void leaf() {
+        const int64_t when = now();
+        end_at(when);
+        span_ = kept_.ring()->open_at(when, kept_.ring()->name(leaf_.ptr()), BACKWARD);
+        open_ = true;
+    }
+
+    void end() {
+        if (open_) end_at(now());
+    }
+
+  private:
+    void end_at(int64_t when) {
+        if (open_) kept_.ring()->close(span_, when);
+        open_ = false;
+    }
+
+    uint32_t name(nb::handle node) {
+        PyObject *op = Py_TYPE(node.ptr()) == classes.node ? slot(node.ptr(), classes.op) : nullptr;
+        uint64_t lacks = 1;
+        if (op) {
+            PyObject *edges = slot(node.ptr(), classes.edges), *params = slot(node.ptr(), classes.params);
+            if (edges && PyTuple_Check(edges) && PyTuple_GET_SIZE(edges) < 60)
+                for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(edges); i++)
+                    lacks = lacks << 1 | (PyTuple_GET_ITEM(edges, i) == Py_None);
+            else
+                op = nullptr;
+            if (params && PyTuple_Check(params) && PyTuple_GET_SIZE(params))
+                lacks = lacks << 2 | 2 | (PyTuple_GET_ITEM(params, 0) == Py_None);
+            else
+                lacks <<= 2;
+        }
+        if (op)
+            if (const uint32_t known = kept_.name_of_nodes(op, lacks)) return known;
+        recording = true;
+        nb::object told;
+        try {
+            told = name_of_(node);
+        } catch (...) {
+            recording = false;
+            throw;
+        }
+        recording = false;
+        const uint32_t number = kept_.ring()->name(nb::object(told[0]).ptr());
+        if (op && nb::cast<bool>(told[1])) kept_.know_nodes(op, lacks, number);
+        return number;
+    }
+
+    nb::object recorder_, name_of_, leaf_;
+    Recorder &kept_; // recorder_
+    Open span_;
+    bool open_ = false;
 };
 
 // Let `recorder` hear of operations from now on: a Recorder, or another object with its methods; None: nobody does.
@@ -264,6 +362,12 @@ void bind_tracing(nb::module_ &m) {
              nb::arg("link") = -1, nb::arg("args") = nb::none())
         .def("instant", &Recorder::instant, nb::arg("name"), nb::arg("kind"), nb::arg("link") = -1,
              nb::arg("value") = 0, nb::arg("args") = nb::none());
+    using tracing::NodeSpans;
+    nb::class_<NodeSpans>(m, "NodeSpans", "Backward as spans of a Recorder: see core/autograd/tracing.py.")
+        .def(nb::init<nb::object, nb::object, nb::object>(), nb::arg("recorder"), nb::arg("name_of"), nb::arg("leaf"))
+        .def("next", &NodeSpans::next)
+        .def("leaf", &NodeSpans::leaf)
+        .def("end", &NodeSpans::end);
     m.def("record_operations", &tracing::record_operations, nb::arg("recorder").none());
     m.def("trace_this_thread", &tracing::trace_this_thread);
 }

@@ -47,6 +47,7 @@ struct Open {
 class Ring {
   public:
     Open open(uint32_t name, uint8_t kind, int64_t link = -1, Args args = {}, uint8_t flags = 0);
+    Open open_at(int64_t start, uint32_t name, uint8_t kind, int64_t link = -1, Args args = {}, uint8_t flags = 0);
     void close(const Open &span, int64_t end);
     void put(uint32_t name, uint8_t kind, int64_t start, int64_t end, int64_t link, int64_t value, Args args, uint8_t flags);
     Args append(const void *bytes, size_t length);
