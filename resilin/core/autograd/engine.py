@@ -250,7 +250,9 @@ class Run:
         if isinstance(node, Pick):
             return
         grads, targets, metas = self.grads, self.targets, node.metas
-        whole: list[Any] | None = None if self.spans is None else []  # leaves whose turn is after the node's, in a trace
+        whole: list[Any] | None = (
+            None if self.spans is None else []
+        )  # leaves whose turn is after the node's, in a trace
         parts = parts if parts is not None else [None] * len(node.edges)
         for position, edge in enumerate(node.edges):
             if edge is None:
