@@ -69,11 +69,15 @@ def _hooked(step: Step) -> Step:
                 replaced = hook(optimizer, args, kwargs)
                 if replaced is not None:
                     args, kwargs = _replacement(optimizer, replaced)
-            if trace.recorder is None:
+            recorder = trace.recorder
+            if recorder is None:
                 result = step(*args, **kwargs)
             else:
-                with trace.span(_traced(optimizer, "step"), trace.SpanKind.OPTIMIZER):
+                token = recorder.begin(_traced(type(optimizer).__name__, "step"), _OPTIMIZER)
+                try:
                     result = step(*args, **kwargs)
+                finally:
+                    recorder.end(token)
             for hook in [*optimizer._step_post_hooks.values(), *_all_post_hooks.values()]:
                 hook(optimizer, args, kwargs)
             return result
@@ -83,10 +87,13 @@ def _hooked(step: Step) -> Step:
     return with_hooks  # type: ignore[return-value]
 
 
-def _traced(optimizer: Optimizer, method: str) -> str:
-    """What a method of `optimizer` is called in traces, as in PyTorch's."""
-    name = type(optimizer).__name__
+@functools.cache
+def _traced(name: str, method: str) -> str:
+    """What a method of the optimizer `name` is called in traces, as in PyTorch's."""
     return f"Optimizer.{method}#{name}.{method}"
+
+
+_OPTIMIZER = trace.SpanKind.OPTIMIZER
 
 
 def _replacement(optimizer: Optimizer, replaced: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -222,11 +229,15 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget every parameter's gradient, or set it to zero in place."""
-        if trace.recorder is None:
+        recorder = trace.recorder
+        if recorder is None:
             self._zero_grad(set_to_none)
-        else:
-            with trace.span(_traced(self, "zero_grad"), trace.SpanKind.OPTIMIZER):
-                self._zero_grad(set_to_none)
+            return
+        token = recorder.begin(_traced(type(self).__name__, "zero_grad"), _OPTIMIZER)
+        try:
+            self._zero_grad(set_to_none)
+        finally:
+            recorder.end(token)
 
     def _zero_grad(self, set_to_none: bool) -> None:
         for group in self.param_groups:

@@ -6,12 +6,15 @@ import os
 import random
 import signal
 import threading
+import time
 
 import pytest
 
+import resilin as torch
 from resilin._base import trace, trace_ring
 from resilin._base.trace import SpanKind
 from resilin.core.kernels.loader import native
+from resilin.core.machine import span_rings
 from resilin.errors import UsageError
 
 KIB = 1024
@@ -34,6 +37,83 @@ WRITERS = [
         marks=pytest.mark.skipif(native is None, reason="there are no native kernels here"),
     ),
 ]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_times_are_those_of_the_monotonic_clock(writer):
+    """Also where they are counted by something quicker, which the clock corrects: through some thousand corrections."""
+    buffer = bytearray(16 << 20)
+    recorder = writer(buffer)
+    around = []
+    for number in range(40_000):
+        before = time.monotonic_ns()
+        recorder.instant("now", SpanKind.USER)
+        around.append((before, time.monotonic_ns()))
+        if number % 100 == 0:
+            pause = time.monotonic_ns() + 3_000_000  # longer than between two corrections
+            while time.monotonic_ns() < pause:
+                pass
+    found = [span.start_ns for span in trace_ring.read(buffer).spans]
+    assert len(found) == len(around)
+    off_ns = max(max(before - at, at - after) for at, (before, after) in zip(found, around, strict=True))
+    assert off_ns < 1000  # 20 us is what clocks of ranks may differ by
+    assert found == sorted(found)
+
+
+@pytest.mark.skipif(native is None, reason="there are no native kernels here")
+def test_inputs_that_come_again_are_kept_once_and_anew_before_they_go():
+    x, buffer, count = torch.ones(3, 4), bytearray(1 << 20), 30_000
+    recorder = span_rings.make_recorder(buffer, record_shapes=True)
+    trace.record_with(recorder)
+    try:
+        torch.relu(x)
+        first = argument_bytes(buffer)
+        for _ in range(100):
+            torch.relu(x)
+        assert argument_bytes(buffer) == first
+        for number in range(count):  # what is always another one fills the ring of arguments some times
+            torch.clamp(x, 0.0, float(number))
+            torch.relu(x)
+    finally:
+        trace.record_with(None)
+    recording = span_rings.read(buffer)
+    kept = [span for span in recording.spans if span.name == "aten::relu"]
+    assert len(kept) > 1000
+    assert all(span.args == {"inputs": [trace_ring.TensorInput((3, 4), (4, 1), "f4")]} for span in kept)
+    assert recording.lost_arguments == 0
+    assert recording.spans == trace_ring.read(buffer).spans
+
+
+def argument_bytes(buffer):
+    """How many bytes of arguments were ever written."""
+    return trace_ring._WRITTEN.unpack_from(buffer, trace_ring._WRITTEN_AT)[1]
+
+
+@pytest.mark.skipif(native is None, reason="there are no native kernels here")
+def test_a_forked_child_reads_the_clock_whoever_else_did_when_it_was_made():
+    recorder = in_native(bytearray(1 << 20))
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            recorder.instant("now", SpanKind.USER)
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            child = os.fork()
+            if not child:
+                deadline = time.monotonic_ns() + 5_000_000
+                while time.monotonic_ns() < deadline:
+                    recorder.instant("now", SpanKind.USER)
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 @pytest.mark.parametrize("writer", WRITERS)

@@ -1,5 +1,6 @@
 """What operations, backward, optimizers and loaders leave in a trace."""
 
+import itertools
 import re
 
 import numpy as np
@@ -26,9 +27,51 @@ def test_an_operation_and_its_backward_share_a_number(recorded):
     forward = {span.name: span.link for span in found.spans if span.kind == SpanKind.OP}
     backward = {span.name: span.link for span in found.spans if span.kind == SpanKind.BACKWARD}
     assert list(forward) == ["aten::matmul", "aten::relu", "aten::sum"]
+    assert backward.pop("torch::autograd::AccumulateGrad") == -1
     assert list(backward) == ["SumBackward0", "ReluBackward0", "MmBackward0"]
     if native is not None:
         assert list(forward.values()) == list(reversed(backward.values()))
+
+
+def test_leaves_take_their_gradients_in_spans_behind_their_nodes(recorded):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    for _ in range(2):  # the second time there is a gradient to add to
+        with recorded() as found:
+            model(torch.randn(5, 3)).sum().backward()
+        leaf, node = "torch::autograd::AccumulateGrad", "AddmmBackward0"
+        spans = [span for span in found.spans if span.kind == SpanKind.BACKWARD]
+        assert [span.name for span in spans] == ["SumBackward0", node, leaf, leaf, node, leaf, leaf]
+        assert all(before.end_ns <= after.start_ns for before, after in itertools.pairwise(spans))
+
+
+def test_gradients_that_are_asked_for_go_to_no_leaf(recorded):
+    x = torch.ones(2, requires_grad=True)
+    with recorded() as found:
+        torch.autograd.grad((x * x).sum(), x)
+    assert found.names(SpanKind.BACKWARD) == ["SumBackward0", "MulBackward0"]
+
+
+@needs_native
+def test_nodes_of_one_operation_have_the_names_of_their_kinds(recorded):
+    """Names are kept by what makes them differ."""
+    x, w, v, many = (torch.ones(shape, requires_grad=True) for shape in ((2, 2), (2, 2), 2, (3, 2, 2)))
+    for _ in range(2):
+        with recorded() as found:
+            for y in (
+                torch.nn.functional.linear(x, w, v), torch.nn.functional.linear(x, w), x.sum(0), x.sum(), x**w,
+                x**2, 2**x, x @ w, w @ v, many @ w, x[0], x[:1], x[[0]],
+            ):  # fmt: skip
+                y.backward(torch.ones_like(y))
+        firsts, behind = [], True
+        for name in found.names(SpanKind.BACKWARD):
+            if behind and name != "torch::autograd::AccumulateGrad":
+                firsts.append(name)
+            behind = name == "torch::autograd::AccumulateGrad"
+        assert firsts == [
+            "AddmmBackward0", "MmBackward0", "SumBackward1", "SumBackward0", "PowBackward1", "PowBackward0",
+            "PowBackward1", "MmBackward0", "MvBackward0", "BmmBackward0", "SelectBackward0", "SliceBackward0",
+            "IndexBackward0",
+        ]  # fmt: skip
 
 
 class Doubled(torch.autograd.Function):

@@ -112,7 +112,7 @@ OperationSpan::OperationSpan(KnownName &known, PyObject *name, PyObject *const *
     if (ring_->shapes) {
         Operands operands;
         for (Py_ssize_t i = 0; i < given; i++) operands.add(args[i]);
-        kept = ring_->append(operands.data(), operands.size());
+        kept = ring_->append_once(operands.data(), operands.size());
     }
     span_ = ring_->open(known.number, OP, -1, kept, kept.length ? OPERANDS : uint8_t{0});
 }

@@ -6,12 +6,14 @@
 #include "binding/tensors.hpp"
 #include "tracing/python_calls.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -23,6 +25,8 @@ PyObject *listener = nullptr;
 namespace {
 
 constexpr size_t HEAD_BYTES = 4096, SIZES_AT = 8, WRITTEN_AT = 32;
+constexpr size_t KNOWN_ARGS = 1024; // a step of a program has some hundred different ones
+constexpr uint64_t READY_BYTES = 64 << 10; // 1000 operations
 
 std::atomic<uint64_t> next_epoch{1};
 
@@ -51,6 +55,16 @@ Ring::Ring(char *memory, size_t bytes, bool shapes, bool memory_events, bool mod
     PyObject *text = PyUnicode_FromString("[memory]");
     if (text) memory_name = name(text);
     Py_XDECREF(text);
+}
+
+void Ring::get_ready() {
+    const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+    const auto take = [page](void *start, uint64_t bytes) { // where it cannot be had now, it is had when it is written
+        const uintptr_t at = reinterpret_cast<uintptr_t>(start) / page * page;
+        madvise(reinterpret_cast<void *>(at), std::min<uint64_t>(bytes, READY_BYTES), MADV_POPULATE_WRITE);
+    };
+    take(records_, count_ * sizeof(Record));
+    if (shapes) take(args_, room_);
 }
 
 Ring::~Ring() { Py_XDECREF(known_); }
@@ -113,6 +127,24 @@ Args Ring::append(const void *bytes, size_t length) {
     } while (!args_written_->compare_exchange_weak(before, place + length, std::memory_order_relaxed));
     std::memcpy(args_ + place % room_, bytes, length);
     return {place, static_cast<uint32_t>(length)};
+}
+
+Args Ring::append_once(const void *bytes, size_t length) {
+    if (!length) return {};
+    uint64_t hash = length, word;
+    const char *from = static_cast<const char *>(bytes);
+    for (size_t i = 0; i + 8 <= length; i += 8) {
+        std::memcpy(&word, from + i, 8);
+        hash = (hash ^ word) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
+    }
+    if (length >= 8) std::memcpy(&word, from + length - 8, 8), hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    if (known_args_.empty()) known_args_.resize(KNOWN_ARGS);
+    Args &known = known_args_[(hash >> 40) % KNOWN_ARGS];
+    // a quarter of the ring later it is written anew, so that the records that name it go before it does
+    if (known.length == length && args_written_->load(std::memory_order_relaxed) - known.at < room_ / 4 &&
+        std::memcmp(args_ + known.at % room_, bytes, length) == 0)
+        return known;
+    return known = append(bytes, length);
 }
 
 uint32_t Ring::add_name(const char *text, size_t length) {
@@ -178,6 +210,7 @@ class Recorder {
         if (view_.len < static_cast<Py_ssize_t>(HEAD_BYTES)) throw nb::value_error("trace buffer: too small");
         ring_ = std::make_unique<Ring>(static_cast<char *>(view_.buf), static_cast<size_t>(view_.len), record_shapes,
                                        profile_memory, with_modules);
+        ring_->get_ready();
         dumps_ = nb::module_::import_("json").attr("dumps");
         text_ = nb::module_::import_("builtins").attr("str");
     }
@@ -187,38 +220,35 @@ class Recorder {
     }
     Recorder(const Recorder &) = delete;
 
-    uint64_t begin(nb::handle name, uint8_t kind, int64_t link, nb::handle args) {
-        const Open span = ring_->open(ring_->name(name.ptr()), kind, link, arguments(args));
-        open_[span.number] = span;
-        return span.number;
+    uint64_t begin(nb::handle name, nb::handle kind, int64_t link, nb::handle args) {
+        const Open span = ring_->open(ring_->name(name.ptr()), number(kind), link, arguments(args));
+        size_t place = open_.size();
+        if (!free_.empty())
+            place = free_.back(), free_.pop_back(), open_[place] = span;
+        else if (place < MOST_PLACES)
+            open_.push_back(span);
+        else
+            return NO_TOKEN; // a million that nobody closes: it stays open
+        return span.number * MOST_PLACES + place;
     }
 
     void end(uint64_t token, nb::handle args) {
         const int64_t when = now();
-        auto found = open_.find(token);
-        if (found == open_.end()) return;
-        Open span = found->second;
-        open_.erase(found);
+        const size_t place = token % MOST_PLACES;
+        if (place >= open_.size() || open_[place].number != token / MOST_PLACES) return;
+        Open span = open_[place];
+        open_[place].number = CLOSED, free_.push_back(place);
         if (!args.is_none()) span.args = arguments(args);
         ring_->close(span, when);
     }
 
-    void complete(nb::handle name, uint8_t kind, int64_t start, int64_t end, int64_t link, nb::handle args) {
-        ring_->put(ring_->name(name.ptr()), kind, start, end, link, 0, arguments(args), 0);
+    void complete(nb::handle name, nb::handle kind, int64_t start, int64_t end, int64_t link, nb::handle args) {
+        ring_->put(ring_->name(name.ptr()), number(kind), start, end, link, 0, arguments(args), 0);
     }
 
-    void instant(nb::handle name, uint8_t kind, int64_t link, int64_t value, nb::handle args) {
+    void instant(nb::handle name, nb::handle kind, int64_t link, int64_t value, nb::handle args) {
         const int64_t when = now();
-        ring_->put(ring_->name(name.ptr()), kind, when, when, link, value, arguments(args), INSTANT);
-    }
-
-    // The number of the name of the op's nodes that lack what they lack; 0: not known.
-    uint32_t name_of_nodes(PyObject *op, uint64_t lacks) const {
-        const auto found = nodes_.find({op, lacks});
-        return found == nodes_.end() ? 0 : found->second;
-    }
-    void know_nodes(PyObject *op, uint64_t lacks, uint32_t number) {
-        if (nodes_.emplace(std::pair{op, lacks}, number).second) ops_.push_back(nb::borrow(op));
+        ring_->put(ring_->name(name.ptr()), number(kind), when, when, link, value, arguments(args), INSTANT);
     }
 
     Ring *ring() { return ring_.get(); }
@@ -226,6 +256,15 @@ class Recorder {
     bool with_stack() const { return with_stack_; }
 
   private:
+    static constexpr uint64_t MOST_PLACES = 1 << 20, CLOSED = ~uint64_t{0}, NO_TOKEN = CLOSED >> 1;
+
+    // Of an enum, too, which the caster for numbers takes only when it has tried all else.
+    static uint8_t number(nb::handle kind) {
+        const long found = PyLong_AsLong(kind.ptr());
+        if (found == -1 && PyErr_Occurred()) throw nb::python_error();
+        return static_cast<uint8_t>(found);
+    }
+
     Args arguments(nb::handle args) {
         if (args.is_none() || !PyObject_IsTrue(args.ptr())) return {};
         recording = true;
@@ -246,16 +285,29 @@ class Recorder {
     Py_buffer view_{};
     bool held_ = false, with_stack_;
     std::unique_ptr<Ring> ring_;
-    std::unordered_map<uint64_t, Open> open_; // those of Python; guarded by its lock
-    struct Hash {
-        size_t operator()(const std::pair<PyObject *, uint64_t> &key) const {
-            return std::hash<PyObject *>()(key.first) * 31 + key.second;
-        }
-    };
-    std::unordered_map<std::pair<PyObject *, uint64_t>, uint32_t, Hash> nodes_;
-    std::vector<nb::object> ops_; // of nodes_
+    std::vector<Open> open_; // those of Python, guarded by its lock; a token says where, and which
+    std::vector<size_t> free_;
     nb::object dumps_, text_;
 };
+
+struct Hash {
+    size_t operator()(const std::pair<PyObject *, uint64_t> &key) const {
+        return std::hash<PyObject *>()(key.first) * 31 + key.second;
+    }
+};
+// The names of the nodes of ops, by what they lack. Ops are few, and stay; so do the names. Guarded by Python's lock.
+std::unordered_map<std::pair<PyObject *, uint64_t>, PyObject *, Hash> names_of_nodes;
+constexpr size_t MOST_NAMES_OF_NODES = 10000; // where a program makes ops without an end: their nodes are asked each time
+
+PyObject *name_of_nodes(PyObject *op, uint64_t lacks) {
+    const auto found = names_of_nodes.find({op, lacks});
+    return found == names_of_nodes.end() ? nullptr : found->second;
+}
+
+void know_nodes(PyObject *op, uint64_t lacks, nb::object name) {
+    if (names_of_nodes.size() >= MOST_NAMES_OF_NODES) return;
+    if (names_of_nodes.emplace(std::pair{op, lacks}, name.ptr()).second) Py_INCREF(op), name.release();
+}
 
 // Backward as spans, one after the other: of nodes, and of leaves that take their gradients. What tracing.NodeSpans does.
 class NodeSpans {
@@ -310,7 +362,7 @@ class NodeSpans {
                 lacks <<= 2;
         }
         if (op)
-            if (const uint32_t known = kept_.name_of_nodes(op, lacks)) return known;
+            if (PyObject *known = name_of_nodes(op, lacks)) return kept_.ring()->name(known);
         recording = true;
         nb::object told;
         try {
@@ -320,9 +372,9 @@ class NodeSpans {
             throw;
         }
         recording = false;
-        const uint32_t number = kept_.ring()->name(nb::object(told[0]).ptr());
-        if (op && nb::cast<bool>(told[1])) kept_.know_nodes(op, lacks, number);
-        return number;
+        nb::object text = told[0];
+        if (op && nb::cast<bool>(told[1])) know_nodes(op, lacks, text);
+        return kept_.ring()->name(text.ptr());
     }
 
     nb::object recorder_, name_of_, leaf_;

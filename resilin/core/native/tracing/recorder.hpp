@@ -2,22 +2,18 @@
 #pragma once
 #include <nanobind/nanobind.h>
 
+#include "clock.hpp"
+
 #include <atomic>
 #include <cstdint>
-#include <ctime>
 #include <unordered_map>
+#include <vector>
 
 namespace resilin::tracing {
 
 // As in _base/trace.py
 enum Kind : uint8_t { OP = 1, BACKWARD = 2, PYTHON = 4, MEMORY = 5, MODULE = 13 };
 enum Flag : uint8_t { OPERANDS = 1, INSTANT = 2 };
-
-inline int64_t now() {
-    timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return int64_t{t.tv_sec} * 1000000000 + t.tv_nsec;
-}
 
 struct Record { // 64 bytes, as trace_ring.RECORD
     std::atomic<uint64_t> mark;
@@ -51,6 +47,7 @@ class Ring {
     void close(const Open &span, int64_t end);
     void put(uint32_t name, uint8_t kind, int64_t start, int64_t end, int64_t link, int64_t value, Args args, uint8_t flags);
     Args append(const void *bytes, size_t length);
+    Args append_once(const void *bytes, size_t length); // needs Python's lock; what is there already is not written again
     uint32_t name(PyObject *text);    // needs Python's lock; 0: there is no room for it
     uint32_t thread();                // this thread's number; names it where Python's lock is held
 
@@ -62,6 +59,7 @@ class Ring {
     Ring(char *memory, size_t bytes, bool shapes, bool memory_events, bool modules);
     ~Ring();
     Ring(const Ring &) = delete;
+    void get_ready(); // takes the memory that the first spans would have to wait for
 
   private:
     Record &at(uint64_t number) { return records_[number % count_]; }
@@ -69,6 +67,7 @@ class Ring {
     void fill(Record &record, const Open &span, int64_t end, int64_t value);
     uint32_t add_name(const char *text, size_t length);
 
+    std::vector<Args> known_args_; // by hash
     Record *records_;
     uint64_t count_, room_, name_room_;
     char *args_, *names_;
