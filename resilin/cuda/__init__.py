@@ -275,12 +275,12 @@ def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
         set_rng_state(state)
 
 
-def _wait(what: Any, name: str) -> None:
-    """Wait, and raise what the device says, and what kernels noted."""
+def _wait(what: Any, name: str, stream: int | None = None) -> None:
+    """Wait, and raise what the device says, and what kernels noted. `stream`: the address, where it is one."""
     xp = chosen.backend().xp
     with device_errors.translated(xp, name):
         what.synchronize()
-    xp.faults.check()
+    xp.faults.check(waited_for=stream)
 
 
 class Event:
@@ -327,7 +327,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Return when everything queued here is done. Errors as `cuda.synchronize`."""
-        _wait(self._stream, "Stream.synchronize")
+        _wait(self._stream, "Stream.synchronize", self._stream.ptr)
 
     def query(self) -> bool:
         """Whether everything queued here is done."""

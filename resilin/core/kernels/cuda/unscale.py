@@ -38,6 +38,6 @@ def unscale(xp: Any, arrays: Sequence[Any], factor: float) -> bool:
             grid = (blocks, min(ROWS, len(rows) - first))
             numbers = (np.int64(first), compute_dtype(dtype).type(factor))
             xp.launch("unscale", kernel, grid, (THREADS,), (table, *numbers, found))
-    overflowed = bool(found.get()[0])
+    overflowed = bool(xp.to_host(found)[0])
     xp.faults.check()
     return overflowed
