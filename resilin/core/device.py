@@ -213,6 +213,15 @@ def device_types() -> tuple[str, ...]:
     return tuple(_BACKENDS)
 
 
+def check_all() -> None:
+    """Raise what a device has found wrong with values that the host has not looked at; waits only where one may have.
+
+    IndexError or RuntimeError names the operation, and the line of the program.
+    """
+    for backend in tuple(_BACKENDS.values()):
+        backend.check()
+
+
 def before_registration(check: Callable[[ArrayBackend], None]) -> None:
     """Call `check` with each backend that is registered from now on; an error of it refuses the backend."""
     _BEFORE_REGISTRATION.append(check)

@@ -20,15 +20,23 @@ from resilin.cuda.chosen import current_device, is_initialized
 from resilin.cuda.memory import (
     OutOfMemoryError,
     empty_cache,
+    get_allocator_backend,
+    get_per_process_memory_fraction,
     ipc_collect,
     max_memory_allocated,
+    max_memory_cached,
     max_memory_reserved,
     mem_get_info,
     memory_allocated,
+    memory_cached,
     memory_reserved,
     memory_snapshot,
     memory_stats,
+    memory_stats_as_nested_dict,
     memory_summary,
+    reset_accumulated_memory_stats,
+    reset_max_memory_allocated,
+    reset_max_memory_cached,
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
@@ -53,6 +61,7 @@ from resilin.cuda.tensor_types import (
     LongTensor,
     ShortTensor,
 )
+from resilin.errors import AcceleratorError
 
 if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stubs.py
     from resilin.cuda import amp as amp
@@ -61,12 +70,14 @@ if TYPE_CHECKING:  # what the table of places adds; written by scripts/type_stub
     from resilin.cuda import streams as streams
 
 __all__ = [
+    "AcceleratorError",
     "BFloat16Tensor",
     "BoolTensor",
     "ByteTensor",
     "CharTensor",
     "DoubleTensor",
     "Event",
+    "ExternalStream",
     "FloatTensor",
     "HalfTensor",
     "IntTensor",
@@ -75,6 +86,7 @@ __all__ = [
     "ShortTensor",
     "Stream",
     "StreamContext",
+    "can_device_access_peer",
     "clock_rate",
     "current_device",
     "current_stream",
@@ -84,11 +96,15 @@ __all__ = [
     "device_memory_used",
     "device_of",
     "empty_cache",
+    "get_allocator_backend",
+    "get_arch_list",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
+    "get_stream_from_external",
     "init",
     "initial_seed",
     "ipc_collect",
@@ -96,20 +112,27 @@ __all__ = [
     "is_bf16_supported",
     "is_current_stream_capturing",
     "is_initialized",
+    "is_tf32_supported",
     "list_gpu_processes",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
+    "max_memory_cached",
     "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
+    "memory_cached",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "memory_summary",
     "memory_usage",
     "nvtx",
     "power_draw",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",
@@ -216,6 +239,22 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return is_available() and (including_emulation or get_device_capability() >= (8, 0))
 
 
+def is_tf32_supported() -> bool:
+    """Whether the current device multiplies float32 in TF32, where that is allowed: 8.0 and newer."""
+    return is_available() and get_device_capability() >= (8, 0)
+
+
+def get_arch_list() -> list[str]:
+    """What kernels are compiled for, at their first use: the current device's own architecture, such as sm_90."""
+    return ["sm_{}{}".format(*get_device_capability())] if is_available() else []
+
+
+def can_device_access_peer(device: Any, peer_device: Any) -> bool:
+    """Whether a device can read and write another's memory itself."""
+    own, other = chosen.index_of(device), chosen.index_of(peer_device)
+    return bool(chosen.backend().cupy.cuda.runtime.deviceCanAccessPeer(own, other))
+
+
 def synchronize(device: Any = None) -> None:
     """Return when everything queued on the device is done."""
     chosen.backend().synchronize(chosen.index_of(device))
@@ -275,12 +314,12 @@ def set_rng_state_all(new_states: Iterable[Tensor]) -> None:
         set_rng_state(state)
 
 
-def _wait(what: Any, name: str) -> None:
-    """Wait, and raise what the device says, and what kernels noted."""
+def _wait(what: Any, name: str, stream: int | None = None) -> None:
+    """Wait, and raise what the device says, and what kernels noted. `stream`: the address, where it is one."""
     xp = chosen.backend().xp
     with device_errors.translated(xp, name):
         what.synchronize()
-    xp.faults.check()
+    xp.faults.check(waited_for=stream)
 
 
 class Event:
@@ -327,7 +366,7 @@ class Stream:
 
     def synchronize(self) -> None:
         """Return when everything queued here is done. Errors as `cuda.synchronize`."""
-        _wait(self._stream, "Stream.synchronize")
+        _wait(self._stream, "Stream.synchronize", self._stream.ptr)
 
     def query(self) -> bool:
         """Whether everything queued here is done."""
@@ -346,6 +385,19 @@ class Stream:
     def wait_stream(self, stream: Stream) -> None:
         """Let what is queued here from now on wait for all that is queued in `stream`."""
         self.wait_event(stream.record_event())
+
+
+class ExternalStream(Stream):
+    """A stream of another library, given by its address; whoever made it keeps it."""
+
+    def __init__(self, stream_ptr: int, device: Any = None) -> None:
+        index = chosen.index_of(device)
+        super().__init__(index, _stream=chosen.backend().cupy.cuda.ExternalStream(stream_ptr, index))
+
+
+def get_stream_from_external(data_ptr: int, device: Any = None) -> ExternalStream:
+    """The stream of another library at this address."""
+    return ExternalStream(data_ptr, device)
 
 
 class stream:

@@ -12,16 +12,24 @@ from resilin.errors import OutOfMemoryError, UsageError
 __all__ = [
     "OutOfMemoryError",
     "empty_cache",
+    "get_allocator_backend",
+    "get_per_process_memory_fraction",
     "ipc_collect",
     "list_gpu_processes",
     "max_memory_allocated",
+    "max_memory_cached",
     "max_memory_reserved",
     "mem_get_info",
     "memory_allocated",
+    "memory_cached",
     "memory_reserved",
     "memory_snapshot",
     "memory_stats",
+    "memory_stats_as_nested_dict",
     "memory_summary",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
     "reset_peak_memory_stats",
     "set_per_process_memory_fraction",
 ]
@@ -61,6 +69,44 @@ def reset_peak_memory_stats(device: Any = None) -> None:
     """Let all peaks of `memory_stats` start anew from what is taken now."""
     if chosen.is_initialized() and chosen.is_own(device):
         chosen.backend().memory.reset_peaks()
+
+
+def reset_accumulated_memory_stats(device: Any = None) -> None:
+    """Let what `memory_stats` adds up (`allocated`, `freed`, and numbers of calls) start anew from 0."""
+    if chosen.is_initialized() and chosen.is_own(device):
+        chosen.backend().memory.reset_accumulated()
+
+
+def memory_cached(device: Any = None) -> int:
+    """`memory_reserved`, by its old name."""
+    return memory_reserved(device)
+
+
+def max_memory_cached(device: Any = None) -> int:
+    """`max_memory_reserved`, by its old name."""
+    return max_memory_reserved(device)
+
+
+def reset_max_memory_allocated(device: Any = None) -> None:
+    """`reset_peak_memory_stats`, which lets all peaks start anew."""
+    reset_peak_memory_stats(device)
+
+
+def reset_max_memory_cached(device: Any = None) -> None:
+    """`reset_peak_memory_stats`, which lets all peaks start anew."""
+    reset_peak_memory_stats(device)
+
+
+def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
+    """`memory_stats` by the parts of its names: `["allocated_bytes"]["all"]["peak"]`."""
+    nested: dict[str, Any] = {}
+    for name, value in memory_stats(device).items():
+        *places, last = name.split(".")
+        inner = nested
+        for place in places:
+            inner = inner.setdefault(place, {})
+        inner[last] = value
+    return nested
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
@@ -112,6 +158,16 @@ def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None
         raise UsageError(f"cuda.set_per_process_memory_fraction: expected a number from 0 to 1, got {fraction}")
     if chosen.is_own(device):
         chosen.backend().memory.limit(float(fraction))
+
+
+def get_per_process_memory_fraction(device: Any = None) -> float:
+    """The part of the device's memory that tensors may take: 1, or what `set_per_process_memory_fraction` said."""
+    return chosen.backend().memory.fraction if chosen.is_own(device) else 1.0
+
+
+def get_allocator_backend() -> str:
+    """ "native": memory comes from a pool in this process, not from CUDA's own (`cudaMallocAsync`)."""
+    return "native"
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:

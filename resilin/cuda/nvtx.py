@@ -14,20 +14,22 @@ from resilin.errors import UsageError
 
 __all__ = ["mark", "range", "range_end", "range_pop", "range_push", "range_start"]
 
-LIBRARY = "libnvToolsExt.so.1"
+LIBRARY = "libnvToolsExt.so.1"  # of CUDA up to 12
+SINCE_13 = "libnvtx3interop.so.1"  # the same functions
+_PACKAGES = (("nvtx", LIBRARY), ("nvtx", SINCE_13), ("cu13", SINCE_13))  # folders of NVIDIA's packages
 
 
 def load(open_library: Callable[[str], Any] = ctypes.CDLL) -> Any:
     """Return NVIDIA's library of ranges. UsageError when it is not installed."""
-    places = [LIBRARY, *(str(Path(folder) / "nvidia" / "nvtx" / "lib" / LIBRARY) for folder in sys.path if folder)]
-    for place in places:
+    packaged = [Path(folder, "nvidia", of, "lib", name) for folder in sys.path if folder for of, name in _PACKAGES]
+    for place in (LIBRARY, SINCE_13, *[str(path) for path in packaged]):
         try:
             return open_library(place)
         except OSError:
             continue
     raise UsageError(
-        f"NVTX: {LIBRARY} was not found; install NVIDIA's nvtx (pip install nvidia-nvtx-cu12), "
-        "or use resilin.profiler.profile, which needs none"
+        f"NVTX: neither {LIBRARY} nor {SINCE_13} was found; install NVIDIA's nvtx (pip install nvidia-nvtx, or "
+        "nvidia-nvtx-cu12), or use resilin.profiler.profile, which needs none"
     )
 
 

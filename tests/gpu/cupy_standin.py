@@ -444,6 +444,12 @@ class _Stream:
 _Stream.null = _Stream()
 
 
+def _external_stream(ptr: int, device_id: int = -1) -> _Stream:
+    stream = _Stream()
+    stream.ptr = ptr
+    return stream
+
+
 def make_module(devices: int = 1) -> Any:
     """The stand-in for `cupy`."""
     errors: dict[str, Any] = {}
@@ -457,6 +463,7 @@ def make_module(devices: int = 1) -> Any:
         runtimeGetVersion=lambda: 12090,
         getDeviceCount=lambda: devices,
         getDevice=lambda: _current.id,
+        deviceCanAccessPeer=lambda own, other: int(own != other),
         getDeviceProperties=lambda index: {
             "name": b"Stand-in",
             "totalGlobalMem": 4 << 30,
@@ -470,6 +477,7 @@ def make_module(devices: int = 1) -> Any:
         runtime=runtime,
         Device=_Device,
         Stream=_Stream,
+        ExternalStream=_external_stream,
         Event=_Stream,
         get_current_stream=_Stream,
         set_allocator=lambda allocate: setattr(_current, "allocate", allocate),

@@ -230,6 +230,56 @@ def test_memory_is_counted_under_pytorchs_names(cuda):
     assert all(name in module.memory_summary() for name in stats)
 
 
+def test_what_is_added_up_starts_anew_and_peaks_and_what_is_taken_stay(cuda):
+    kept = resilin.ones(8, device="cuda")
+    before = module.memory_stats()
+    module.reset_accumulated_memory_stats()
+    stats = module.memory_stats()
+    assert stats["allocation.all.allocated"] == stats["allocated_bytes.all.freed"] == stats["num_device_alloc"] == 0
+    for name in ("allocation.all.current", "allocated_bytes.all.peak", "reserved_bytes.all.current"):
+        assert stats[name] == before[name] > 0
+    more = resilin.ones(8, device="cuda")
+    nested = module.memory_stats_as_nested_dict()
+    assert nested["allocation"]["all"]["allocated"] >= 1
+    assert nested["allocated_bytes"]["all"]["current"] == module.memory_allocated()
+    assert kept.is_cuda
+    assert more.is_cuda
+
+
+def test_older_names_of_figures_say_the_same(cuda):
+    kept = resilin.ones(8, device="cuda")
+    for reset in (module.reset_max_memory_allocated, module.reset_max_memory_cached):
+        resilin.ones(1 << 20, device="cuda")
+        reset()
+        assert module.max_memory_allocated() == module.memory_allocated()
+    assert module.memory_cached() == module.memory_reserved()
+    assert module.max_memory_cached() == module.max_memory_reserved()
+    assert module.get_allocator_backend() == "native"
+    assert module.get_per_process_memory_fraction() == 1
+    module.set_per_process_memory_fraction(0.5)
+    assert module.get_per_process_memory_fraction() == 0.5
+    module.set_per_process_memory_fraction(1.0)
+    assert kept.is_cuda
+
+
+def test_what_a_device_can_do_is_told(cuda):
+    major, minor = module.get_device_capability()
+    assert module.get_arch_list() == [f"sm_{major}{minor}"]
+    assert module.is_tf32_supported() == (major >= 8)
+    assert not module.can_device_access_peer(0, 0)
+
+
+def test_a_stream_of_another_library_is_taken_by_its_address(cuda):
+    own = cuda.cupy.cuda.Stream(non_blocking=True)
+    stream = module.ExternalStream(own.ptr)
+    assert isinstance(stream, module.Stream)
+    assert stream._stream.ptr == module.get_stream_from_external(own.ptr, 0)._stream.ptr == own.ptr
+    with module.stream(stream):
+        y = resilin.ones(2, device="cuda") * 3
+    stream.synchronize()
+    assert y.tolist() == [3, 3]
+
+
 def test_a_full_device_is_named_with_what_is_taken(cuda):
     assert module.OutOfMemoryError is resilin.OutOfMemoryError
     with pytest.raises(

@@ -21,7 +21,7 @@ from resilin.nn import functional as F
 def clean(cuda):
     """The device, with nothing noted before and after."""
     yield cuda
-    cuda.xp.faults._pending = False
+    cuda.xp.faults._pending.clear()
     cuda.xp.faults.word.fill(0)
 
 
@@ -143,6 +143,21 @@ def test_what_a_stream_or_an_event_is_waited_for_says_it_too(clean):
             wait()
 
 
+def test_what_a_kernel_on_another_stream_notes_later_is_heard_of_where_that_stream_is_waited_for(clean, monkeypatch):
+    other = torch.cuda.Stream()
+    other._stream = types.SimpleNamespace(ptr=0x5, synchronize=lambda: None)
+    code = clean.xp.faults.code(IndexError, "index {value} is outside")
+    monkeypatch.setattr(clean.cupy.cuda, "get_current_stream", lambda: other._stream)
+    clean.xp.faults.launched()
+    monkeypatch.undo()
+    torch.ones(1, device="cuda").cpu()  # nothing is noted yet: the kernel still waits there
+    clean.xp.faults.word.fill(int(code) + 7)
+    with pytest.raises(IndexError, match="index 7 is outside"):
+        other.synchronize()
+    other.synchronize()
+    torch.cuda.synchronize()  # said once
+
+
 def test_values_of_any_size_are_named_as_far_as_the_word_goes(clean):
     table().detach()[torch.tensor([2**62], device="cuda")]
     with pytest.raises(IndexError, match=rf"index {2**43 - 1} is out of bounds"):
@@ -157,7 +172,7 @@ def test_a_padded_embedding_trains_without_a_wait_and_its_row_stays(clean):
     assert weight.grad.tolist() == [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
 
 
-class Illegal(Exception):
+class Illegal(RuntimeError):  # as CuPy's are
     """CUDA's error of a device that is lost."""
 
 
@@ -190,6 +205,19 @@ def test_an_illegal_address_names_rank_work_and_stream(clean, lost):
     with pytest.raises(AcceleratorError, match="noticed in the launch of uniform<float>"):
         torch.rand(3, device="cuda")
     del clean.xp.kernels["philox", "uniform<float>"]
+
+
+def test_an_illegal_address_that_the_array_library_meets_names_rank_and_work(clean, lost):
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    sums, optimizer = x.cumsum(0).sum(), torch.optim.SGD([x])
+    x.exp().sum().backward()
+    lost(clean.xp, "flip")
+    for work, act in (("flip", lambda: x.detach().flip(0)), ("the gradient of CumsumBackward0", sums.backward)):
+        with pytest.raises(AcceleratorError, match=rf"rank 3: the CUDA device failed: .*noticed in {work}, stream 0x0"):
+            act()
+    lost(type(x._array), "get")
+    with pytest.raises(AcceleratorError, match=r"rank 3: .*noticed in a copy from the device, stream 0x0"):
+        torch.amp.GradScaler("cuda").unscale_(optimizer)
 
 
 def test_a_kernel_that_does_not_compile_names_file_and_line(clean, monkeypatch):

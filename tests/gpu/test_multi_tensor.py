@@ -98,17 +98,20 @@ def test_parameters_that_no_kernel_takes_are_stepped_one_by_one_and_equally(cuda
         np.testing.assert_array_equal(a.get(), b)
 
 
-def test_more_tensors_than_a_grid_has_rows_are_stepped_in_slices(cuda, monkeypatch):
-    monkeypatch.setattr(multi_tensor, "ROWS", 3)
-    parameters = [cuda.xp.asarray(np.full(2, float(i), np.float32)) for i in range(7)]
-    gradients = [cuda.xp.asarray(np.ones(2, np.float32)) for _ in range(7)]
+def test_the_blocks_of_a_step_are_those_of_its_pieces_however_unlike_the_tensors_are(cuda):
+    sizes = [1, multi_tensor.PIECE + 1, 0, 3 * multi_tensor.PIECE, *[2] * 70]
+    parameters = [cuda.xp.asarray(np.arange(size, dtype=np.float32) + i) for i, size in enumerate(sizes)]
+    gradients = [cuda.xp.asarray(np.ones(size, np.float32)) for size in sizes]
     assert not cuda.xp.faults.word.get().any()  # and it is there
     WORK.clear()
     constants = (1.0, 0.0, 0.0, 1.0, 0.5, 0.0, 0.0)
     optimizer_rules.dispatch("sgd", [parameters, gradients, None], constants, lambda lists: False)
     if hasattr(cuda.cupy, "API"):
-        assert WORK.totals()["launches"] == 3
-    assert [p.get().tolist() for p in parameters] == [[i - 0.5] * 2 for i in range(7)]
+        assert WORK.totals()["launches"] == 1
+    if hasattr(cuda.xp.driver, "null"):
+        assert tuple(cuda.xp.driver.null.launches[-1].grid) == (1 + 2 + 3 + 70, 1, 1)
+    for i, (found, size) in enumerate(zip(parameters, sizes, strict=True)):
+        np.testing.assert_array_equal(found.get(), np.arange(size, dtype=np.float32) + i - 0.5)
 
 
 def test_a_name_without_a_rule_is_refused(cuda):

@@ -139,3 +139,15 @@ def test_a_function_that_is_the_librarys_own_is_not_traced_within_itself():
     x = tracing.Symbol(trace, np.dtype(np.float32), "x0")
     with pytest.raises(tracing.NotTraced, match="logaddexp has no counterpart"):
         tracing.NAMESPACE.logaddexp(x, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_gradient_of_a_magnitude_is_a_positive_zero_at_zeros_and_at_what_is_no_number(cuda, dtype):
+    x = torch.tensor([-0.0, 0.0, -2.0, 3.0, float("nan")], dtype=dtype, device="cuda").requires_grad_()
+    x.abs().sum().backward()
+    found = x.grad.cpu().float().numpy()
+    np.testing.assert_array_equal(found, [0, 0, -1, 1, 0])
+    np.testing.assert_array_equal(np.signbit(found), [False, False, True, False, False])
+    assert torch.sign(torch.tensor([-3, 0, 4], device="cuda")).tolist() == [-1, 0, 1]
+    xp = cuda.xp
+    np.testing.assert_array_equal(xp.sign(xp.asarray(np.array([np.nan, -0.0, -3, 2]))).get(), [0, 0, -1, 1])

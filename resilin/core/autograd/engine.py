@@ -348,6 +348,9 @@ def explain(error: Exception, node: Node, g: Any) -> None:
         raise RuntimeError(
             f"{node.name()}: what it saved does not fit its gradient of shape {_shape(g)}: {error}"
         ) from error
+    told = node.dev.backend.explained(error, f"the gradient of {node.name()}")
+    if told is not error:
+        raise told from error
     if isinstance(error, AttributeError) and isinstance(node.op, Op):
         raise lacking(f"the gradient of {node.op.name}", error) from None
 

@@ -71,6 +71,13 @@ class ArrayBackend(ABC):
     def synchronize(self, index: int) -> None:
         """Return when everything queued on device `index` is done."""
 
+    def check(self) -> None:  # noqa: B027 - most find everything at once
+        """Raise what was found wrong with values that the host has not looked at."""
+
+    def explained(self, error: Exception, doing: str) -> Exception:
+        """An error of the array library in this library's words, `doing` what it came from; else the error itself."""
+        return error
+
     def pin(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """A copy in host memory from which copies to the device are fastest; the array itself where none is special."""
         return array

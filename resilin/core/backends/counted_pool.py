@@ -16,6 +16,7 @@ HELD: list[Callable[[Any], str]] = []
 """Who knows tensors says here how it tells what they hold, given CuPy: for the error of a full device."""
 
 _FIELDS = ("current", "peak", "allocated", "freed")
+_ADDED = (".allocated", ".freed")
 _COUNTED = (("allocation", "active"), ("allocated_bytes", "active_bytes"), ("requested_bytes",))
 
 
@@ -94,6 +95,8 @@ class CountedPool:
         self._cupy, self._name = cupy, name
         self._segments, self._reserved = _Figure(), _Figure()
         self._retries = self._full = 0
+        self._before: dict[str, int] = {}  # what had been added up when that was to start anew
+        self.fraction = 1.0  # of the device's memory, that the pool may take
         self._segment = _segment_type(cupy.cuda.Memory, self._segments, self._reserved)
         self._pool = cupy.cuda.MemoryPool(self._from_driver)
         made = getattr(native, "DeviceCounter", Counter)
@@ -142,7 +145,12 @@ class CountedPool:
         found["inactive_split_bytes.all.current"] = self._reserved.current - found["allocated_bytes.all.current"]
         found["num_alloc_retries"], found["num_ooms"] = self._retries, self._full
         found["num_device_alloc"], found["num_device_free"] = self._segments.taken, self._segments.freed
-        return found
+        return {name: value - self._before.get(name, 0) for name, value in found.items()}
+
+    def reset_accumulated(self) -> None:
+        """Let what is added up, and never goes down, start from 0."""
+        self._before, found = {}, self.stats()
+        self._before = {name: value for name, value in found.items() if name.endswith(_ADDED) or name[:4] == "num_"}
 
     def reset_peaks(self) -> None:
         """Let the peaks start from what is taken now."""
@@ -157,6 +165,7 @@ class CountedPool:
     def limit(self, fraction: float) -> None:
         """Let the pool take at most this part of the device's memory; 1 is all of it."""
         self._pool.set_limit(fraction=fraction)
+        self.fraction = fraction
 
 
 def _named(name: str, figures: tuple[int, ...]) -> dict[str, int]:

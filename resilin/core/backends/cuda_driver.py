@@ -65,7 +65,7 @@ class Driver:
         return made
 
     def _workspace(self, stream: int) -> int:
-        memory = self.workspaces[stream] = self._empty(self.workspace_bytes)
+        memory = self.workspaces.setdefault(stream, self._empty(self.workspace_bytes))  # of two threads' the first's
         return int(memory.data.ptr)
 
     def _failed(self, name: str, stream: int, status: int) -> NoReturn:

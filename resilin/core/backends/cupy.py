@@ -114,8 +114,7 @@ class CupyBackend(ArrayBackend):
 
     def to_host(self, array: Any) -> HostArray:
         """A copy as a numpy array; waits for what computes it. IndexError where a kernel met an index out of range."""
-        with device_errors.translated(self.xp, "a copy from the device"):
-            copied: HostArray = array.get()
+        copied: HostArray = self.xp.to_host(array)
         self.xp.faults.check()
         return copied
 
@@ -137,7 +136,16 @@ class CupyBackend(ArrayBackend):
         """Return when everything queued on device `index` is done. IndexError as `to_host`."""
         with device_errors.translated(self.xp, "synchronize"):
             self.cupy.cuda.Device(index).synchronize()
+        self.xp.faults.check(waited_for_all=True)
+
+    def check(self) -> None:
+        """As declared. Waits for the current stream where a kernel on it may have noted something."""
         self.xp.faults.check()
+
+    def explained(self, error: Exception, doing: str) -> Exception:
+        """As declared: AcceleratorError for what CuPy raises of CUDA's errors."""
+        is_cudas = isinstance(error, device_errors.of_cuda(self.cupy))
+        return device_errors.fault(self.xp, doing, error) if is_cudas else error
 
     def memory_info(self, index: int) -> tuple[int, int]:
         """(free, total) bytes of device `index`, of all processes."""

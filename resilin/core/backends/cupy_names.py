@@ -85,6 +85,11 @@ def _conj(xp: Any, x: Any) -> Any:
     return xp.module.conj(x) if dtype.kind == "c" else x
 
 
+def _sign(xp: Any, x: Any) -> Any:
+    """0 of NaN, as on the CPU; CuPy's is NaN."""
+    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype) if x.dtype.kind in "fV" else xp.module.sign(x)
+
+
 def _matmul_add(xp: Any, a: Any, b: Any, c: Any) -> Any:
     return xp.matmul(a, b) + c
 
@@ -237,12 +242,16 @@ def _to_host(xp: Any, value: Any) -> Any:
     """A device's array, or those of a tuple or list, as numpy's; anything else as it is."""
     if isinstance(value, tuple | list):
         return type(value)(_to_host(xp, part) for part in value)
-    return value.get() if isinstance(value, xp.module.ndarray) else value
+    if not isinstance(value, xp.module.ndarray):
+        return value
+    with device_errors.translated(xp, "a copy from the device"):
+        return value.get()
 
 
 _EXTRAS: dict[str, Callable[..., Any]] = {
     "matmul_add": _matmul_add,
     "conj": _conj,
+    "sign": _sign,
     "astype": _astype,
     "constant": _constant,
     "max": lambda xp, *args, **options: _extreme("max", xp, *args, **options),

@@ -71,6 +71,11 @@ def _write_at(out: Array, index: Any, value: Any) -> None:
     out[index] = value
 
 
+def _sign(x: Array) -> Array:
+    """0 of NaN, as native code's; numpy's is NaN."""
+    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype) if x.dtype.kind in "fV" else np.sign(x)
+
+
 def _on_threads(ufunc: np.ufunc) -> Any:
     """The function with its loops run by native code, on several threads; its methods are numpy's."""
     if native is None or ufunc.nout != 1 or ufunc.nin > 2 or ufunc.signature:
@@ -116,6 +121,8 @@ def make_xp() -> SimpleNamespace:
         "fft": np.fft,
         "asarray": np.asarray,
     }
+    if native is None:
+        extras["sign"] = _sign
     made = SimpleNamespace(**{**names, **extras, "from_host": _itself, "to_host": _itself})
     made.host = made  # where ops run that a device's library has no functions for; see `ops/on_host.py`
     return made

@@ -120,7 +120,7 @@ def _single(op: Declared) -> Callable[..., Any]:
         try:
             value = impl.forward(dev.xp, array, *params)
         except _ARRAY_ERRORS as error:
-            raise op_error(op, (array,), params, error) from None
+            raise op_error(op, (array,), params, error, dev) from None
         residual = None
         if impl.residual:
             value, residual = value
@@ -185,7 +185,7 @@ def _binary(op: Declared) -> Callable[..., Any]:
         try:
             value = impl.forward(dev.xp, x, y)
         except _ARRAY_ERRORS as error:
-            raise op_error(op, (x, y), (), error) from None
+            raise op_error(op, (x, y), (), error, dev) from None
         residual = None
         if impl.residual:
             value, residual = value
@@ -253,17 +253,22 @@ def to_float(x: Any) -> Any:
     return x.astype(dtypes.default_np()) if x.dtype.kind in "iub" else x
 
 
-_ARRAY_ERRORS = (ValueError, TypeError, IndexError, AttributeError, NoElements)
+_ARRAY_ERRORS = (ValueError, TypeError, IndexError, AttributeError, RuntimeError)
 
 
-def op_error(op: Declared, arrays: Any, params: Any, error: Exception) -> Exception:
+def op_error(op: Declared, arrays: Any, params: Any, error: Exception, dev: device) -> Exception:
     """PyTorch's type of error for what the array library says of an op's arguments, naming op, shapes and dtypes.
 
     IndexError stays one, a wrong type of a parameter stays a TypeError, everything else is a RuntimeError. Errors that
-    are resilin's own already pass as they are.
+    are resilin's own already pass as they are, and those of a device that failed say what `dev` was doing.
     """
     if isinstance(error, NoElements):
         return NoElements(f"{op.name}: {error}")
+    if isinstance(error, RuntimeError):
+        told = dev.backend.explained(error, op.name)
+        if told is not error:
+            raise told from error
+        raise error
     if isinstance(error, ResilinError):
         return error
     if isinstance(error, AttributeError):
@@ -328,7 +333,7 @@ def _general(op: Declared) -> Callable[..., Any]:
         try:
             value = impl.forward(dev.xp, *arrays)
         except _ARRAY_ERRORS as error:
-            raise op_error(op, arrays[:n], args[n:], error) from None
+            raise op_error(op, arrays[:n], args[n:], error, dev) from None
         inputs, params = args[:n], args[n:]
         residual = None
         if impl.residual:
@@ -362,7 +367,7 @@ def _sequence(op: Declared) -> Callable[..., Any]:
         try:
             value = impl.forward(dev.xp, arrays, *params)
         except _ARRAY_ERRORS as error:
-            raise op_error(op, arrays, params, error) from None
+            raise op_error(op, arrays, params, error, dev) from None
         if impl.residual:
             value, residual = value
         out = wrap(as_array(value), dev)

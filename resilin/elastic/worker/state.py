@@ -12,7 +12,7 @@ from typing import Any
 import resilin.distributed as dist
 from resilin._base import fault_points, trace
 from resilin._base.text import shown
-from resilin.core import rng
+from resilin.core import device, rng
 from resilin.core.host_copies import on_host
 from resilin.core.tensor import Tensor
 from resilin.data.elastic_sampler import ElasticSampler, StepPlan
@@ -163,7 +163,8 @@ class State:
         """Declare the step applied: move the sampler over its plan, copy what is small, write the ledger.
 
         Call it as the last statement of a step, right after `optimizer.step()`; what belongs to the step (a scheduler's
-        step, an average of weights) comes before it. Gradients are no part of the commit: when they were accumulated
+        step, an average of weights) comes before it. What a device found wrong with indices is raised first, with
+        nothing committed. Gradients are no part of the commit: when they were accumulated
         over several plans, commit those together. Raises WorldChanged, with the step committed, when a new world waits
         for this boundary; `@elastic.run` handles it.
         """
@@ -173,6 +174,7 @@ class State:
     def _commit(self, plans: Sequence[StepPlan]) -> None:
         self._due_work.refuse_nested("State.commit")
         fault_points.reached("commit")
+        device.check_all()
         if plans:
             if len(self._samplers) != 1:
                 raise UsageError(

@@ -95,6 +95,22 @@ def test_buffers_and_a_snapshot_go_back_to_the_last_commit_on_their_device(snaps
     assert {str(value.device) for value in net.state_dict().values()} == {WHERE}
 
 
+def test_nothing_is_committed_of_a_step_in_which_a_device_found_an_index_out_of_range(monkeypatch) -> None:
+    state = elastic.State(model=nn.Linear(2, 2, device=WHERE), seen=0)
+    state.commit()
+
+    def check() -> None:
+        raise IndexError("embedding: index 7 is outside [0, 3)")
+
+    monkeypatch.setattr(resilin.device(WHERE).backend, "check", check, raising=False)
+    with pytest.raises(IndexError, match="index 7 is outside"):
+        state.commit()
+    assert state.step == 1
+    monkeypatch.undo()
+    state.commit()
+    assert state.step == 2
+
+
 def test_small_tensors_of_a_device_come_to_the_host_in_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     backend = resilin.device(WHERE).backend
     counted: list[int] = []

@@ -188,6 +188,21 @@ def test_launches_of_many_threads_all_arrive(null, driver):
     assert ctypes.CDLL(null.path).null_launched() == 800
 
 
+def test_two_threads_that_want_a_workspace_on_one_stream_get_the_same(null, streams):
+    made: list[DeviceArray] = []
+
+    def empty(size: int) -> DeviceArray:
+        own = DeviceArray(0x1000 * (len(made) + 1))
+        made.append(own)
+        if len(made) == 1:  # another thread comes first
+            assert driver._workspace(0x77) == 0x2000
+        return own
+
+    driver = Driver(null.path, None, streams, empty)
+    assert driver._workspace(0x77) == 0x2000
+    assert driver.workspaces[0x77] is made[1]
+
+
 def test_a_driver_that_is_absent_too_old_or_without_a_symbol_is_named(streams):
     with pytest.raises(RuntimeError, match=r"libnone\.so\.1 cannot be opened: .*No such file"):
         Driver("libnone.so.1", None, streams, bytearray)

@@ -279,6 +279,30 @@ def test_a_product_that_fails_says_what_and_where(xp, null, status, error, said)
     assert products.matmul(xp, x, x) is not None
 
 
+def test_matrices_that_follow_one_another_backwards_are_copied_and_too_many_are_cupys(xp, null):
+    x, x_host = drawn(xp, 3, 2, 4)
+    close(
+        products.matmul(xp, x[::-1], xp.array(x_host.swapaxes(1, 2).astype("f"))),
+        x_host[::-1] @ x_host.swapaxes(1, 2),
+        "float32",
+    )
+    assert null.products[-1].batches == 3
+    many = xp.zeros((65_536, 1, 1), np.float32)
+    assert products.matmul(xp, many[1:], many[1:]).shape == (65_535, 1, 1)
+    assert products.matmul(xp, many, many) is None
+    assert xp.matmul(many, many).shape == many.shape
+
+
+def test_rows_of_several_dimensions_are_one_matrix_up_to_the_longest_that_there_is():
+    def laid(samples: int) -> Any:
+        x, made = ((samples, 1 << 15, 2), (2 << 15, 2, 1)), ((samples, 1 << 15, 1), (1 << 15, 1, 1))
+        return products._laid_out(x, ((2, 1), (1, 1)), made)
+
+    count, (of_x, _, _) = laid((1 << 16) - 1)
+    assert (count, of_x[:2]) == (1, (2, ((1 << 16) - 1) << 15))
+    assert laid(1 << 16) is None  # 65,536 products: more than one call takes
+
+
 def test_a_product_that_is_refused_when_it_is_launched_goes_through_cupy(xp, null):
     x, host = drawn(xp, 4, 4)
     null.fail(15)

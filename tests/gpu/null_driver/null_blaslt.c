@@ -152,6 +152,10 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *description, void *a, voi
     asked++;
     if (handle != &kept || c != d || most < 1 || !sizes(how, a, b, d, mnk) || !takes(how, a)) return INVALID_VALUE;
     if (refuses_all || (how->epilogue & refused)) return NOT_SUPPORTED;
+    for (int i = 0; i < 3; i++) { /* as far as its limits are known */
+        const struct Layout *one = i == 0 ? a : i == 1 ? b : d;
+        if (one->batches > 65535 || one->batch_stride < 0 || mnk[i] > 0x7fffffff) return INVALID_VALUE;
+    }
     const size_t bytes = mnk[2] >= DEEP ? DEEP_WORKSPACE : 0;
     if (bytes > wish->workspace_bytes) return SUCCESS; /* none */
     memset(answers, 0, sizeof *answers);

@@ -103,6 +103,7 @@ int cuLaunchKernel(void *handle, unsigned gx, unsigned gy, unsigned gz, unsigned
     const struct NullFunction *function = handle;
     if (!context) return INVALID_CONTEXT;
     if (!function || extra || !gx || !gy || !gz || !bx || !by || !bz || bx * by * bz > 1024) return INVALID_VALUE;
+    if (gx > 0x7fffffffu || gy > 65535 || gz > 65535 || bz > 64 || shared > 48 << 10) return INVALID_VALUE;
     pthread_mutex_lock(&lock); /* one device: kernels run one after another */
     const int status = failure();
     if (!status) {

@@ -31,7 +31,7 @@ class Faults:
         self._word: Any = None
         self._texts: list[_Fault] = []
         self._codes: dict[_Fault, int] = {}
-        self._pending = False  # whether a kernel may have written since the host looked
+        self._pending: set[int] = set()  # streams on which a kernel may have written since the host waited for them
         self._at_once = env.get("CUDA_LAUNCH_BLOCKING") == "1"
 
     @property
@@ -55,22 +55,32 @@ class Faults:
 
     def launched(self) -> None:
         """A kernel that may note a fault is on its way."""
-        self._pending = True
+        self._pending.add(self._stream())
         if self._at_once:
             self.check()
 
-    def check(self) -> None:
-        """Raise what a kernel noted since the last time; waits for the device if one may have."""
+    def check(self, *, waited_for: int | None = None, waited_for_all: bool = False) -> None:
+        """Raise what a kernel noted since the last time; waits for the current stream if one may have.
+
+        A kernel on another stream may still be running: it is asked about again, unless the host has waited for that
+        stream, whose address is `waited_for`, or for all.
+        """
         if not self._pending:
-            return
-        self._pending = False
-        word = int(self.word.get()[0])
+            return  # what is launched from here on counts anew
+        if waited_for_all:
+            self._pending.clear()
+        self._pending -= {self._stream(), waited_for}
+        word = int(self._xp.to_host(self.word)[0])
         if not word:
             return
         self.word.fill(0)
         error, text, line = self._texts[(word >> VALUE_BITS) - 1]
         where = f" (queued by {line[0]}:{line[1]})" if line else ""
         raise error(text.format(value=(word & ((1 << VALUE_BITS) - 1)) - _SHIFT) + where)
+
+    def _stream(self) -> int:
+        """The address of the current stream."""
+        return int(self._xp.module.cuda.get_current_stream().ptr)
 
 
 def _line_of_user() -> tuple[str, int] | None:

@@ -7,7 +7,6 @@ The rules are those of `kernels/optimizer_rules.py`; a kernel gives their bits, 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,8 +21,7 @@ Signature = tuple[str | None, ...]
 """numpy's name of the dtype of each list, parameters first; None for a list that is not there."""
 
 THREADS = 256  # THREADS of elements.cuh
-ELEMENTS = 4  # that a thread takes of the largest tensor, as far as BLOCKS allows
-BLOCKS = 4096  # at most, for one tensor
+PIECE = 4096  # PIECE of elements.cuh
 SIGNATURES = (
     ("float32", "float32"),
     ("float64", "float64"),
@@ -32,8 +30,6 @@ SIGNATURES = (
     ("bfloat16", "float32"),
 )
 """Dtypes of a parameter, with its gradient, and of its states, whose kernels are checked."""
-
-ROWS = 65_535  # tensors of one launch: what CUDA allows in the second dimension of a grid
 
 
 class TracedRule:
@@ -56,7 +52,7 @@ class TracedRule:
         kind = type_of(self.dtype)
         pointers, loads, stores = [], [], []
         present = [place for place, symbol in enumerate(symbols) if symbol is not None]
-        for column, place in enumerate(present, 1):
+        for column, place in enumerate(present, 2):
             element, symbol = sources.FLOATS[signature[place] or ""][0], symbols[place]
             pointers.append(f"{element}* p{place} = reinterpret_cast<{element}*>(entry[{column}]);")
             loads.append(f"const {kind} x{place} = widened(p{place}[i]);")
@@ -65,7 +61,7 @@ class TracedRule:
         return sources.filled(
             "multi_tensor",
             constants="".join(f", {kind} c{place}" for place in range(constants)),
-            columns=str(1 + len(present)),
+            columns=str(2 + len(present)),
             pointers=pointers,
             loads=loads,
             statements=self.trace.statements,
@@ -157,18 +153,20 @@ def step(
     ]
     if not rows:
         return
-    blocks = min(math.ceil(max(row[0] for row in rows) / (THREADS * ELEMENTS)), BLOCKS)
-    table = table_on_device(xp, chosen.name, np.array(rows, np.int64))
-    for first in range(0, len(rows), ROWS):
-        grid = (blocks, min(ROWS, len(rows) - first))
-        xp.launch(chosen.name, chosen.name, grid, (THREADS,), (xp.faults.word, table, np.int64(first), *rounded))
+    table, blocks = table_on_device(xp, chosen.name, rows)
+    given = (xp.faults.word, table, np.int64(len(rows)), *rounded)
+    xp.launch(chosen.name, chosen.name, (blocks,), (THREADS,), given)
 
 
-def table_on_device(xp: Any, name: str, table: Any) -> Any:
-    """The table in the device's memory: the last one where nothing has moved since, as with gradients that stay."""
+def table_on_device(xp: Any, name: str, rows: Sequence[tuple[int, ...]]) -> tuple[Any, int]:
+    """(the table of `rows` in the device's memory, blocks that work on them): the last table where nothing has moved
+    since, as with gradients that stay. A row: the number of a tensor's elements, some, and addresses.
+    """
+    whole = np.array(rows, np.int64)
     before = xp.tables.get(name)
-    if before is not None and np.array_equal(before[0], table):
-        return before[1]
-    copied = xp.from_host(table)
-    xp.tables[name] = (table, copied)
-    return copied
+    if before is not None and np.array_equal(before[0], whole):
+        return before[1], before[2]
+    pieces = -(-whole[:, 0] // PIECE)
+    copied, blocks = xp.from_host(np.column_stack([np.cumsum(pieces) - pieces, whole])), int(pieces.sum())
+    xp.tables[name] = (whole, copied, blocks)
+    return copied, blocks

@@ -20,6 +20,8 @@ from resilin.core.kernels.cuda.elementwise import joined, stretched, strides_of
 
 PLAIN, RELU, BIAS, GELU, COLUMN_SUMS = 1, 2, 4, 32, 512  # cublasLtEpilogue_t; the last is BGRADB
 PLANS = 4096  # that are remembered
+BATCHES = 65_535  # of one product at most: cuBLASLt's limit
+LONGEST = (1 << 31) - 1  # rows or columns of a matrix at most
 
 # dtype -> (cudaDataType_t, cublasComputeType_t, type of the scale); sums of 16-bit floats are float32
 _KINDS = {"f": (0, 68, 0), "d": (1, 70, 1), "e": (2, 68, 0), "E": (14, 68, 0)}
@@ -103,7 +105,7 @@ def _plan(products: Any, x: Any, y: Any, epilogue: int, out: Any) -> Product | N
     except ValueError:
         return None
     shape = (*batch, x.shape[-2], y.shape[-1])
-    if not x.size or not y.size or not math.prod(shape) or max(*x.shape, *y.shape) >= 1 << 31:
+    if not x.size or not y.size or not math.prod(shape) or max(*x.shape, *y.shape) > LONGEST:
         return None
     if out is not None and (out.shape != shape or out.dtype.char != kind):
         return None
@@ -128,7 +130,7 @@ def _readable(array: Any) -> tuple[Sequence[int], bool]:
     """How the array's elements follow one another, and whether it has to be copied to one piece first."""
     steps = strides_of(array)
     lead = joined(array.shape[:-2], [list(steps[:-2])])[0]
-    fits = len(lead) <= 1 and _matrix(array.shape[-2:], steps[-2:]) is not None
+    fits = len(lead) <= 1 and min(steps, default=0) >= 0 and _matrix(array.shape[-2:], steps[-2:]) is not None
     return (steps, False) if fits else (_dense(array.shape), True)
 
 
@@ -138,12 +140,12 @@ def _laid_out(x: Laid, y: Laid, made: Laid) -> tuple[int, list[Matrix]] | None:
     parts = [x, y, made]
     if len(y[0]) == 2:  # one product of all rows, where they follow one another evenly
         lengths, walked = joined(made[0][:-1], [list(x[1][:-1]), list(made[1][:-1])])
-        if len(lengths) <= 1:
+        if len(lengths) <= 1 and math.prod(lengths) <= LONGEST:
             rows, apart = (lengths[0], [of[0] for of in walked]) if lengths else (1, [x[0][-1], made[0][-1]])
             parts = [((rows, x[0][-1]), (apart[0], x[1][-1])), y, ((rows, made[0][-1]), (apart[1], made[1][-1]))]
             batch = ()
     lengths, walked = joined(batch, [stretched(shape[:-2], steps[:-2], batch) for shape, steps in parts])
-    if len(lengths) > 1:
+    if len(lengths) > 1 or math.prod(lengths) > BATCHES:
         return None
     matrices = []
     for (shape, steps), of in zip(parts, walked, strict=True):

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from resilin.core.kernels.common import compute_dtype
 from resilin.core.kernels.cuda import multi_tensor, sources
-from resilin.core.kernels.cuda.multi_tensor import BLOCKS, ELEMENTS, ROWS, THREADS, is_dense
+from resilin.core.kernels.cuda.multi_tensor import THREADS, is_dense
 
 
 def is_taken(array: Any) -> bool:
@@ -32,12 +31,9 @@ def unscale(xp: Any, arrays: Sequence[Any], factor: float) -> bool:
         if not rows:
             continue
         kernel = f"unscale<{', '.join(sources.FLOATS[dtype.name])}>"
-        table = multi_tensor.table_on_device(xp, kernel, np.array(rows, np.int64))
-        blocks = min(math.ceil(max(row[0] for row in rows) / (THREADS * ELEMENTS)), BLOCKS)
-        for first in range(0, len(rows), ROWS):
-            grid = (blocks, min(ROWS, len(rows) - first))
-            numbers = (np.int64(first), compute_dtype(dtype).type(factor))
-            xp.launch("unscale", kernel, grid, (THREADS,), (table, *numbers, found))
-    overflowed = bool(found.get()[0])
+        table, blocks = multi_tensor.table_on_device(xp, kernel, rows)
+        numbers = (np.int64(len(rows)), compute_dtype(dtype).type(factor))
+        xp.launch("unscale", kernel, (blocks,), (THREADS,), (table, *numbers, found))
+    overflowed = bool(xp.to_host(found)[0])
     xp.faults.check()
     return overflowed
