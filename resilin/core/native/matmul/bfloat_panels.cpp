@@ -102,13 +102,15 @@ RESILIN_SIMD void pack_split(const BFloat *from, int64_t lane, int64_t step, int
             float wide[MOST * GROUP_STEPS];
             for (int64_t i = 0; i < used; i++) {
                 const BFloat *line = from + i * lane;
-                if (steps == GROUP_STEPS)
-                    for (int64_t q = 0; q < GROUP_STEPS / 2; q++) {
-                        wide[i * GROUP_STEPS + q] = from_bfloat(line[2 * q].bits);
-                        wide[i * GROUP_STEPS + GROUP_STEPS / 2 + q] = from_bfloat(line[2 * q + 1].bits);
-                    }
-                else
+                if (steps == GROUP_STEPS) {
+                    Pairs x;
+                    std::memcpy(&x, line, sizeof(x));
+                    const Pairs even = x << 16, odd = x & 0xFFFF0000u; // the earlier ones lie low
+                    std::memcpy(wide + i * GROUP_STEPS, &even, sizeof(even));
+                    std::memcpy(wide + i * GROUP_STEPS + SIDE, &odd, sizeof(odd));
+                } else {
                     for (int64_t q = 0; q < steps; q++) wide[i * GROUP_STEPS + slot(q, steps)] = from_bfloat(line[q].bits);
+                }
             }
             pack(wide, GROUP_STEPS, 1, used, size, steps, to);
             continue;

@@ -95,24 +95,36 @@ template <class T, int Height, int Vectors, int Elements> void split_tile(const 
     constexpr int width = Vectors * V::lanes;
     alignas(64) T total[Height][width];
     const bool whole = of.columns == width;
-    for (int i = 0; i < Height; i++)
-        for (int64_t j = 0; j < width; j++) total[i][j] = of.plus && (whole || j < of.columns) ? of.plus[i * of.ld_plus + j] : T(0);
+    for (int i = 0; i < Height; i++) {
+        const T *plus = of.plus + i * of.ld_plus;
+        for (int j = 0; j < Vectors; j++) V::store(&total[i][j * V::lanes], of.plus && whole ? V::load(plus + j * V::lanes) : V::broadcast(T(0)));
+        for (int64_t j = 0; j < of.columns && of.plus && !whole; j++) total[i][j] = plus[j];
+    }
     const T *a = of.a, *b = of.b;
+    alignas(64) T even[Height][width];
     for (int64_t p = 0; p < of.depth; p += GROUP_STEPS) {
         const int64_t steps = of.depth - p < GROUP_STEPS ? of.depth - p : GROUP_STEPS;
-        typename V::type sum[Height][Vectors], even[Height][Vectors];
-        add_chain<T, Height, Vectors>(a, b, of, ((steps + 1) / 2 + Elements - 1) / Elements, even);
+        typename V::type sum[Height][Vectors];
+        add_chain<T, Height, Vectors>(a, b, of, ((steps + 1) / 2 + Elements - 1) / Elements, sum);
+#pragma GCC unroll 16
+        for (int i = 0; i < Height; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < Vectors; j++) V::store(&even[i][j * V::lanes], sum[i][j]);
+        asm volatile("" : : "r"(even), "r"(total) : "memory"); // they are memory: registers are for one chain
         add_chain<T, Height, Vectors>(a, b, of, (steps / 2 + Elements - 1) / Elements, sum);
 #pragma GCC unroll 16
         for (int i = 0; i < Height; i++)
 #pragma GCC unroll 2
             for (int j = 0; j < Vectors; j++) {
                 T *to = &total[i][j * V::lanes];
-                V::store(to, V::add(V::load(to), V::add(even[i][j], sum[i][j])));
+                V::store(to, V::add(V::load(to), V::add(V::load(&even[i][j * V::lanes]), sum[i][j])));
             }
+        asm volatile("" : : "r"(even), "r"(total) : "memory");
     }
-    for (int i = 0; i < Height; i++)
-        for (int64_t j = 0; j < (whole ? width : of.columns); j++) of.c[i * of.ldc + j] = total[i][j];
+    for (int i = 0; i < Height; i++) {
+        for (int j = 0; j < Vectors && whole; j++) V::store(of.c + i * of.ldc + j * V::lanes, V::load(&total[i][j * V::lanes]));
+        for (int64_t j = 0; j < of.columns && !whole; j++) of.c[i * of.ldc + j] = total[i][j];
+    }
 }
 
 template <class T, int Vectors, int Elements, int... H> struct SplitHeights {
