@@ -1,4 +1,4 @@
-"""Products of bfloat16 and float16: those of the same float32 numbers, rounded once, whatever tiles and layouts."""
+"""Products of bfloat16 and float16, summed in float32 in the documented order and rounded once, whatever tiles and layouts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from resilin.core.machine import threads
 
 RNG = np.random.default_rng(0)
 HALVES = [pack.BFLOAT16, np.dtype(np.float16)]
-BLOCK = 384  # of the depth, at most: 1536 bytes of float32
+BLOCK = 384  # of the depth of float16, at most: 1536 bytes of float32
+GROUP = 32  # of the depth of bfloat16
+TILES = ["amx", "avx512_bf16", "avx512", "avx2", "portable"]
 needs_native = pytest.mark.skipif(native is None, reason="without native code numpy calls its BLAS")
 of_both = pytest.mark.parametrize("dtype", HALVES, ids=str)
 
@@ -69,20 +71,34 @@ def test_every_layout_gives_the_product_of_the_float32_numbers_rounded_once(
         unit = 2.0**-8 if dtype == pack.BFLOAT16 else 2.0**-11
         assert (np.abs(y.astype(np.float64) - exact) <= unit * np.abs(exact) + K * 2.0**-24 * weight + 2.0**-25).all()
         if native is not None and min(M, N) > 1:  # numpy's vectors are summed otherwise
-            assert bits(y) == bits(gemm.reference_halves(a, b))
+            assert bits(y) == bits(summed(a, b) if dtype == pack.BFLOAT16 else gemm.reference_halves(a, b))
 
 
-def chain(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The documented order of sums: blocks ascending, each one chain of fused multiply-adds, ascending."""
-    K, total = a.shape[1], np.zeros((a.shape[0], b.shape[1]), np.float32)
-    blocks = -(-K // BLOCK)
-    for block in range(blocks):
-        part = np.zeros_like(total)
-        for k in range(K * block // blocks, K * (block + 1) // blocks):
-            # exact in float64, whose sum is rounded once: of numbers near one
-            part = (a[:, k : k + 1].astype(np.float64) * b[k].astype(np.float64) + part).astype(np.float32)
-        total = part if block == 0 else total + part
-    return total
+def chain(a: np.ndarray, b: np.ndarray, steps: range) -> np.ndarray:
+    """One chain of fused multiply-adds from zero."""
+    part = np.zeros((a.shape[0], b.shape[1]), np.float32)
+    for k in steps:
+        # exact in float64, whose sum is rounded once: of numbers near one
+        part = (a[:, k : k + 1].astype(np.float64) * b[k].astype(np.float64) + part).astype(np.float32)
+    return part
+
+
+def summed(a: np.ndarray, b: np.ndarray, c_N: np.ndarray | float = 0) -> np.ndarray:
+    """a @ b + c_N in the documented order of sums.
+
+    bfloat16: groups of the depth, ascending, are added to `c_N`: the chain of a group's even steps plus that of its odd
+    ones. float16: blocks of the depth, ascending, each one chain, the first added to `c_N`.
+    """
+    K, total = a.shape[1], np.zeros((a.shape[0], b.shape[1]), np.float32) + np.asarray(c_N, np.float32)
+    if a.dtype == pack.BFLOAT16:
+        for k in range(0, K, GROUP):
+            end = min(K, k + GROUP)
+            total = total + (chain(a, b, range(k, end, 2)) + chain(a, b, range(k + 1, end, 2)))
+    else:
+        blocks = -(-K // BLOCK)
+        for block in range(blocks):
+            total = total + chain(a, b, range(K * block // blocks, K * (block + 1) // blocks))
+    return pack.astype(total, a.dtype)
 
 
 @needs_native
@@ -92,10 +108,46 @@ def chain(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 )
 def test_sums_are_made_in_the_documented_order(dtype: np.dtype, M: int, K: int, N: int) -> None:
     a, b = drawn(dtype, M, K), drawn(dtype, K, N)
-    assert bits(gemm.matmul(a, b)) == bits(pack.astype(chain(a, b), dtype))
     c = drawn(dtype, N)
-    if K <= BLOCK:  # added to the first block, before the others
-        assert bits(gemm.matmul_add(a, b, c)) == bits(pack.astype(chain(a, b) + wide(c), dtype))
+    assert bits(gemm.matmul(a, b)) == bits(summed(a, b))
+    assert bits(gemm.matmul_add(a, b, c)) == bits(summed(a, b, wide(c)))
+
+
+@needs_native
+@pytest.mark.parametrize("tiles", TILES)
+def test_products_of_bfloat16_of_any_size_and_layout_have_the_documented_bits_with_all_tiles(tiles: str) -> None:
+    if not native.use_tiles(tiles):
+        pytest.skip("not on this CPU")
+    sizes, layouts = np.random.default_rng(5), list(LAYOUTS.values())
+    for case in range(60):
+        M, K, N = sizes.integers(1, 71, 3).tolist() if case % 6 else sizes.integers(70, 300, 3).tolist()
+        a = layouts[case % len(layouts)](pack.BFLOAT16, M, K)
+        b = layouts[case // len(layouts) % len(layouts)](pack.BFLOAT16, K, N)
+        c = drawn(pack.BFLOAT16, N)
+        threads.set_num_threads(1 + case % 2)
+        assert bits(gemm.matmul(a, b)) == bits(summed(a, b)), (M, K, N)
+        assert bits(gemm.matmul_add(a, b, c)) == bits(summed(a, b, wide(c))), (M, K, N)
+
+
+@needs_native
+def test_what_a_kernel_cannot_read_or_write_where_it_lies_has_the_same_bits() -> None:
+    a, b = drawn(pack.BFLOAT16, 9, 70), drawn(pack.BFLOAT16, 70, 12)
+    expected = bits(gemm.matmul(a, b))
+    crooked = np.zeros(2 * a.size + 1, np.uint8)[1:].view(pack.BFLOAT16).reshape(a.shape)
+    crooked[...] = a
+    assert bits(gemm.matmul(crooked, b)) == expected
+    every_other = np.zeros((9, 24), pack.BFLOAT16)
+    gemm.matmul(a, b, out=every_other[:, ::2])
+    assert bits(every_other[:, ::2]) == expected
+    c = drawn(pack.BFLOAT16, 12)
+    assert bits(gemm.matmul_add(crooked, b, c)) == bits(gemm.matmul_add(a, b, c))
+
+
+@needs_native
+def test_tiles_of_amx_are_refused_where_the_cpu_has_none() -> None:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        flags = next((line.split() for line in file if line.startswith("flags")), [])
+    assert not native.use_tiles("amx") or {"amx_tile", "amx_bf16"} <= set(flags)
 
 
 @needs_native
@@ -104,7 +156,7 @@ def test_sums_are_made_in_the_documented_order(dtype: np.dtype, M: int, K: int, 
 def test_bits_depend_neither_on_the_tiles_nor_on_the_number_of_threads(dtype: np.dtype, M: int, K: int, N: int) -> None:
     a, b, c = drawn(dtype, M, K), drawn(dtype, N, K).T, drawn(dtype, N)
     expected = bits(gemm.matmul_add(a, b, c))
-    for name in ("avx512_bf16", "avx512", "avx2", "portable"):
+    for name in TILES:
         if native.use_tiles(name):
             for count in (1, 2, 3):
                 threads.set_num_threads(count)
@@ -193,7 +245,7 @@ def test_beside_float32_the_product_is_float32(dtype: np.dtype) -> None:
 
 
 @of_both
-@pytest.mark.parametrize("tiles", ["avx512_bf16", "avx512", "avx2", "portable"])
+@pytest.mark.parametrize("tiles", TILES)
 def test_infinities_and_nans_reach_the_elements_that_they_belong_to_only(dtype: np.dtype, tiles: str) -> None:
     if native is None or not native.use_tiles(tiles):
         pytest.skip("without native code, or not on this CPU")
@@ -207,7 +259,7 @@ def test_infinities_and_nans_reach_the_elements_that_they_belong_to_only(dtype: 
 
 
 @needs_native
-@pytest.mark.parametrize("tiles", ["avx512_bf16", "avx512", "avx2", "portable"])
+@pytest.mark.parametrize("tiles", TILES)
 def test_bfloat16_takes_subnormal_numbers_as_zero_and_gives_none(tiles: str) -> None:
     if not native.use_tiles(tiles):
         pytest.skip("not on this CPU")
@@ -230,7 +282,7 @@ def test_float16_keeps_its_subnormal_numbers() -> None:
 def test_random_bits_give_the_same_bits_with_all_tiles() -> None:
     a, b = (RNG.integers(0, 1 << 16, shape).astype(np.uint16).view(pack.BFLOAT16) for shape in ((33, 7), (7, 35)))
     found = []
-    for name in ("avx512_bf16", "avx512", "avx2"):
+    for name in TILES[:-1]:  # portable ones may round a product that is subnormal, too
         if native.use_tiles(name):
             y = gemm.matmul(a, b)
             found.append(np.where(np.isnan(wide(y)), 0x7FC0, y.view(np.uint16)))

@@ -1,7 +1,6 @@
 #include "panels.hpp"
 
 #include "kernels/halves.hpp"
-#include "pairs.hpp"
 
 #include <cstring>
 
@@ -133,66 +132,6 @@ RESILIN_INLINE void widen_panel(const From *from, int64_t lane, int64_t step, in
     }
 }
 
-typedef uint32_t Pair __attribute__((may_alias)); // where tiles read a float
-
-RESILIN_INLINE uint32_t pair_of(BFloat earlier, BFloat later) { return static_cast<uint32_t>(earlier.bits) << 16 | later.bits; }
-
-// Lanes lie side by side.
-template <int64_t Used> RESILIN_INLINE void pair_rows(const BFloat *from, int64_t step, int64_t size, int64_t pairs, Pair *to) {
-    for (int64_t q = 0; q < pairs; q++) {
-        const BFloat *earlier = from + 2 * q * step, *later = earlier + step;
-        __builtin_prefetch(earlier + AHEAD * step, 0, SECOND_CACHE);
-        __builtin_prefetch(later + AHEAD * step, 0, SECOND_CACHE);
-        for (int64_t i = 0; i < Used; i++) to[q * size + i] = pair_of(earlier[i], later[i]);
-    }
-}
-RESILIN_INLINE void pair_rows(const BFloat *from, int64_t step, int64_t used, int64_t size, int64_t pairs, Pair *to) {
-    switch (used) {
-    case 13: return pair_rows<13>(from, step, size, pairs, to);
-    case 14: return pair_rows<14>(from, step, size, pairs, to);
-    case 16: return pair_rows<16>(from, step, size, pairs, to);
-    case 32: return pair_rows<32>(from, step, size, pairs, to);
-    }
-    for (int64_t q = 0; q < pairs; q++)
-        for (int64_t i = 0; i < used; i++) to[q * size + i] = pair_of(from[2 * q * step + i], from[(2 * q + 1) * step + i]);
-}
-
-// 16 pairs of up to 16 lanes; `width` places of a step are theirs.
-RESILIN_INLINE void pair_square(const BFloat *const *lanes, int64_t ahead, int64_t size, int64_t width, bool last, Pair *to) {
-    Pairs x[16];
-    for (int i = 0; i < 16; i++) {
-        __builtin_prefetch(lanes[i] + ahead, 0, SECOND_CACHE); // of the next lanes
-        std::memcpy(&x[i], lanes[i], sizeof(Pairs));
-    }
-    transpose_pairs(x);
-    for (Pairs &step : x) step = step << 16 | step >> 16; // the earlier ones lay low
-    if (size < 8) {
-        for (int k = 0; k < 16; k++)
-            for (int64_t i = 0; i < width; i++) to[k * size + i] = x[k][i];
-        return;
-    }
-    // beyond `size`, what is written is the next step's, which is written next
-    for (int k = 0; k < 15; k++) std::memcpy(to + k * size, &x[k], sizeof(Pairs));
-    if (!last || width == 16) std::memcpy(to + 15 * size, &x[15], sizeof(Pairs));
-    else
-        for (int64_t i = 0; i < width; i++) to[15 * size + i] = x[15][i];
-}
-
-// A lane's steps lie side by side. Returns how many pairs are done: none of fewer than 16, else all; the last ones with
-// some before them.
-RESILIN_INLINE int64_t pair_lanes(const BFloat *from, int64_t lane, int64_t used, int64_t size, int64_t pairs, Pair *to) {
-    constexpr int64_t LINE = 16;
-    if (pairs < LINE) return 0;
-    for (int64_t first = 0; first < used; first += LINE)
-        for (int64_t q = 0; q < pairs; q += LINE) {
-            const int64_t begin = std::min(q, pairs - LINE);
-            const BFloat *lanes[LINE]; // lanes behind the last are the last again: nobody reads them
-            for (int64_t i = 0; i < LINE; i++) lanes[i] = from + std::min(first + i, used - 1) * lane + 2 * begin;
-            pair_square(lanes, std::min(used, LINE) * lane, size, std::min(LINE, size - first), begin + LINE == pairs, to + begin * size + first);
-        }
-    return pairs;
-}
-
 } // namespace
 
 RESILIN_SIMD void pack(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to) {
@@ -200,25 +139,6 @@ RESILIN_SIMD void pack(const BFloat *from, int64_t lane, int64_t step, int64_t u
 }
 RESILIN_SIMD void pack(const Half *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to) {
     widen_panel(from, lane, step, used, size, depth, to);
-}
-
-RESILIN_SIMD void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, BFloat behind,
-                             float *panel) {
-    Pair *to = reinterpret_cast<Pair *>(panel);
-    const int64_t whole = depth / 2, pairs = ceil_div(depth, 2);
-    for (int64_t q = 0; q < pairs && used < size; q++) std::fill(to + q * size + used, to + (q + 1) * size, 0);
-    int64_t done = 0;
-    if (lane == 1) {
-        pair_rows(from, step, used, size, whole, to);
-        done = whole;
-    } else if (step == 1) {
-        done = pair_lanes(from, lane, used, size, whole, to);
-    }
-    for (int64_t q = done; q < pairs; q++)
-        for (int64_t i = 0; i < used; i++) {
-            const BFloat *earlier = from + i * lane + 2 * q * step;
-            to[q * size + i] = pair_of(*earlier, q < whole ? earlier[step] : behind);
-        }
 }
 
 RESILIN_SIMD void round_row(const float *x, int64_t n, BFloat *y) {

@@ -1,7 +1,7 @@
 // The operands of a matrix product, cut into panels: the lanes (rows of A or columns of B) of one tile. A panel is read
-// where it lies, or from a packed copy in which lane i at step p is at p * size + i. A step is one of the depth, or two
-// where 16-bit floats go in pairs.
+// where it lies, or from a packed copy in which lane i at step p is at p * size + i; of bfloat16 as the tiles want it.
 #pragma once
+#include "layouts.hpp"
 #include "product.hpp"
 
 #include <algorithm>
@@ -39,8 +39,22 @@ void pack(const double *from, int64_t lane, int64_t step, int64_t used, int64_t 
 // The same of 16-bit floats, as float32.
 void pack(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
 void pack(const Half *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
-// to[q * size + i] = the elements of lane i at depths 2q, in the upper half, and 2q + 1, or `behind` the last.
-void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, BFloat behind, float *to);
+// The same of bfloat16 for tiles of layout split, pairs or matrix. Groups of the depth follow one another; lanes up to `size`
+// may be anything finite, and what a group lacks of `columns` (of B, else rows of A) leaves a sum as it is.
+void pack_split(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
+void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, bool columns, float *to);
+void pack_matrix(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, bool columns, float *to);
+constexpr int64_t split_even(int64_t steps) { return (steps + 1) / 2; } // as many of them are even
+constexpr int64_t groups_of(int64_t depth) { return ceil_div(depth, GROUP_STEPS); }
+// Floats per lane that so much of the depth takes.
+constexpr int64_t pair_steps(int64_t depth) {
+    const int64_t rest = depth % GROUP_STEPS;
+    return depth / GROUP_STEPS * (GROUP_STEPS / 2) + ceil_div(split_even(rest), 2) + ceil_div(rest / 2, 2);
+}
+constexpr int64_t packed_steps(Layout layout, int64_t depth) {
+    if (layout == Layout::pairs) return pair_steps(depth);
+    return layout == Layout::matrix ? groups_of(depth) * (GROUP_STEPS / 2) : depth;
+}
 
 // y = x, rounded to nearest even; NaN stays NaN.
 void round_row(const float *x, int64_t n, BFloat *y);
@@ -55,7 +69,9 @@ template <class T, class From> struct Operand {
     Panels panels;
     int64_t lane, step; // strides of a lane and of a step in depth
     const From *data;
-    bool direct, pairs;
+    bool direct;
+    Layout layout;
+    bool columns;
 
     bool is_direct(int64_t i) const { return direct && panels.used(i) == panels.size(i); }
     // packed lanes before panel i
@@ -63,12 +79,12 @@ template <class T, class From> struct Operand {
         if (!direct) return i < panels.count ? panels.place(i) : panels.padded();
         return i < panels.count || is_direct(i - 1) ? 0 : panels.size(i - 1);
     }
-    // Steps of a tile in a block of the depth.
-    int64_t steps(int64_t depth) const { return pairs ? ceil_div(depth, 2) : depth; }
+    // Floats that a lane takes of a block of the depth.
+    int64_t steps(int64_t depth) const { return packed_steps(layout, depth); }
     // Packs a block that starts at depth p: panels [begin, end), one after another. Lanes that lie side by side are read
     // along memory: a few steps of all panels, then the next.
     void pack(int64_t begin, int64_t end, int64_t p, int64_t depth, T *to) const {
-        const int64_t strip = lane == 1 ? 16 : depth, start = stored(begin);
+        const int64_t strip = lane == 1 ? STRIP : depth, start = stored(begin);
         for (int64_t q = 0; q < depth; q += strip)
             for (int64_t i = direct ? end - 1 : begin; i < end; i++)
                 if (!is_direct(i))
@@ -84,11 +100,15 @@ template <class T, class From> struct Operand {
     }
 
   private:
-    static constexpr BFloat ZERO{0}, MINUS_ZERO{0x8000}; // a sum plus their product is the sum, -0 too
+    static constexpr int64_t STRIP = std::is_same_v<From, BFloat> ? GROUP_STEPS : 16;
     void pack_panel(const From *from, int64_t used, int64_t size, int64_t depth, T *to) const {
-        if constexpr (std::is_same_v<From, BFloat>)
-            if (pairs) return pack_pairs(from, lane, step, used, size, depth, panels.width ? ZERO : MINUS_ZERO, to);
-        resilin::pack(from, lane, step, used, size, depth, to);
+        if constexpr (std::is_same_v<From, BFloat>) {
+            if (layout == Layout::matrix) return pack_matrix(from, lane, step, used, size, depth, columns, to);
+            if (layout == Layout::pairs) return pack_pairs(from, lane, step, used, size, depth, columns, to);
+            pack_split(from, lane, step, used, size, depth, to);
+        } else {
+            resilin::pack(from, lane, step, used, size, depth, to);
+        }
     }
 };
 

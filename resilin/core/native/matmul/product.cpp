@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t DEPTH_BYTES = 1536;
 // At once packed of A and of B: up to so many elements, of up to so many blocks of the depth.
 constexpr int64_t PACKED = 1 << 20, BLOCKS = 5;
+constexpr int64_t MATRIX_DEPTH = 1024; // of a block of tile registers, whose b streams from the second cache
 constexpr int64_t LONGEST = 1024; // rows and columns whose sums, to be rounded, wait for another block: 4 MB
 constexpr int64_t DIRECT_BYTES = 1 << 20, FEW = 4; // see reads_columns()
 // A piece of work is so many panels of A by so many of B (a block of these stays in the second cache), or less: a
@@ -60,10 +61,9 @@ template <class T, class From> class Chunk {
     Chunk(const Product<T, From> &product, const Tiles<T> &tiles, int64_t blocks, int64_t first, int64_t last,
           From *out = nullptr, int64_t ld_out = 0)
         : product_(product), tiles_(tiles), blocks_(blocks), first_(first), last_(last), out_(out), ld_out_(ld_out),
-          rows_{Panels::of_rows(product.rows, height_of(product, tiles)), product.a.row, product.a.column, product.a.data,
-                reads_rows(product, tiles), tiles.pairs},
+          rows_{rows_of(product, tiles), product.a.row, product.a.column, product.a.data, reads_rows(product, tiles), tiles.layout, false},
           columns_{Panels::of_columns(product.columns, tiles.width), product.b.column, product.b.row, product.b.data,
-                   reads_columns(product, tiles, ceil_div(product.depth, blocks)), tiles.pairs},
+                   reads_columns(product, tiles, ceil_div(product.depth, blocks)), tiles.layout, true},
           longer_(product.rows >= product.columns ? rows_ : columns_), shorter_(product.rows >= product.columns ? columns_ : rows_) {}
 
     void run(bool threads) const {
@@ -93,7 +93,15 @@ template <class T, class From> class Chunk {
     }
 
   private:
-    int64_t at(int64_t block) const { return edge(product_.depth, blocks_, block); }
+    int64_t at(int64_t block) const {
+        if (std::is_same_v<From, BFloat>) // no group is cut
+            return std::min(product_.depth, edge(groups_of(product_.depth), blocks_, block) * GROUP_STEPS);
+        return edge(product_.depth, blocks_, block);
+    }
+    static Panels rows_of(const Product<T, From> &product, const Tiles<T> &tiles) {
+        if (tiles.layout == Layout::matrix) return Panels::of_columns(product.rows, tiles.height); // padded, too
+        return Panels::of_rows(product.rows, height_of(product, tiles));
+    }
     int64_t steps(int64_t block) const { return rows_.steps(at(block + 1) - at(block)); }
     // steps of the chunk's blocks before that one
     int64_t before(int64_t block) const {
@@ -117,7 +125,9 @@ template <class T, class From> class Chunk {
         const bool tall = &longer_ == &rows_;
         const int64_t i0 = tall ? begin : 0, i1 = tall ? end : rows_.panels.count;
         const int64_t j0 = tall ? 0 : begin, j1 = tall ? columns_.panels.count : end;
-        T *own = scratch.of((longer_.stored(end) - longer_.stored(begin)) * rows_.steps(ceil_div(product_.depth, blocks_)));
+        int64_t most = 0; // steps of a block
+        for (int64_t block = first_; block < last_; block++) most = std::max(most, steps(block));
+        T *own = scratch.of((longer_.stored(end) - longer_.stored(begin)) * most);
         for (int64_t block = first_; block < last_; block++) {
             const int64_t p = at(block), depth = at(block + 1) - p;
             longer_.pack(begin, end, p, depth, own);
@@ -136,6 +146,7 @@ template <class T, class From> class Chunk {
         const T *plus = block > 0 ? product_.c : product_.plus;
         const int64_t ld_plus = block > 0 ? product_.ldc : product_.ld_plus;
         [[maybe_unused]] const Subnormals<From> subnormals;
+        if (tiles_.enter) tiles_.enter();
         for (int64_t i = i0; i < i1; i++) {
             const View<T> left = rows_.at(i, p, depth, first_row, a);
             const int64_t row = rows_.panels.begin(i), height = rows_.panels.used(i);
@@ -144,14 +155,15 @@ template <class T, class From> class Chunk {
                 const View<T> right = columns_.at(j, p, depth, first_column, b);
                 const int64_t column = columns_.panels.begin(j);
                 const Tile<T> *tile = columns_.panels.size(j) == tiles_.width ? tiles_.wide : tiles_.narrow;
-                tile[height - 1]({left.data, left.row, left.column, right.data, right.column, rows_.steps(depth),
-                                  sums.data + (column - left_edge), sums.ld, columns_.panels.used(j),
+                tile[height - 1]({left.data, left.row, left.column, right.data, right.column, depth,
+                                  sums.data + (column - left_edge), sums.ld, height, columns_.panels.used(j),
                                   plus ? plus + row * ld_plus + column : nullptr, ld_plus, product_.scaled, product_.scale});
             }
             if constexpr (!std::is_same_v<T, From>)
                 for (int64_t k = 0; k < height && block == blocks_ - 1; k++)
                     round_row(sums.data + k * sums.ld, columns_.panels.begin(j1) - left_edge, out_ + (row + k) * ld_out_ + left_edge);
         }
+        if (tiles_.leave) tiles_.leave();
     }
 
     // Where tiles put their sums: in c, or, where these are rounded at once, in memory that the first cache holds.
@@ -175,19 +187,19 @@ template <class T, class From> class Chunk {
 };
 
 // Which tiles run: the best that this CPU has, unless a test has chosen others.
-enum class Set { best, avx512_bf16, avx512, avx2, portable };
+enum class Set { best, amx, avx512_bf16, avx512, avx2, portable };
 std::atomic<Set> chosen{Set::best};
 
 bool has(Set set) {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+    if (set == Set::amx) return has(Set::avx512) && has_amx();
     if (set == Set::avx512_bf16) return has(Set::avx512) && __builtin_cpu_supports("avx512bf16");
     if (set == Set::avx512) return __builtin_cpu_supports("x86-64-v4");
     if (set == Set::avx2) return __builtin_cpu_supports("x86-64-v3");
 #endif
     return set == Set::portable || set == Set::best;
 }
-// Whether the CPU multiplies pairs faster than it multiplies float32: Intel's do not, they keep their speed for matrix
-// tiles (AMX), whose sums are of another order. Bits are the same either way.
+// Whether the CPU multiplies pairs faster than it multiplies float32: Intel's do not, they keep their speed for AMX.
 bool pairs_are_fast() {
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
     return has(Set::avx512_bf16) && !__builtin_cpu_is("intel");
@@ -196,7 +208,8 @@ bool pairs_are_fast() {
 #endif
 }
 Set running() {
-    static const Set best = pairs_are_fast()      ? Set::avx512_bf16
+    static const Set best = has(Set::amx)         ? Set::amx
+                            : pairs_are_fast()    ? Set::avx512_bf16
                             : has(Set::avx512)    ? Set::avx512
                             : has(Set::avx2)      ? Set::avx2
                                                   : Set::portable;
@@ -207,18 +220,25 @@ Set running() {
 template <class T, class From = T> const Tiles<T> &tiles() {
     [[maybe_unused]] const Set set = running();
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-    if constexpr (std::is_same_v<From, BFloat>)
+    if constexpr (std::is_same_v<From, BFloat>) {
+        if (set == Set::amx) return amx_tiles();
         if (set == Set::avx512_bf16) return avx512_bf16_tiles();
-    if (set == Set::avx512_bf16 || set == Set::avx512) return avx512_tiles(T());
+        if (set == Set::avx512) return avx512_split_tiles();
+        if (set == Set::avx2) return avx2_split_tiles();
+        return portable_split_tiles();
+    }
+    if (set == Set::amx || set == Set::avx512_bf16 || set == Set::avx512) return avx512_tiles(T());
     if (set == Set::avx2) return avx2_tiles(T());
 #endif
-    return portable_tiles(T());
+    if constexpr (std::is_same_v<From, BFloat>) return portable_split_tiles();
+    else return portable_tiles(T());
 }
 
 } // namespace
 
 bool use_tiles(const std::string &name) {
-    const Set set = name == "avx512_bf16" ? Set::avx512_bf16
+    const Set set = name == "amx"           ? Set::amx
+                    : name == "avx512_bf16" ? Set::avx512_bf16
                     : name == "avx512"    ? Set::avx512
                     : name == "avx2"      ? Set::avx2
                     : name == "portable"  ? Set::portable
@@ -261,11 +281,12 @@ template bool can_scale<double>(int64_t);
 
 namespace {
 
-// fn(part, row, column, first block, last block) for parts of a product of which as much as PACKED is packed at once, and
-// of at most `most` rows and columns.
-template <class T, class From, class Fn> void each_chunk(const Product<T, From> &whole, int64_t blocks, int64_t most, Fn fn) {
-    const int64_t chunks = ceil_div(blocks, BLOCKS), depth = ceil_div(whole.depth, chunks);
-    const int64_t longest = std::min(most, PACKED / depth);
+// fn(part, row, column, first block, last block) for parts of a product of which as much as `packed` is packed at once, and
+// of at most `most` rows and columns and `together` blocks.
+template <class T, class From, class Fn>
+void each_chunk(const Product<T, From> &whole, int64_t blocks, int64_t most, int64_t packed, int64_t together, Fn fn) {
+    const int64_t chunks = ceil_div(blocks, together), depth = ceil_div(whole.depth, chunks);
+    const int64_t longest = std::min(most, packed / depth);
     const int64_t down = ceil_div(whole.rows, longest), across = ceil_div(whole.columns, longest);
     for (int64_t column = 0; column < across; column++)
         for (int64_t row = 0; row < down; row++)
@@ -286,7 +307,7 @@ template <class T, class From, class Fn> void each_chunk(const Product<T, From> 
 template <class T> void multiply(const Product<T> &whole, bool threads) {
     if (better_turned(whole)) return multiply_turned(whole, threads);
     const int64_t blocks = blocks_of<T>(whole.depth);
-    each_chunk(whole, blocks, PACKED, [&](Product<T> &part, int64_t row, int64_t column, int64_t first, int64_t last) {
+    each_chunk(whole, blocks, PACKED, PACKED, BLOCKS, [&](Product<T> &part, int64_t row, int64_t column, int64_t first, int64_t last) {
         part.c += row * whole.ldc + column;
         Chunk<T, T>(part, tiles<T>(), blocks, first, last).run(threads);
     });
@@ -302,17 +323,19 @@ template <class From> void multiply(const Product<float, From> &given, From *out
         ld_out = whole.columns;
     }
     static thread_local Scratch<float> scratch;
-    const int64_t blocks = blocks_of<float>(whole.depth), most = blocks > 1 ? LONGEST : PACKED;
+    const Tiles<float> &running = tiles<float, From>();
+    const bool matrix = running.layout == Layout::matrix;
+    const int64_t blocks = matrix ? ceil_div(whole.depth, MATRIX_DEPTH) : blocks_of<float>(whole.depth), most = blocks > 1 ? LONGEST : PACKED;
     if (const int64_t done = whole.rows == 1 ? multiply_row(whole, blocks, out, threads) : 0) {
         whole.columns -= done;
         whole.b.data += done * whole.b.column;
         whole.plus = whole.plus ? whole.plus + done : nullptr;
         out += done;
     }
-    each_chunk(whole, blocks, most, [&](Product<float, From> &part, int64_t row, int64_t column, int64_t first, int64_t last) {
+    each_chunk(whole, blocks, most, matrix ? 2 * PACKED : PACKED, matrix ? 1 : BLOCKS, [&](Product<float, From> &part, int64_t row, int64_t column, int64_t first, int64_t last) {
         part.ldc = part.columns + 16; // so that rows of a whole page do not share sets of the first cache
         part.c = blocks > 1 ? scratch.of(part.rows * part.ldc) : nullptr;
-        Chunk<float, From>(part, tiles<float, From>(), blocks, first, last, out + row * ld_out + column, ld_out).run(threads);
+        Chunk<float, From>(part, running, blocks, first, last, out + row * ld_out + column, ld_out).run(threads);
     });
 }
 template void multiply(const Product<float, BFloat> &, BFloat *, int64_t, bool);

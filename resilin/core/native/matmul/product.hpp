@@ -2,13 +2,16 @@
 // High-Performance Matrix Multiplication", 2008), as fast as the CPU multiplies.
 //
 // The depth is cut into blocks of at most DEPTH_BYTES by its length alone. An element of C is the sum of its blocks,
-// ascending; a block is one chain of fused multiply-adds, ascending. So its bits depend on nothing else: not on the
+// ascending; a block is one chain of fused multiply-adds, ascending (of bfloat16: see below). So its bits depend on nothing else: not on the
 // number of threads, the matrices' strides, the other rows and columns, or which x86-64 CPU it is.
 //
-// 16-bit floats multiply as the float32 numbers that they are, in the same blocks and chains, and the sum is rounded once.
-// Packing converts them; for a CPU that multiplies pairs of bfloat16 it makes pairs, in which the earlier element is the
-// odd one: vdpbf16ps is two fused multiply-adds, the odd elements' first. As it does, products of bfloat16 take subnormal
-// numbers as zero and give none, whatever tiles run.
+// float16 multiplies as the float32 numbers that it is, in the same blocks and chains, and the sum is rounded once.
+//
+// bfloat16 has the order of AMX (tdpbf16ps), whatever tiles run: the sum starts with `plus` or zero; the depth is cut into
+// groups of GROUP_STEPS, of which the last may be short; a group is one chain of fused multiply-adds, from zero, over its
+// even steps and one over its odd ones, ascending, and (even + odd) is added to the sum. It is rounded once. As there,
+// subnormal numbers count as zero and none is given. Of pairs for vdpbf16ps, which is two fused multiply-adds, the upper
+// halves' first, both elements are of one chain.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -57,8 +60,8 @@ template <class From> void multiply(const Product<float, From> &product, From *o
 // Whether products of this depth may be scaled: it is one block, and the CPU has tiles that do it.
 template <class T> bool can_scale(int64_t depth);
 
-// For tests: products use the tiles of instruction set `name` from now on ("avx512_bf16", which is avx512 but for pairs of
-// bfloat16, "avx512", "avx2", "portable"; else the best).
+// For tests: products use the tiles of instruction set `name` from now on ("amx" and "avx512_bf16", which are avx512
+// but for bfloat16, "avx512", "avx2", "portable"; else the best).
 // False, and nothing changes, where this CPU does not have it.
 bool use_tiles(const std::string &name);
 

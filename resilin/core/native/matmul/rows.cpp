@@ -65,6 +65,54 @@ RESILIN_INLINE void add_steps(const float *x, const From *b, int64_t lane, int64
     }
 }
 
+// bfloat16: sums[g] += two chains, of the group's even steps and of its odd ones, added to one another.
+template <int Vectors> RESILIN_INLINE void add_group_rows(const float *x, const BFloat *b, int64_t step, int64_t steps, Lanes *sums) {
+    Lanes even[Vectors] = {};
+    for (int64_t first = 0; first < 2; first++) {
+        Lanes sum[Vectors] = {};
+        for (int64_t p = first; p < steps; p += 2) {
+            const BFloat *row = b + p * step;
+#pragma GCC unroll 8
+            for (int g = 0; g < Vectors; g++) {
+                if (g % 2 == 0) __builtin_prefetch(row + AHEAD * step + g * LANES);
+                Bits bits;
+                std::memcpy(&bits, row + g * LANES, sizeof(bits));
+                sum[g] = widened(BFloat{}, __builtin_convertvector(bits, Pairs)) * x[p] + sum[g];
+            }
+        }
+        for (int g = 0; g < Vectors; g++) {
+            if (first) sums[g] = sums[g] + (even[g] + sum[g]);
+            else even[g] = sum[g];
+        }
+    }
+}
+template <int Vectors> RESILIN_INLINE void add_group_columns(const float *x, const BFloat *b, int64_t lane, int64_t steps, Lanes *sums) {
+    Lanes even[Vectors] = {}, odd[Vectors] = {};
+    if (steps == GROUP_STEPS) {
+        Pairs turned[Vectors][LANES];
+        for (int g = 0; g < Vectors; g++) {
+            for (int64_t i = 0; i < LANES; i++) std::memcpy(&turned[g][i], b + (g * LANES + i) * lane, sizeof(Pairs));
+            transpose_pairs(turned[g]);
+        }
+#pragma GCC unroll 16
+        for (int64_t q = 0; q < LANES; q++)
+#pragma GCC unroll 2
+            for (int g = 0; g < Vectors; g++) {
+                even[g] = widened(BFloat{}, turned[g][q]) * x[2 * q] + even[g];
+                odd[g] = reinterpret_cast<Lanes>(turned[g][q] & 0xFFFF0000u) * x[2 * q + 1] + odd[g];
+            }
+    } else {
+        for (int64_t p = 0; p < steps; p++)
+            for (int g = 0; g < Vectors; g++) {
+                Pairs bits;
+                for (int64_t i = 0; i < LANES; i++) bits[i] = b[(g * LANES + i) * lane + p].bits;
+                Lanes &sum = p % 2 ? odd[g] : even[g];
+                sum = widened(BFloat{}, bits) * x[p] + sum;
+            }
+    }
+    for (int g = 0; g < Vectors; g++) sums[g] = sums[g] + (even[g] + odd[g]);
+}
+
 // sums[g] += the products of x and 16 columns, for Vectors times 16. The last steps are read with some before them.
 template <class From, int Vectors>
 RESILIN_INLINE void add_columns(const float *x, const From *b, int64_t lane, int64_t depth, Lanes *sums) {
@@ -88,6 +136,28 @@ RESILIN_INLINE void add_columns(const float *x, const From *b, int64_t lane, int
 }
 
 // Columns [begin, end), whole vectors of them, at most COLUMNS.
+RESILIN_INLINE void some_columns(const Product<float, BFloat> &of, const float *x, int64_t begin, int64_t end, BFloat *out) {
+    const int64_t vectors = (end - begin) / LANES;
+    Lanes sums[COLUMNS / LANES] = {};
+    for (int64_t g = 0; g < vectors && of.plus; g++) sums[g] = load(of.plus + begin + g * LANES);
+    for (int64_t p = 0; p < of.depth; p += GROUP_STEPS) {
+        const BFloat *b = of.b.data + begin * of.b.column + p * of.b.row;
+        const int64_t steps = std::min(GROUP_STEPS, of.depth - p);
+        if (of.b.column != 1) {
+            int64_t g = 0; // of crowded lines the first cache holds those of one vector
+            for (; g + 2 <= vectors && !crowded<BFloat>(of.b.column); g += 2)
+                add_group_columns<2>(x + p, b + g * LANES * of.b.column, of.b.column, steps, sums + g);
+            for (; g < vectors; g++) add_group_columns<1>(x + p, b + g * LANES * of.b.column, of.b.column, steps, sums + g);
+        } else if (vectors == COLUMNS / LANES) {
+            add_group_rows<COLUMNS / LANES>(x + p, b, of.b.row, steps, sums);
+        } else {
+            for (int64_t g = 0; g < vectors; g++) add_group_rows<1>(x + p, b + g * LANES, of.b.row, steps, sums + g);
+        }
+    }
+    float row[COLUMNS];
+    std::memcpy(row, sums, static_cast<size_t>(vectors) * sizeof(Lanes));
+    round_row(row, end - begin, out + begin);
+}
 template <class From>
 RESILIN_INLINE void some_columns(const Product<float, From> &of, const float *x, int64_t blocks, int64_t begin, int64_t end, From *out) {
     const int64_t vectors = (end - begin) / LANES;
@@ -112,8 +182,8 @@ RESILIN_INLINE void some_columns(const Product<float, From> &of, const float *x,
     std::memcpy(row, total, static_cast<size_t>(vectors) * sizeof(Lanes));
     round_row(row, end - begin, out + begin);
 }
-RESILIN_SIMD void some(const Product<float, BFloat> &of, const float *x, int64_t blocks, int64_t begin, int64_t end, BFloat *out) {
-    some_columns(of, x, blocks, begin, end, out);
+RESILIN_SIMD void some(const Product<float, BFloat> &of, const float *x, int64_t, int64_t begin, int64_t end, BFloat *out) {
+    some_columns(of, x, begin, end, out);
 }
 RESILIN_SIMD void some(const Product<float, Half> &of, const float *x, int64_t blocks, int64_t begin, int64_t end, Half *out) {
     some_columns(of, x, blocks, begin, end, out);

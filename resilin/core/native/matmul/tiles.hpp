@@ -2,9 +2,9 @@
 //
 // Both operands are lanes (rows of A, columns of B) of some depth. An element of C is one chain of fused multiply-adds
 // over the depth, ascending, whatever the tile's size, the strides and the instruction set: so every CPU that has a
-// version here gives the same bits.
+// version here gives the same bits. Of bfloat16 it is the sum of two chains per group of the depth (product.hpp).
 #pragma once
-#include <cstdint>
+#include "layouts.hpp"
 
 namespace resilin {
 
@@ -17,7 +17,7 @@ template <class T> struct Multiplicands {
     const T *b;
     int64_t b_step, depth;
     T *c;
-    int64_t ldc, columns;
+    int64_t ldc, rows, columns;
     const T *plus;
     int64_t ld_plus;
     bool scaled;
@@ -30,16 +30,24 @@ template <class T> struct Tiles {
     const Tile<T> *wide;   // wide[h - 1]: tiles h <= height high and `width` wide
     const Tile<T> *narrow; // tiles half as wide
     bool scales;           // whether they take `scaled`
-    bool pairs = false;    // whether a step is a pair of bfloat16, the earlier one in the upper half
+    Layout layout = Layout::plain;
+    void (*enter)() = nullptr, (*leave)() = nullptr; // called before and after a thread's tiles, if not null
 };
 
 // x86-64-v4, x86-64-v3 (on x86-64 only) and any CPU. One that has no fused multiply-add rounds twice.
 const Tiles<float> &avx512_tiles(float);
 const Tiles<double> &avx512_tiles(double);
-const Tiles<float> &avx512_bf16_tiles(); // of pairs; x86-64-v4 with AVX512_BF16
+const Tiles<float> &amx_tiles();         // matrix; AMX_BF16, once has_amx()
+const Tiles<float> &avx512_bf16_tiles(); // pairs; x86-64-v4 with AVX512_BF16
+const Tiles<float> &avx512_split_tiles();
 const Tiles<float> &avx2_tiles(float);
 const Tiles<double> &avx2_tiles(double);
+const Tiles<float> &avx2_split_tiles();
 const Tiles<float> &portable_tiles(float);
 const Tiles<double> &portable_tiles(double);
+const Tiles<float> &portable_split_tiles();
+
+// Whether the CPU has AMX for bfloat16 and the kernel lets this process use it: it is asked at the first call.
+bool has_amx();
 
 } // namespace resilin

@@ -28,9 +28,9 @@ template <> struct Vector<float> {
 
 // as in tiles_avx512.cpp
 const Tiles<float> &avx512_bf16_tiles() {
-    using Wide = Heights<float, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
-    using Narrow = Heights<float, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
-    static constexpr Tiles<float> tiles{14, 32, Wide::of, Narrow::of, false, true};
+    using Wide = SplitHeights<float, 2, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+    using Narrow = SplitHeights<float, 1, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+    static constexpr Tiles<float> tiles{14, 32, Wide::of, Narrow::of, false, Layout::pairs};
     return tiles;
 }
 

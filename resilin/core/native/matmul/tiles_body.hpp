@@ -65,4 +65,70 @@ template <class T, int Vectors, int... H> struct Heights {
     static constexpr Tile<T> of[] = {&tile<T, H, Vectors>...};
 };
 
+// The sums of one chain of fused multiply-adds from zero; a and b move on.
+template <class T, int Height, int Vectors>
+__attribute__((always_inline)) inline void add_chain(const T *&a, const T *&b, const Multiplicands<T> &of, int64_t steps, typename Vector<T>::type (&sum)[Height][Vectors]) {
+    using V = Vector<T>;
+#pragma GCC unroll 16
+    for (int i = 0; i < Height; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < Vectors; j++) sum[i][j] = V::broadcast(T(0));
+    for (int64_t p = 0; p < steps; p++, a += of.a_step, b += of.b_step) {
+        __builtin_prefetch(b + AHEAD * of.b_step);
+        if (Vectors == 2) __builtin_prefetch(b + AHEAD * of.b_step + V::lanes);
+        typename V::type right[Vectors];
+#pragma GCC unroll 2
+        for (int j = 0; j < Vectors; j++) right[j] = V::load(b + j * V::lanes);
+#pragma GCC unroll 16
+        for (int i = 0; i < Height; i++) {
+            const typename V::type left = V::broadcast(a[i * of.a_lane]);
+#pragma GCC unroll 2
+            for (int j = 0; j < Vectors; j++) sum[i][j] = V::fma(left, right[j], sum[i][j]);
+        }
+    }
+}
+
+// A tile of bfloat16: to each sum, those of a group's even steps and of its odd ones, added to one another. A step of a
+// chain is `Elements` of its elements. `of.depth` counts elements.
+template <class T, int Height, int Vectors, int Elements> void split_tile(const Multiplicands<T> &of) {
+    using V = Vector<T>;
+    constexpr int width = Vectors * V::lanes;
+    alignas(64) T total[Height][width];
+    const bool whole = of.columns == width;
+    for (int i = 0; i < Height; i++) {
+        const T *plus = of.plus + i * of.ld_plus;
+        for (int j = 0; j < Vectors; j++) V::store(&total[i][j * V::lanes], of.plus && whole ? V::load(plus + j * V::lanes) : V::broadcast(T(0)));
+        for (int64_t j = 0; j < of.columns && of.plus && !whole; j++) total[i][j] = plus[j];
+    }
+    const T *a = of.a, *b = of.b;
+    alignas(64) T even[Height][width];
+    for (int64_t p = 0; p < of.depth; p += GROUP_STEPS) {
+        const int64_t steps = of.depth - p < GROUP_STEPS ? of.depth - p : GROUP_STEPS;
+        typename V::type sum[Height][Vectors];
+        add_chain<T, Height, Vectors>(a, b, of, ((steps + 1) / 2 + Elements - 1) / Elements, sum);
+#pragma GCC unroll 16
+        for (int i = 0; i < Height; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < Vectors; j++) V::store(&even[i][j * V::lanes], sum[i][j]);
+        asm volatile("" : : "r"(even), "r"(total) : "memory"); // they are memory: registers are for one chain
+        add_chain<T, Height, Vectors>(a, b, of, (steps / 2 + Elements - 1) / Elements, sum);
+#pragma GCC unroll 16
+        for (int i = 0; i < Height; i++)
+#pragma GCC unroll 2
+            for (int j = 0; j < Vectors; j++) {
+                T *to = &total[i][j * V::lanes];
+                V::store(to, V::add(V::load(to), V::add(V::load(&even[i][j * V::lanes]), sum[i][j])));
+            }
+        asm volatile("" : : "r"(even), "r"(total) : "memory");
+    }
+    for (int i = 0; i < Height; i++) {
+        for (int j = 0; j < Vectors && whole; j++) V::store(of.c + i * of.ldc + j * V::lanes, V::load(&total[i][j * V::lanes]));
+        for (int64_t j = 0; j < of.columns && !whole; j++) of.c[i * of.ldc + j] = total[i][j];
+    }
+}
+
+template <class T, int Vectors, int Elements, int... H> struct SplitHeights {
+    static constexpr Tile<T> of[] = {&split_tile<T, H, Vectors, Elements>...};
+};
+
 } // namespace
