@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core import return_types
+from resilin.core import dtype, return_types
 from resilin.core.api.mathematics import linear_algebra, reducing
 from resilin.core.api.mathematics.linear_algebra import need_matrices
 from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
@@ -124,8 +124,9 @@ _DRIVERS = ("gels", "gelsy", "gelsd", "gelss")
 def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> return_types.linalg_lstsq:
     """(solution, residuals, rank, singular_values) of the least squares problem min |A @ X - B|.
 
-    All drivers compute the shortest solution through singular values, of which those up to rcond (max(m, n) * eps by
-    default) times the largest count as 0; `driver` decides, as in PyTorch, which of the other results are filled:
+    All drivers compute the shortest solution, through singular values, of which those up to rcond (max(m, n) * eps by
+    default) times the largest count as 0, or by Q R where none does; `driver` decides, as in PyTorch, which of the other
+    results are filled:
     rank (not "gels"), singular_values ("gelsd", "gelss"), residuals (not "gelsy"; m > n and full rank; one per column).
     """
     driver = driver or "gelsy"
@@ -139,8 +140,11 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
         raise RuntimeError(f"linalg.lstsq: A has {m} rows, but B has {right._array.shape[-2]}")
     rtol = max(m, n) * float(np.finfo(A._array.dtype).eps) if rcond is None else float(rcond)
     found = ops.lstsq.call(A, right, 0.0 if driver == "gels" else rtol)
-    values = svdvals(A.detach())
-    rank = (values > reducing.amax(values, -1, True) * rtol).sum(-1) if min(m, n) else values.sum(-1).long()
+    if driver in ("gels", "gelsy") and _has_full_rank(A, rtol):
+        values, rank = A.detach(), A.new_full(A._array.shape[:-2], min(m, n), dtype=dtype.int64)
+    else:
+        values = svdvals(A.detach())
+        rank = (values > reducing.amax(values, -1, True) * rtol).sum(-1) if min(m, n) else values.sum(-1).long()
     residuals = values.new_empty(0)
     if m > n and driver != "gelsy" and ACTIVE and batched_in((A, B)):
         raise Unbatchable  # whether there are residuals depends on the numbers
@@ -154,6 +158,11 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
             values if driver in ("gelsd", "gelss") else values.new_empty(0),
         )
     )
+
+
+def _has_full_rank(A: Tensor, rtol: float) -> bool:
+    """Whether that is known without singular values."""
+    return not ACTIVE and isinstance(A._array, np.ndarray) and factorize.full_rank(A._array, rtol)
 
 
 def tensorinv(A: Tensor, ind: int = 2) -> Tensor:

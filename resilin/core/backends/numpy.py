@@ -56,6 +56,8 @@ def is_basic(index: Any) -> bool:
 
 def shortened(x: Any, index: Any, axis: int) -> Any:
     """`x` as long as `index` in every dimension but `axis`: there, PyTorch's gather leaves the rest out."""
+    if x.shape == index.shape or x.ndim == 1:
+        return x
     axis %= x.ndim
     if all(n == m or i == axis for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))):
         return x

@@ -11,6 +11,8 @@ from resilin.core.batching.active import batched_in
 from resilin.core.batching.dispatch import Batch, of_params, rule, shown
 from resilin.core.batching.levels import levels_of
 from resilin.core.kernels.common import array_namespace
+from resilin.core.ops import elementwise
+from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops.registry import Op
 from resilin.core.state.size import check_dim
@@ -167,6 +169,27 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     shape, axis, index = params
     whole = (*batch.shape, *shape)
     return op.call(batch.full(inputs[0]), whole, check_dim(axis, len(shape)) + batch.k, _whole(batch, index))
+
+
+@rule("scatter_add_to")
+@of_params
+def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
+    axis, index = params
+    x, g = map(batch.full, inputs)
+    return op.call(x, g, check_dim(axis, index.ndim) + batch.k, _whole(batch, index))
+
+
+@rule("index_add_to")
+@of_params
+def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
+    x, g = map(batch.full, inputs)
+    axis, places = params
+    shape = x._array.shape
+    try:
+        made = _Index(batch, (*(slice(None),) * axis, places), shape[batch.k :], batch.shape)
+    except NotImplementedError:
+        return None
+    return elementwise.add.call(x, index_ops.index_add_zeros.call(made.source(g), tuple(shape), made.index))
 
 
 @rule("scatter", "scatter_extreme", "scatter_product")

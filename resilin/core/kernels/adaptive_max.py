@@ -1,4 +1,4 @@
-"""Where the maxima of windows lie that start and end anywhere: adaptive and fractional pooling. numpy only."""
+"""Where the maxima of windows lie that start and end anywhere: adaptive and fractional pooling."""
 
 # N samples, C channels, M windows along a dimension, L length of the longest window
 
@@ -9,6 +9,10 @@ import math
 import numpy as np
 
 from resilin.core.kernels.common import Array, array_namespace, has_elements
+from resilin.core.kernels.contiguous import ascontiguousarray
+from resilin.core.kernels.loader import kernel
+
+_native_window_maxima = kernel("window_maxima")
 
 
 def places(starts: Array, ends: Array) -> Array:
@@ -48,6 +52,20 @@ def positions(x: Array, windows: list[Array]) -> Array:
     for axis in reversed(range(len(windows))):
         value, index = _largest(value, index, 2 + axis, windows[axis])
     return np.ascontiguousarray(index)
+
+
+def positions_of_windows(x: Array, windows: list[Array]) -> Array:
+    """`positions` for windows of rows (start, stop, ...), the same in all planes; of images by native code."""
+    if isinstance(x, np.ndarray) and len(windows) <= 2:
+        image = x if len(windows) == 2 else x[:, :, None]
+        rows = windows[0] if len(windows) == 2 else _ONE_ROW
+        found: Array | None = _native_window_maxima(ascontiguousarray(image), rows, windows[-1])
+        if found is not None:
+            return found if len(windows) == 2 else found[:, :, 0]
+    return positions(x, [places(window[:, 0], window[:, 1]) for window in windows])
+
+
+_ONE_ROW = np.array([[0, 1, 1]])
 
 
 def _largest(value: Array, index: Array, axis: int, window: Array) -> tuple[Array, Array]:

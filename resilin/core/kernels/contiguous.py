@@ -10,6 +10,7 @@ from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
 
 _native_contiguous_copy = kernel("contiguous_copy")
+_native_triangle = kernel("triangle")
 
 
 def ascontiguousarray(x: Any) -> Array:
@@ -19,3 +20,13 @@ def ascontiguousarray(x: Any) -> Array:
         if y is not None:
             return y
     return np.asarray(x, order="C")
+
+
+def turned_copy(x: Array) -> Array | None:
+    """A copy of an array some dimensions of which are read from their ends; None for what numpy copies as well."""
+    return _native_contiguous_copy(x)  # type: ignore[no-any-return]
+
+
+def triangle(x: Any, diagonal: int, upper: bool) -> Array | None:
+    """The part of matrices on one side of a diagonal and zeros; None for what has no kernel."""
+    return _native_triangle(x, diagonal, upper) if isinstance(x, np.ndarray) else None

@@ -1,4 +1,8 @@
-"""Factorisations that numpy.linalg has not, or that say more about a failure than it does. In numpy, over batches."""
+"""Factorisations of batches of matrices, and systems of equations by them: native for floats, else numpy's.
+
+Order of sums: an element of a factor is the matrix's, less its terms: those of earlier blocks of columns as products
+(`native/matmul/product.hpp`), those of its own block one after the other. Blocks depend on the matrix's size alone.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,9 @@ from resilin.errors import LinAlgError
 Array = np.ndarray[Any, Any]
 
 _native_lu, _native_substitute = kernel("lu"), kernel("substitute")
+_native_permutation, _native_solve = kernel("permutation"), kernel("solve")
+_native_cholesky, _native_qr, _native_least_squares = kernel("cholesky"), kernel("qr"), kernel("least_squares")
+_native_full_rank = kernel("full_rank")
 
 
 def lu(x: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
@@ -57,6 +64,12 @@ def _lapack_size(x: Array) -> Array:
 
 def permutation(pivots: Array, m: int) -> Array:
     """Where each row of L U comes from in x: `x[rows] = L U`, for the pivots of `lu` of `m` rows."""
+    found: Array | None = _native_permutation(ascontiguousarray(pivots), m) if isinstance(pivots, np.ndarray) else None
+    return reference_permutation(pivots, m) if found is None else found
+
+
+def reference_permutation(pivots: Array, m: int) -> Array:
+    """numpy form of `permutation`."""
     flat = pivots.reshape(np.prod(pivots.shape[:-1], dtype=int), pivots.shape[-1])
     rows = np.broadcast_to(np.arange(m), (len(flat), m)).copy()
     every = np.arange(len(flat))
@@ -72,21 +85,88 @@ def solve_triangle(t: Array, b: Array, upper: bool, unit: bool) -> Array | None:
     """X with T X = b, T the upper or lower triangle of `t`, with ones on its diagonal if `unit`; None for no floats."""
     if t.dtype != b.dtype:
         return None
-    shape = np.broadcast_shapes(t.shape[:-2], b.shape[:-2])
-    x = np.array(np.broadcast_to(b, (*shape, *b.shape[-2:])), order="C")
-    full = ascontiguousarray(np.broadcast_to(t, (*shape, *t.shape[-2:])))
+    full, x = _of_one_shape(t, b)
+    if x is b or x.base is not None or not x.flags.writeable:
+        x = x.copy()
     return x if _native_substitute(full, x, upper, unit) else None
 
 
+def _of_one_shape(a: Array, b: Array) -> tuple[Array, Array]:
+    """Both contiguous, the dimensions before the last two broadcast."""
+    if a.shape[:-2] != b.shape[:-2]:
+        shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = np.broadcast_to(a, (*shape, *a.shape[-2:])), np.broadcast_to(b, (*shape, *b.shape[-2:]))
+    return ascontiguousarray(a), ascontiguousarray(b)
+
+
 def solve(a: Array, b: Array) -> Array | None:
-    """X with a X = b for one matrix `a`, by the factors of `lu`; None for no floats, and where a pivot is zero."""
-    if a.dtype != b.dtype or a.dtype.char not in "fd" or not a.size or not b.size:
+    """X with a X = b, by the factors of `lu`; None for no floats, and where a pivot of one of them is zero."""
+    if a.dtype != b.dtype or a.dtype.char not in "fd":
         return None
-    packed, pivots, info = lu(a)
-    if info.any():
+    return _native_solve(*_of_one_shape(a, b))  # type: ignore[no-any-return]
+
+
+def inverse(x: Array) -> Array | None:
+    """Inverses by the factors of `lu`; None as of `solve`."""
+    return _native_solve(ascontiguousarray(x), None)  # type: ignore[no-any-return]
+
+
+def log_determinant(x: Array) -> tuple[Array, Array] | None:
+    """Sign and logarithm of the absolute value of the determinants by the factors of `lu`; None for no floats.
+
+    Logarithms are added in float64.
+    """
+    if x.dtype.char not in "fd" or not x.size or (found := _native_lu(ascontiguousarray(x), True)) is None:
         return None
-    lower = solve_triangle(packed, b[..., permutation(pivots, len(a)), :], False, True)
-    return None if lower is None else solve_triangle(packed, lower, True, False)
+    packed, pivots, _ = found
+    heads = np.diagonal(packed, 0, -2, -1)
+    with np.errstate(all="ignore"):
+        logs = np.log(np.abs(heads), dtype=np.float64).sum(-1)
+    return _sign(heads, pivots).astype(x.dtype), logs
+
+
+def determinant(x: Array) -> Array | None:
+    """Determinants: products, in float64, of the pivots of `lu`; None for no floats."""
+    if x.dtype.char not in "fd" or not x.size or (found := _native_lu(ascontiguousarray(x), True)) is None:
+        return None
+    packed, pivots, _ = found
+    heads = np.diagonal(packed, 0, -2, -1)
+    with np.errstate(all="ignore"):
+        products = np.abs(heads).astype(np.float64).prod(-1)
+        if not (np.isfinite(products) & (products > 1e-290)).all():  # a product of some of them may leave the range
+            products = np.exp(np.log(np.abs(heads), dtype=np.float64).sum(-1))
+        return (_sign(heads, pivots) * products).astype(x.dtype)  # type: ignore[no-any-return]
+
+
+def _sign(heads: Array, pivots: Array) -> Array:
+    """1, -1 or 0: that of the product of the pivots, turned by each exchange of rows."""
+    exchanges = (pivots != np.arange(1, pivots.shape[-1] + 1)).sum(-1)
+    return np.sign(heads).prod(-1) * (1 - 2 * (exchanges & 1))  # type: ignore[no-any-return]
+
+
+def cholesky(x: Array) -> tuple[Array, Array] | None:
+    """Lower factors, zeros above, and for each matrix what `minors` says of it; None for what numpy factorizes."""
+    return _native_cholesky(ascontiguousarray(x))  # type: ignore[no-any-return]
+
+
+def qr(x: Array, complete: bool) -> tuple[Array, Array] | None:
+    """Q and R, by reflections as LAPACK's; None for what numpy factorizes."""
+    return _native_qr(ascontiguousarray(x), complete)  # type: ignore[no-any-return]
+
+
+def least_squares(a: Array, b: Array, rtol: float) -> Array | None:
+    """The shortest X with least |a X - b|, by Q R, of matrices whose smallest singular value is certainly more than
+    `rtol` times the largest; None where one may not be so, and of what has no kernel."""
+    if a.dtype != b.dtype or a.dtype.char not in "fd" or not isinstance(b, np.ndarray):
+        return None
+    least = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
+    return _native_least_squares(*_of_one_shape(a, b), max(rtol, least))  # type: ignore[no-any-return]
+
+
+def full_rank(a: Array, rtol: float) -> bool:
+    """Whether all singular values of the matrices are certainly more than `rtol` times the largest; False may be wrong."""
+    least = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
+    return bool(_native_full_rank(ascontiguousarray(a), max(rtol, least)))
 
 
 def substitute(t: Array, b: Array) -> Array:
@@ -105,6 +185,9 @@ def zero_pivots(x: Array) -> Array:
     flat = x.reshape(-1, *x.shape[-2:])
     found = np.zeros(len(flat), np.int32)
     for i, matrix in enumerate(flat):
+        if (factors := lu(matrix) if matrix.dtype.char in "fd" else None) is not None:
+            found[i] = factors[2]
+            continue
         try:
             np.linalg.inv(matrix)
         except np.linalg.LinAlgError:
@@ -114,6 +197,8 @@ def zero_pivots(x: Array) -> Array:
 
 def minors(x: Array) -> Array:
     """For each Hermitian matrix 0 if it is positive definite, else the order of its first leading minor that is not."""
+    if isinstance(x, np.ndarray) and (factors := cholesky(x)) is not None:
+        return factors[1]
     flat = x.reshape(-1, *x.shape[-2:])
     found = np.zeros(len(flat), np.int32)
     for i, matrix in enumerate(flat):

@@ -23,12 +23,16 @@ def forward(x: Array, weight: Array | None, bias: Array | None, eps: float, D: i
     return reference_forward(x, weight, bias, eps, D)
 
 
-def backward(g: Array, x: Array, weight: Array | None, mean: Array, rstd: Array) -> tuple[Array, Array | None, Array]:
+def backward(
+    g: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, sums: bool = True
+) -> tuple[Array, Array | None, Array | None]:
     """Gradients (dx, dw, db). dw is None without weight; dw and db have weight's shape, or (D,) without weight.
+
+    Without `sums` and weight db may be None: only dx is wanted.
 
     Order: dw and db are summed over rows in blocks of fixed size, blocks in ascending order.
     """
-    if (out := _native_layer_norm_backward(g, x, weight, mean, rstd)) is not None:
+    if (out := _native_layer_norm_backward(g, x, weight, mean, rstd, sums)) is not None:
         return out  # type: ignore[no-any-return]
     return reference_backward(g, x, weight, mean, rstd)
 

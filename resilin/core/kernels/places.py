@@ -18,6 +18,8 @@ _native_take_slices = kernel("take_slices")
 _native_add_slices = kernel("add_slices")
 _native_take_along = kernel("take_along")
 _native_add_along = kernel("add_along")
+_native_add_slices_to = kernel("add_slices_to")
+_native_add_along_to = kernel("add_along_to")
 _native_put_along = kernel("put_along")
 _native_pick_slices = kernel("pick_slices")
 _native_extreme_along = kernel("extreme_along")
@@ -100,6 +102,19 @@ def add_along(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Arra
     if isinstance(g, np.ndarray):
         out = _native_add_along(contiguous.ascontiguousarray(g), shape, axis, contiguous.ascontiguousarray(index))
     return reference_add_along(g, shape, axis, index) if out is None else out
+
+
+def add_slices_to(out: Any, g: Any, places: Any, axis: int) -> bool:
+    """Add slices of `g` to those of `out` at a vector of places of `axis`, in their order; False if it did not."""
+    return bool(_native_add_slices_to(out, contiguous.ascontiguousarray(g), contiguous.ascontiguousarray(places), axis))
+
+
+def add_along_to(out: Any, g: Any, axis: int, index: Any) -> bool:
+    """Add `g` to `out` at `index` along `axis`, in the order of the index; False if it did not."""
+    if index.size and g.shape == index.shape and (slices := _slices(index, out.shape, axis)) is not None:
+        return add_slices_to(out, g, slices[-1], axis)
+    given = contiguous.ascontiguousarray(g)
+    return bool(_native_add_along_to(out, given, axis, contiguous.ascontiguousarray(index)))
 
 
 def put_along(out: Any, index: Any, value: Any, axis: int) -> bool:

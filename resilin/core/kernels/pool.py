@@ -8,6 +8,7 @@ up to stop are summed, and the sum is divided by the product of both axes' divis
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -73,19 +74,26 @@ def max2d_backward(g: Array, index: Array, x_shape: tuple[int, ...]) -> Array:
     return reference_max2d_backward(g, index, x_shape)
 
 
+def _fixed(windows: Array) -> Array:
+    windows.flags.writeable = False  # all that ask for the same get this one
+    return windows
+
+
+@functools.lru_cache(256)
 def average_windows(size: int, kernel: int, stride: int, padding: int, ceil_mode: bool, counted: bool) -> Array:
     """Windows of `kernel` elements every `stride` along an axis of `size`; `counted`: padding counts in divisors."""
     starts = np.arange(out_size(size, kernel, stride, padding, 1, ceil_mode)) * stride - padding
     ends = np.minimum(starts + kernel, size + padding)
     inside = np.maximum(starts, 0), np.minimum(ends, size)
-    return np.stack([*inside, ends - starts if counted else inside[1] - inside[0]], 1)
+    return _fixed(np.stack([*inside, ends - starts if counted else inside[1] - inside[0]], 1))
 
 
+@functools.lru_cache(256)
 def adaptive_windows(size: int, count: int) -> Array:
     """Windows that divide an axis of `size` into `count` parts, as equal as can be; they may overlap."""
     places = np.arange(count)
     starts, ends = places * size // max(count, 1), -(-(places + 1) * size // max(count, 1))
-    return np.stack([starts, ends, ends - starts], 1)
+    return _fixed(np.stack([starts, ends, ends - starts], 1))
 
 
 def avg2d_forward(x: Array, rows: Array, columns: Array) -> Array:

@@ -1,4 +1,4 @@
-"""QR, LU, eigenvalues and singular values of batches of matrices, by numpy.linalg (LAPACK), LU by kernels/factorize.
+"""QR, LU, eigenvalues and singular values of batches of matrices: QR and LU by kernels/factorize, others by LAPACK.
 
 Outputs that are not unique (signs or phases of vectors) are as LAPACK gives them; gradients are those of functions that
 do not depend on the choice, and do not exist where two eigenvalues (of vectors) or singular values are equal. Rules
@@ -64,6 +64,8 @@ def _off_diagonal(xp, x):
 )
 def qr(xp, x, complete=False):
     """Q with orthonormal columns and upper triangular R, x = Q R; with `complete` Q is square."""
+    if isinstance(x, np.ndarray) and (found := factorize.qr(x, complete)) is not None:
+        return found
     return tuple(xp.linalg.qr(x, mode="complete" if complete else "reduced"))
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import string
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from resilin.core.ops.errstate import ON_DEVICES
 from resilin.core.ops.registry import op
@@ -22,9 +27,66 @@ from resilin.core.ops.registry import op
     ],
 )
 def einsum_terms(xp, arrays, terms=(), out=""):
-    """Products of `arrays`, whose dimensions are named by the letters of `terms`, summed over letters not in `out`."""
+    """Products of `arrays`, whose dimensions are named by the letters of `terms`, summed over letters not in `out`.
+
+    Two arrays of the host as one product of (batches of) matrices where they come to that: `matmul` says the order of
+    its sums. Others in numpy's order.
+    """
+    if len(arrays) == 2 and isinstance(arrays[0], np.ndarray) and isinstance(arrays[1], np.ndarray):
+        plan = _plan(*terms, out)
+        if plan is not None and (found := _as_matrices(xp, *arrays, plan)) is not None:
+            return found
     product = xp.einsum(f"{','.join(terms)}->{out}", *arrays, optimize=len(arrays) > 1)
     return product.copy() if len(arrays) == 1 else product  # numpy gives a view of a single operand
+
+
+class _Plan(NamedTuple):
+    """How two terms are a product of matrices: numbers of dimensions, in the order in which they are multiplied."""
+
+    left: tuple[int, ...]
+    right: tuple[int, ...]
+    shared: int  # dimensions of both that stay
+    rows: int  # that only the left one has
+    summed: int
+    back: tuple[int, ...] | None  # the result's dimensions in the order of `out`
+
+
+@functools.lru_cache(256)
+def _plan(a: str, b: str, out: str) -> _Plan | None:
+    """None for what is no product of matrices: a letter that one operand has alone is summed, or nothing is."""
+    if len(set(a)) < len(a) or len(set(b)) < len(b) or any(x not in b + out for x in a) or any(x not in a + out for x in b):
+        return None
+    shared = [x for x in out if x in a and x in b]
+    rows, columns = [x for x in out if x in a and x not in b], [x for x in out if x in b and x not in a]
+    summed = [x for x in a if x in b and x not in out]
+    if not summed or (not rows and not columns):
+        return None
+    made = [*shared, *rows, *columns]
+    back = tuple(made.index(x) for x in out)
+    return _Plan(
+        tuple(a.index(x) for x in (*shared, *rows, *summed)),
+        tuple(b.index(x) for x in (*shared, *summed, *columns)),
+        len(shared),
+        len(rows),
+        len(summed),
+        None if back == tuple(range(len(out))) else back,
+    )
+
+
+def _as_matrices(xp: Any, a: Any, b: Any, plan: _Plan) -> Any:
+    left, right = a.transpose(plan.left), b.transpose(plan.right)
+    k, depth = plan.shared, plan.summed
+    batch, rows, columns = left.shape[:k], left.shape[k : k + plan.rows], right.shape[k + depth :]
+    if right.shape[:k] != batch or left.shape[k + plan.rows :] != right.shape[k : k + depth]:
+        return None  # a length of 1 that serves a longer one
+    n = math.prod(right.shape[k : k + depth])
+    made = xp.matmul(
+        left if len(rows) == 1 and depth == 1 else left.reshape(*batch, math.prod(rows), n),
+        right if depth == 1 and len(columns) == 1 else right.reshape(*batch, n, math.prod(columns)),
+    )
+    if len(rows) != 1 or len(columns) != 1:
+        made = made.reshape(*batch, *rows, *columns)
+    return made if plan.back is None else made.transpose(plan.back).copy()
 
 
 @einsum_terms.vjp_sequence
@@ -53,6 +115,11 @@ def parse(equation: str, ranks: list[int]) -> tuple[tuple[str, ...], str]:
 
     RuntimeError for what does not fit the ranks.
     """
+    return _parse(equation, tuple(ranks))
+
+
+@functools.lru_cache(256)
+def _parse(equation: str, ranks: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(ranks):

@@ -13,6 +13,8 @@ from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import op, override
 
 _native_forward, _native_backward = kernel("points_forward"), kernel("points_backward")
+_native_grid = kernel("grid_points")
+_PADDING = ("zeros", "border", "reflection")
 _PLACES = np.array([[[0, 4, 2], [1, -1, 1]], [[3, 4, -1], [0, 2, 1]]])
 
 
@@ -64,6 +66,16 @@ def _(xp, g, _y, _x, weights, places=None):
 @weighted_points.vjp(1)
 def _(xp, g, _y, x, _weights, places=None):
     return xp.stack([xp.sum(g * picked, axis=1) for picked in _picked(xp, x, places)], 0)
+
+
+def grid_places(
+    grid: Any, lengths: tuple[int, ...], nearest: bool, padding: str, corners: bool
+) -> tuple[Any, Any] | None:
+    """(places, weights) of `weighted_points`, K first, for the coordinates of `grid` (N, P, dimensions), the last of
+    which is that of the first dimension; None for what native code does not compute."""
+    if not isinstance(grid, np.ndarray):
+        return None
+    return _native_grid(grid, list(lengths), nearest, _PADDING.index(padding), corners)  # type: ignore[no-any-return]
 
 
 def _forward(xp, x, weights, places):

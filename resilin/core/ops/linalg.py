@@ -1,6 +1,6 @@
 """Inverses, determinants, solving, Cholesky factors, pseudo-inverses, matrix exponentials of batches of matrices.
 
-The arithmetic is numpy.linalg's, LAPACK on one matrix after the other. Rules follow the complex convention of
+The arithmetic is that of `kernels/factorize.py`, of complex numbers and on devices LAPACK's, by numpy.linalg. Rules follow the complex convention of
 elementwise.py; for Y = inv(A) that gives -Y^H g Y^H. A matrix that cannot be treated raises LinAlgError, which says
 which one of the batch it is.
 """
@@ -37,10 +37,8 @@ def _systems(r: Any) -> list[tuple[Any, ...]]:
 @op(dtypes="full", complex=True, samples=_square)
 def inv(xp, x):
     """The inverses of square matrices."""
-    if isinstance(x, np.ndarray) and x.ndim == 2:
-        found = factorize.solve(x, np.eye(x.shape[-1], dtype=x.dtype))
-        if found is not None:
-            return found
+    if isinstance(x, np.ndarray) and (found := factorize.inverse(x)) is not None:
+        return found
     try:
         return xp.linalg.inv(x)
     except np.linalg.LinAlgError:
@@ -56,7 +54,7 @@ def _(xp, g, y, _x):
 @op(dtypes="full", complex=True, samples=_systems)
 def solve(xp, a, b):
     """X with a X = b, for square matrices `a` and matrices `b`; leading dimensions broadcast."""
-    if isinstance(a, np.ndarray) and a.ndim == 2 and (found := factorize.solve(a, b)) is not None:
+    if isinstance(a, np.ndarray) and (found := factorize.solve(a, b)) is not None:
         return found
     try:
         return xp.linalg.solve(a, b)
@@ -113,6 +111,8 @@ def _(xp, needs, g, y, a, _b, upper=True, unit=False):
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),), (r(1, 1),), (r(4, 4),), (r(0, 0),)])
 def det(xp, x):
     """The determinants of square matrices."""
+    if isinstance(x, np.ndarray) and (found := factorize.determinant(x)) is not None:
+        return found
     return xp.asarray(xp.linalg.det(x)).astype(x.dtype, copy=False)
 
 
@@ -145,7 +145,8 @@ def _(xp, g, y, x):
 @op(dtypes="full", outputs=2, complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
 def slogdet(xp, x):
     """Sign (of absolute value 1, or 0) and logarithm of the absolute value of determinants."""
-    sign, logabs = xp.linalg.slogdet(x)
+    found = factorize.log_determinant(x) if isinstance(x, np.ndarray) else None
+    sign, logabs = xp.linalg.slogdet(x) if found is None else found
     sign = xp.where(xp.isnan(logabs), 0, sign)  # as in PyTorch: LAPACK's own sign says nothing there
     return xp.asarray(sign, x.dtype), xp.asarray(logabs, x.real.dtype)
 
@@ -165,6 +166,10 @@ def _(xp, needs, g, _y, x):
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),), (r(0, 2, 2),)])
 def cholesky(xp, x):
     """Lower L with L L^H = x, of Hermitian positive definite matrices, of which the lower triangle is read."""
+    if isinstance(x, np.ndarray) and (found := factorize.cholesky(x)) is not None:
+        if found[1].any():
+            raise factorize.indefinite("linalg.cholesky", x)
+        return found[0]
     try:
         factor = xp.linalg.cholesky(x)
     except np.linalg.LinAlgError:
@@ -265,7 +270,12 @@ def _through_pinv(xp, g, y, x):
     samples=lambda r: [(r(4, 3), r(4, 2), 1e-15), (r(2, 3, 3), r(2, 3, 2), 1e-15), (r(2, 4), r(2, 1), 1e-15)],
 )
 def lstsq(xp, a, b, rtol=0.0):
-    """The shortest X that minimises |a X - b|, by singular values; those up to rtol * largest count as 0."""
+    """The shortest X that minimises |a X - b|, by singular values; those up to rtol * largest count as 0.
+
+    Floats of the host by Q R where that shows that none counts as 0, which gives the same X.
+    """
+    if isinstance(a, np.ndarray) and (found := factorize.least_squares(a, b, rtol)) is not None:
+        return found
     u, s, vh = xp.linalg.svd(a, full_matrices=False)
     keep = s > s[..., :1] * rtol
     inverse = xp.where(keep, 1 / xp.where(keep, s, 1), 0).astype(s.dtype)

@@ -50,7 +50,7 @@ def _layer_forward(xp, x, weight, bias, eps, D):
 
 
 def _layer_backward(xp, needs, g, _y, residual, x, weight, _bias, _eps, _D):
-    return layer_kernel.backward(g, x, weight, *residual)
+    return layer_kernel.backward(g, x, weight, *residual, sums=needs[2])
 
 
 override("layer_norm", "cpu", _layer_forward, _layer_backward, residual=True)

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from resilin.core.kernels import contiguous
 from resilin.core.ops.registry import op
 
 
@@ -99,7 +106,9 @@ def _(xp, g, _y, _x, source=0, destination=0):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), (0, 1))])
 def flip(xp, x, axis=0):
     """The order along `axis` reversed (a copy)."""
-    return xp.flip(x, axis).copy()  # not ascontiguousarray, which copies no dimension of length 1
+    turned = xp.flip(x, axis)
+    copied = contiguous.turned_copy(turned) if isinstance(turned, np.ndarray) else None
+    return turned.copy() if copied is None else copied  # not ascontiguousarray, which copies no dimension of length 1
 
 
 @flip.vjp
@@ -110,7 +119,24 @@ def _(xp, g, _y, _x, axis=0):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 1, None), (r(3, 4), (1, -2), (0, 1))])
 def roll(xp, x, shift=0, axis=None):
     """Elements moved by `shift` along `axis`; those that leave come back at the start."""
-    return xp.roll(x, shift, axis)
+    return xp.roll(x, shift, axis) if not isinstance(x, np.ndarray) or not x.size else _rolled(x, shift, axis)
+
+
+def _rolled(x: Any, shift: Any, axis: Any) -> Any:
+    """`np.roll` along one dimension after the other: two runs of elements are exchanged, each copied at once."""
+    if axis is None:
+        return _rolled(x.reshape(-1), (shift,) if isinstance(shift, int) else (sum(shift),), (0,)).reshape(x.shape)
+    for by, d in zip(shift if isinstance(shift, tuple) else (shift,), axis if isinstance(axis, tuple) else (axis,), strict=True):
+        d %= x.ndim
+        n = x.shape[d]
+        by %= n
+        out = np.empty(x.shape, x.dtype)
+        before, after = (math.prod(x.shape[:d]), math.prod(x.shape[d + 1 :]))
+        to, of = out.reshape(before, n * after), x.reshape(before, n * after)
+        to[:, by * after :] = of[:, : (n - by) * after]
+        to[:, : by * after] = of[:, (n - by) * after :]
+        x = out
+    return x
 
 
 @roll.vjp
@@ -135,12 +161,23 @@ def _(xp, g, _y, _x, reps=()):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), ((1, 2), (0, 1)), 0.0)])
 def pad_constant(xp, x, widths=(), value=0.0):
     """`widths[i]` = (before, after) elements of `value` around dimension i; negative widths cut."""
-    cut = tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(widths, x.shape, strict=True))
-    grow = [(max(a, 0), max(b, 0)) for a, b in widths]
-    inner = x[cut]
-    out = xp.full([n + a + b for n, (a, b) in zip(inner.shape, grow, strict=True)], value, dtype=x.dtype)
-    out[tuple(slice(a, a + n) for n, (a, _) in zip(inner.shape, grow, strict=True))] = inner
+    cut, shape, inside = _padding(x.shape, tuple(widths))
+    inner = x if cut is None else x[cut]
+    nothing = type(value) is float and value == 0.0 and math.copysign(1.0, value) > 0
+    out = xp.zeros(shape, x.dtype) if nothing else xp.full(shape, value, dtype=x.dtype)
+    out[inside] = inner
     return out
+
+
+@functools.lru_cache(256)
+def _padding(lengths: tuple[int, ...], widths: tuple[tuple[int, int], ...]) -> tuple[Any, list[int], tuple[slice, ...]]:
+    """What is cut out (None: all of it), the padded shape, and where what was cut out lies in it."""
+    cut = tuple(slice(max(-a, 0), n - max(-b, 0)) for (a, b), n in zip(widths, lengths, strict=True))
+    kept = [max(part.stop - part.start, 0) for part in cut]
+    grow = [(max(a, 0), max(b, 0)) for a, b in widths]
+    whole = all(a >= 0 and b >= 0 for a, b in widths)
+    shape = [n + a + b for n, (a, b) in zip(kept, grow, strict=True)]
+    return None if whole else cut, shape, tuple(slice(a, a + n) for n, (a, _) in zip(kept, grow, strict=True))
 
 
 @pad_constant.vjp
@@ -151,7 +188,8 @@ def _(xp, g, _y, _x, widths=(), value=0.0):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 0), (r(2, 3, 3), -1)])
 def tril(xp, x, diagonal=0):
     """The part on and below a diagonal; zeros above."""
-    return xp.tril(x, diagonal)
+    found = contiguous.triangle(x, diagonal, False)
+    return xp.tril(x, diagonal) if found is None else found
 
 
 @tril.vjp
@@ -162,7 +200,8 @@ def _(xp, g, _y, _x, diagonal=0):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 0), (r(2, 3, 3), 1)])
 def triu(xp, x, diagonal=0):
     """The part on and above a diagonal; zeros below."""
-    return xp.triu(x, diagonal)
+    found = contiguous.triangle(x, diagonal, True)
+    return xp.triu(x, diagonal) if found is None else found
 
 
 @triu.vjp

@@ -163,3 +163,26 @@ def test_infinities_and_nans_reach_the_elements_that_they_belong_to_only() -> No
     wrong = np.zeros((40, 60), bool)
     wrong[3], wrong[5], wrong[:, 13] = True, True, True
     assert np.array_equal(~np.isfinite(y), wrong)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("right", LAYOUTS)
+@pytest.mark.parametrize("size", [(2, 2, 2), (8, 8, 8), (5, 3, 7), (16, 16, 16), (16, 1, 9), (3, 16, 4), (7, 13, 12)])
+def test_many_small_products_have_the_bits_of_large_ones(size: tuple[int, int, int], right: str, dtype: str) -> None:
+    m, k, n = size
+    a, b = drawn(5, m, k, dtype=dtype), LAYOUTS[right]((5,), k, n, dtype)
+    found = gemm.matmul(a, b)
+    for i in range(5):  # one product alone goes by panels and tiles
+        np.testing.assert_array_equal(found[i], gemm.matmul(a[i], b[i]), err_msg=f"{i}")
+    np.testing.assert_allclose(found, np.matmul(a.astype("float64"), b.astype("float64")), 0, 1e-4)
+    few, shared = gemm.matmul(a[:, None], b[None]), gemm.matmul(a, b[0])
+    np.testing.assert_array_equal(few[1, 2], gemm.matmul(a[1], b[2]))
+    np.testing.assert_array_equal(shared[3], gemm.matmul(a[3], b[0]))
+
+
+def test_many_small_products_do_not_depend_on_the_number_of_threads() -> None:
+    a, b = drawn(3000, 8, 8), drawn(3000, 8, 8)
+    threads.set_num_threads(1)
+    alone = gemm.matmul(a, b)
+    threads.set_num_threads(2)
+    np.testing.assert_array_equal(gemm.matmul(a, b), alone)

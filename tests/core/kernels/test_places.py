@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import resilin
-from resilin.core.kernels import loader, places
+from resilin.core.kernels import adaptive_max, loader, places, pool
 from resilin.core.machine import threads
 from resilin.core.ops.gather_weighted import weighted_points
 
@@ -248,3 +248,94 @@ def test_what_has_no_kernel_of_extremes_is_left_alone() -> None:
     assert not places.pick_along(out, outside, value, 0, True)
     assert not places.pick_along(out, np.broadcast_to(np.array([[0], [1]]), (2, 2)), value.astype(np.float16), 0, True)
     assert not out.any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_added_to_something_goes_to_it_in_order(dtype: Any) -> None:
+    for shape, axis, at in _cases():
+        if len(at) != 1 or not shape[axis]:
+            continue
+        r = np.random.default_rng(0)
+        index = _index(r, shape[axis], at)
+        x, g = ((r.standard_normal(s) * 9).astype(dtype) for s in (shape, (*shape[:axis], *at, *shape[axis + 1 :])))
+        expected, slices, along = x.copy(), x.copy(), x.copy()
+        np.add.at(expected, _at(axis, index), g)
+        assert places.add_slices_to(slices, g, index, axis)
+        spread = np.broadcast_to(index.reshape(-1, *(1,) * (len(shape) - axis - 1)), g.shape)
+        assert places.add_along_to(along, g, axis, spread)
+        np.testing.assert_array_equal(slices, expected, err_msg=f"{shape}, axis {axis}, {at}")
+        np.testing.assert_array_equal(along, expected, err_msg=f"{shape}, axis {axis}, {at}")
+
+
+def test_what_does_not_fit_is_not_added() -> None:
+    x, g = np.zeros((3, 4), np.float32), np.ones((2, 4), np.float32)
+    for bad in (np.array([0, 3]), np.array([0, -4]), np.array([0]), np.array([0.0, 1.0])):
+        assert not places.add_slices_to(x, g, bad, 0)
+    assert not places.add_slices_to(x, g.astype(np.float64), np.array([0, 1]), 0)
+    assert not places.add_along_to(x, g, 0, np.full((2, 4), 3)) and not places.add_along_to(x, g, 0, np.zeros((2, 3), int))
+    x.flags.writeable = False
+    assert not places.add_slices_to(x, g, np.array([0, 1]), 0) and not x.any()
+
+
+def test_scattered_sums_have_the_same_bits_for_any_number_of_threads_and_gradients() -> None:
+    r = np.random.default_rng(1)
+    x, g, at = r.standard_normal((70, 640)).astype("f4"), r.standard_normal((900, 640)).astype("f4"), r.integers(0, 70, 900)
+    before, found = threads.get_num_threads(), []
+    for count in (1, 2):
+        threads.set_num_threads(count)
+        left, right = (resilin.tensor(v, requires_grad=True) for v in (x, g))
+        index = resilin.tensor(at)
+        sums = (left.index_add(0, index, right), left.scatter_add(0, index[:, None].expand(-1, 640), right))
+        (sums[0] * 2 + sums[1]).sum().backward()
+        found.append([part.detach().numpy().tobytes() for part in sums])
+        np.testing.assert_array_equal(left.grad.numpy(), np.full_like(x, 3))
+        np.testing.assert_array_equal(right.grad.numpy(), np.full_like(g, 3))
+    threads.set_num_threads(before)
+    assert found[0] == found[1] and found[0][0] == found[0][1]
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("sizes", [(5, 7), (1, 1), (33, 2), (3, 4, 5)])
+def test_grids_become_the_places_and_weights_that_tensors_give(sizes: Any, mode: str, padding: str, corners: bool) -> None:
+    r = np.random.default_rng(4)
+    grid = (r.random((2, 31, *(1,) * (len(sizes) - 2), 19, len(sizes))) * 3 - 1.5).astype(np.float32)
+    grid[0, 0, ..., 0, :] = np.nan
+    grid[0, 1, ..., 0, :] = np.inf
+    grid[0, 2, ..., :2, :] = 1.0
+    x = resilin.tensor(r.standard_normal((2, 3, *sizes)).astype(np.float32))
+    how = {"mode": mode, "padding_mode": padding, "align_corners": corners}
+    fast = resilin.nn.functional.grid_sample(x, resilin.tensor(grid), **how)
+    slow = resilin.nn.functional.grid_sample(x, resilin.tensor(grid, requires_grad=True), **how)
+    known = ~np.isnan(slow.detach().numpy())
+    np.testing.assert_array_equal(fast.numpy()[known], slow.detach().numpy()[known])
+    assert fast.shape == slow.shape
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(2, 3, 7, 5), (1, 1, 1, 1), (1, 2, 33, 8), (0, 2, 4, 4), (3, 2, 9)])
+def test_the_maxima_of_windows_lie_where_numpy_finds_them(shape: Any, dtype: Any) -> None:
+    x = np.random.default_rng(5).integers(-3, 3, shape).astype(dtype)
+    if x.size > 20:
+        x.reshape(-1)[[3, 11]] = np.nan
+    for count in (1, 2, 3):
+        windows = [pool.adaptive_windows(n, count) for n in shape[2:]]
+        slow = adaptive_max.positions(x, [adaptive_max.places(w[:, 0], w[:, 1]) for w in windows])
+        np.testing.assert_array_equal(adaptive_max.positions_of_windows(x, windows), slow)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8, np.bool_, np.complex128])
+def test_triangles_and_reversed_dimensions_are_numpys(dtype: Any) -> None:
+    for shape in [(1, 1), (31, 33), (4, 1, 5), (0, 3), (3, 40, 2)]:
+        x = (np.random.default_rng(6).standard_normal(shape) * 9).astype(dtype)
+        given = resilin.tensor(x)
+        for diagonal in (-50, -2, 0, 1, 50):
+            np.testing.assert_array_equal(given.triu(diagonal).numpy(), np.triu(x, diagonal))
+            np.testing.assert_array_equal(given.tril(diagonal).numpy(), np.tril(x, diagonal))
+        for axes in [(0,), (1,), (-1,), (0, 1), (0, -1)]:
+            if len({a % len(shape) for a in axes}) == len(axes):
+                np.testing.assert_array_equal(given.flip(axes).numpy(), np.flip(x, axes))
+                np.testing.assert_array_equal(given.mT.flip(axes).numpy(), np.flip(x.swapaxes(-1, -2), axes))
+                np.testing.assert_array_equal(given.roll((3,) * len(axes), axes).numpy(), np.roll(x, (3,) * len(axes), axes))
+        np.testing.assert_array_equal(given.roll(-2).numpy(), np.roll(x, -2))

@@ -243,3 +243,12 @@ def test_a_running_sum_of_exponentials_keeps_its_digits_at_every_size() -> None:
     x = resilin.tensor([-1000.0, -999.0, 0.0, -40.0, 1000.0], dtype=resilin.float64)
     expected = [-1000.0, -999 + np.log1p(np.exp(-1)), 0.0, np.exp(-40), 1000.0]
     np.testing.assert_allclose(x.logcumsumexp(0).numpy(), expected, 1e-14, 1e-300)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 31), (33, 4097), (300, 16)])
+def test_layer_norm_without_weight_gives_the_gradient_that_it_gives_with_sums(rand: Any, shape: tuple[int, int]) -> None:
+    x, g = rand(*shape), rand(*shape)
+    _, mean, rstd = layer_norm.forward(x, None, None, 1e-5, shape[1])
+    with_sums, alone = (layer_norm.backward(g, x, None, mean, rstd, sums)[0] for sums in (True, False))
+    np.testing.assert_array_equal(with_sums, alone)
+    np.testing.assert_allclose(alone, layer_norm.reference_backward(g, x, None, mean, rstd)[0], 1e-4, 1e-5)

@@ -140,7 +140,9 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
         return input.reshape(-1)[:0].reshape(array.shape)
     if array.ndim != input._array.ndim:
         raise RuntimeError(f"gather(): index has {array.ndim} dimensions, input has {input._array.ndim}")
-    if any(n > m for d, (n, m) in enumerate(zip(array.shape, input._array.shape, strict=True)) if d != axis):
+    if array.shape != input._array.shape and any(
+        n > m for d, (n, m) in enumerate(zip(array.shape, input._array.shape, strict=True)) if d != axis
+    ):
         raise RuntimeError(
             f"Size does not match: expected index {list(array.shape)} to be no larger than self "
             f"{list(input._array.shape)} apart from dimension {axis}"
@@ -174,10 +176,10 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 @_also_of_scalars
 @rounded_once
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """`input` with `src` added at `index` along `dim`; repeated places are summed in index order."""
+    """`input` with `src` added at `index` along `dim`, one after the other in index order."""
     axis = check_dim(dim, input._array.ndim)
     array, part = index_checks.scattered("scatter_add", input, axis, index, src)
-    return input + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array)
+    return ops.scatter_add_to.call(input, part, axis, array)
 
 
 @_also_of_scalars
@@ -230,6 +232,8 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     """`input` with slices of `source` added at `index` along `dim`, in index order."""
     axis = check_dim(dim, input._array.ndim)
     array = index_checks.slices_at("index_add", input, axis, index, source)
+    if type(alpha) is int and alpha == 1:
+        return ops.index_add_to.call(input, source, axis, array)
     added = ops.index_add_zeros.call(
         source, tuple(input._array.shape), (slice(None),) * axis + (array,) if axis else array
     )

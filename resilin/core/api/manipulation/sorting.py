@@ -42,7 +42,7 @@ def _only(input: Tensor) -> tuple[Tensor, Tensor]:
 def order_along(array: Any, axis: int, descending: bool) -> Any:
     """The indices that sort an array along `axis`; equal elements keep their order."""
     if isinstance(array, np.ndarray):
-        return np.moveaxis(kernel.order(np.moveaxis(array, axis, -1), descending), -1, axis)
+        return kernel.order(array.swapaxes(axis, -1), descending).swapaxes(axis, -1)
     xp = array_namespace(array)
     if not descending:
         return xp.argsort(array, axis=axis, kind="stable")
@@ -54,7 +54,7 @@ def order_along(array: Any, axis: int, descending: bool) -> Any:
 def _first_along(array: Any, axis: int, k: int, largest: bool, only: bool = False) -> Any:
     """The first `k` indices of `order_along`; with `only`, the k-th of them alone."""
     if isinstance(array, np.ndarray):
-        return np.moveaxis(select.places(np.moveaxis(array, axis, -1), k, largest, only), -1, axis)
+        return select.places(array.swapaxes(axis, -1), k, largest, only).swapaxes(axis, -1)
     return order_along(array, axis, largest)[(slice(None),) * axis + (slice(k - 1 if only else 0, k),)]
 
 
@@ -119,11 +119,18 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         raise IndexError(f"median(): Expected reduction dim {axis} to have non-zero size.")
     middle = (array.shape[axis] - 1) // 2
     order = _first_along(array, axis, middle + 1, False, only=True)
+    return return_types.median(picked(input, _or_first_nan(array, order, axis), axis, keepdim))
+
+
+def _or_first_nan(array: Any, order: Any, axis: int) -> Any:
+    """`order`, one place along `axis`, or the first NaN's where there is one."""
+    if array.dtype.kind in "biu":
+        return order
     nan = array != array
+    if isinstance(nan, np.ndarray) and not nan.any():
+        return order
     xp = array_namespace(array)
-    first_nan = xp.argmax(nan, axis=axis, keepdims=True)
-    places = xp.where(nan.any(axis, keepdims=True), first_nan, order)
-    return return_types.median(picked(input, places, axis, keepdim))
+    return xp.where(nan.any(axis, keepdims=True), xp.argmax(nan, axis=axis, keepdims=True), order)
 
 
 @through_host

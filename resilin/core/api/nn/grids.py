@@ -16,7 +16,7 @@ from resilin.core.api.nn.neural import need_tensors
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import gather_weighted as ops
 from resilin.core.ops.creation import linspace, ones_like, zeros
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 
 # N batch, C channels, P points (all elements of the grid)
 
@@ -73,13 +73,19 @@ def grid_sample(
     count = input.dim() - 2
     batch, channels = input._array.shape[:2]
     points = grid.reshape(batch, math.prod(grid._array.shape[1:-1]), count)
+    if mode != "bicubic" and not grid.requires_grad:
+        known = ops.grid_places(points._array, input._array.shape[2:], mode == "nearest", padding_mode, bool(align_corners))
+        if known is not None:
+            flat = input.reshape(batch, channels, math.prod(input._array.shape[2:]))
+            found = ops.weighted_points.call(flat, wrap(known[1], input._dev), known[0])
+            return found.reshape(batch, channels, *grid._array.shape[1:-1])  # type: ignore[no-any-return]
     axes = [
         _Axis(length, padding_mode, bool(align_corners)).terms(points[..., count - 1 - d], mode)
         for d, length in enumerate(input._array.shape[2:])
     ]
     elements = math.prod(input._array.shape[2:])
-    found = [_joined(terms, input._array.shape[2:]) for terms in itertools.product(*axes)]
-    places, weights = (stack(each) for each in zip(*found, strict=True))
+    joined = [_joined(terms, input._array.shape[2:]) for terms in itertools.product(*axes)]
+    places, weights = (stack(each) for each in zip(*joined, strict=True))
     flat = input.reshape(batch, channels, elements)
     out: Any = ops.weighted_points.call(flat, weights, places._array)
     if mode == "nearest" and grid.requires_grad:  # PyTorch's gradient of the grid is 0, not absent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from typing import Any
@@ -296,6 +297,7 @@ def _pad_from_inside(input: Tensor, pairs: list[tuple[int, int]], mode: str) -> 
     return input
 
 
+@functools.lru_cache(256)
 def _padded_places(size: int, pair: tuple[int, int], mode: str) -> Any:
     """Which element each place shows. "circular" first cuts, then pads with what is left; the others the reverse."""
     cut = slice(max(-pair[0], 0), max(size - max(-pair[1], 0), 0))
@@ -309,7 +311,9 @@ def _padded_places(size: int, pair: tuple[int, int], mode: str) -> Any:
             f"got {pair}"
         )
     padded = np.pad(places, widths, mode=_NUMPY_MODES[mode])
-    return padded if mode == "circular" else padded[cut.start : cut.start + length]
+    padded = padded if mode == "circular" else padded[cut.start : cut.start + length]
+    padded.flags.writeable = False  # all that ask for the same get this one
+    return padded
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -325,6 +329,10 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     classes = int(array.max()) + 1 if num_classes < 0 else num_classes
     text = f"Class values must be smaller than num_classes={classes}, got {{value}}"
     index_range.check(array, 0, classes, RuntimeError, text)
+    if isinstance(array, np.ndarray):
+        made = np.zeros((array.size, classes), np.int64)
+        made[np.arange(array.size), array.reshape(-1)] = 1
+        return wrap(made.reshape(*array.shape, classes), tensor._dev)
     return wrap((tensor._array[..., None] == tensor._dev.xp.arange(classes)).astype(np.int64), tensor._dev)
 
 

@@ -304,6 +304,7 @@ def _avg_pool(
             raise TypeError(f"{where}(): argument 'divisor_override' must be int, not {type(divisor).__name__}")
         if divisor == 0:
             raise RuntimeError(f"{where}: divisor must be not zero")
+        windows = [window.copy() for window in windows]
         for number, window in enumerate(windows):
             window[:, 2] = 1 if number else divisor
     out = _average(x, windows)
@@ -337,13 +338,17 @@ def _adaptive_avg(where: str, count: int, input: Tensor, output_size: Any) -> Te
 def _adaptive_max(where: str, count: int, input: Tensor, output_size: Any, indices: bool) -> Any:
     x = batched(where, input, count)
     wanted = _wanted(where, x, count, output_size)
-    windows = map(pool_kernel.adaptive_windows, x._array.shape[2:], wanted)
-    return _picked(x, input, [adaptive_max.places(w[:, 0], w[:, 1]) for w in windows], indices)
+    windows = list(map(pool_kernel.adaptive_windows, x._array.shape[2:], wanted))
+    index = adaptive_max.positions_of_windows(x._array, windows)
+    return _at_maxima(x, input, index, indices)
 
 
 def _picked(x: Tensor, input: Tensor, places: list[Any], indices: bool) -> Any:
     """The maxima of the windows at `places`; `x` is `input` or a batch of it alone."""
-    index = adaptive_max.positions(x._array, places)
+    return _at_maxima(x, input, adaptive_max.positions(x._array, places), indices)
+
+
+def _at_maxima(x: Tensor, input: Tensor, index: Any, indices: bool) -> Any:
     at = wrap(index, x._dev)
     out = gather(x.flatten(2), 2, at.flatten(2)).reshape(index.shape)
     out, at = (out, at) if x is input else (out.squeeze(0), at.squeeze(0))

@@ -6,6 +6,7 @@ elements. A `Taps` table says which, with which weights.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -92,10 +93,11 @@ def interpolate(
         if mode == "nearest" and len(wanted) == 2 and longer in (length, 2 * length):
             factor = None  # as PyTorch does for images, and for nothing else
         axis = _Axis(length, longer, factor, bool(align_corners))
-        taps = _taps(mode, axis, antialias, np.float64 if input._array.dtype.itemsize in (1, 8, 16) else np.float32)
+        real = np.float64 if input._array.dtype.itemsize in (1, 8, 16) else np.float32
+        taps = _taps(mode, axis, antialias, real)
         if out._array.dtype == np.uint8 and not mode.startswith("nearest"):
             out = out if length == longer else _in_bytes(out, taps, axis, number + 2)
-        elif not _keeps(taps, axis):
+        elif not _same_places(mode, axis, antialias, real):
             out = ops.resample.call(out, *taps, axis.size, number + 2)
     return input.clone() if out is input else out
 
@@ -198,12 +200,27 @@ def _each(name: str, value: Any, lengths: tuple[int, ...]) -> list[Any]:
     return list(value)
 
 
+@functools.lru_cache(128)
+def _same_places(mode: str, axis: _Axis, antialias: bool, real: Any) -> bool:
+    return _keeps(_taps(mode, axis, antialias, real), axis)
+
+
 def _keeps(taps: Taps, axis: _Axis) -> bool:
     """Whether every element stays what and where it is."""
     return axis.length == axis.size and taps.weights is None and bool((taps.columns == taps.rows).all())
 
 
+@functools.lru_cache(128)
 def _taps(mode: str, axis: _Axis, antialias: bool, real: Any) -> Taps:
+    """The table of a mode, the same arrays for all that ask for it."""
+    taps = _table(mode, axis, antialias, real)
+    for array in taps:
+        if array is not None:
+            array.flags.writeable = False
+    return taps
+
+
+def _table(mode: str, axis: _Axis, antialias: bool, real: Any) -> Taps:
     if mode.startswith("nearest"):
         return _nearest(axis, 0.5 if mode == "nearest-exact" else 0.0, real)
     if antialias:

@@ -3,8 +3,11 @@
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
+#include "simd.hpp"
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 namespace resilin {
@@ -65,11 +68,33 @@ template <class T> void copy_all(const char *x, const std::vector<Dim> &others, 
     });
 }
 
+// Rows that are read from their ends.
+RESILIN_SIMD void reverse_row(const uint32_t *last, int64_t n, uint32_t *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = last[-i];
+}
+RESILIN_SIMD void reverse_row(const uint64_t *last, int64_t n, uint64_t *y) {
+    for (int64_t i = 0; i < n; i++) y[i] = last[-i];
+}
+
+template <class T> void reverse_all(const char *x, const std::vector<Dim> &others, int64_t length, T *y) {
+    int64_t rows = 1;
+    for (const Dim &dim : others) rows *= dim.length;
+    parallel_rows(rows, length, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            int64_t rest = row, from = 0;
+            for (size_t k = others.size(); k-- > 0; rest /= others[k].length) from += rest % others[k].length * others[k].from;
+            reverse_row(reinterpret_cast<const T *>(x + from), length, y + row * length);
+        }
+    });
+}
+
 } // namespace
 
 PyObject *contiguous_copy(PyArrayObject *x) {
     std::vector<Dim> dims = dims_of(x);
-    if (dims.size() < 2 || !PyArray_SIZE(x) || PyDataType_REFCHK(PyArray_DESCR(x)) || !PyArray_ISALIGNED(x) ||
+    const npy_intp bytes = PyArray_ITEMSIZE(x);
+    const bool turned = !dims.empty() && (bytes == 4 || bytes == 8) && dims.back().from == -bytes;
+    if ((dims.size() < 2 && !turned) || !PyArray_SIZE(x) || PyDataType_REFCHK(PyArray_DESCR(x)) || !PyArray_ISALIGNED(x) ||
         !PyArray_ISNOTSWAPPED(x))
         return nullptr;
     const Dim last = dims.back();
@@ -77,11 +102,12 @@ PyObject *contiguous_copy(PyArrayObject *x) {
     size_t fastest = 0;
     for (size_t i = 1; i < dims.size(); i++)
         if (dims[i].from && (!dims[fastest].from || std::abs(dims[i].from) < std::abs(dims[fastest].from))) fastest = i;
-    const Dim a = dims[fastest];
-    if (!a.from || std::abs(a.from) >= std::abs(last.from)) return nullptr; // numpy reads it in its order
-    dims.erase(dims.begin() + static_cast<int64_t>(fastest));
+    const Dim a = turned ? last : dims[fastest];
+    if (!turned) {
+        if (!a.from || std::abs(a.from) >= std::abs(last.from)) return nullptr; // numpy reads it in its order
+        dims.erase(dims.begin() + static_cast<int64_t>(fastest));
+    }
     PyArray_Descr *descr = PyArray_DESCR(x);
-    const npy_intp bytes = PyArray_ITEMSIZE(x);
     if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8 && bytes != 16) return nullptr;
     Py_INCREF(descr);
     PyObject *y = PyArray_Empty(PyArray_NDIM(x), PyArray_DIMS(x), descr, 0);
@@ -92,6 +118,11 @@ PyObject *contiguous_copy(PyArrayObject *x) {
     void *data = PyArray_DATA(reinterpret_cast<PyArrayObject *>(y));
     const char *source = PyArray_BYTES(x);
     WithoutGil free(PyArray_SIZE(x));
+    if (turned) {
+        if (bytes == 4) reverse_all(source, dims, last.length, static_cast<uint32_t *>(data));
+        else reverse_all(source, dims, last.length, static_cast<uint64_t *>(data));
+        return y;
+    }
     if (bytes == 1) copy_all(source, dims, a, last, static_cast<uint8_t *>(data));
     if (bytes == 2) copy_all(source, dims, a, last, static_cast<uint16_t *>(data));
     if (bytes == 4) copy_all(source, dims, a, last, static_cast<uint32_t *>(data));
@@ -100,7 +131,45 @@ PyObject *contiguous_copy(PyArrayObject *x) {
     return y;
 }
 
+namespace {
+
+// Rows of matrices of m x n elements of `size` bytes: those on one side of a diagonal, zeros on the other.
+void copy_triangles(const char *x, int64_t rows, int64_t m, int64_t n, int64_t size, int64_t diagonal, bool upper, char *y) {
+    parallel_rows(rows, n, [=](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const int64_t edge = std::clamp<int64_t>(row % m + diagonal + (upper ? 0 : 1), 0, n) * size, whole = n * size;
+            const char *from = x + row * whole;
+            char *to = y + row * whole;
+            if (upper) {
+                std::memset(to, 0, static_cast<size_t>(edge));
+                std::memcpy(to + edge, from + edge, static_cast<size_t>(whole - edge));
+            } else {
+                std::memcpy(to, from, static_cast<size_t>(edge));
+                std::memset(to + edge, 0, static_cast<size_t>(whole - edge));
+            }
+        }
+    });
+}
+
+// The upper or lower triangles of contiguous matrices; None for what numpy copies.
+nb::object triangle(ExactArray x, int64_t diagonal, bool upper) {
+    if (!x || x.ndim() < 2 || !x.size() || !PyArray_ISCARRAY_RO(x.array) || PyDataType_REFCHK(PyArray_DESCR(x.array))) return nb::none();
+    const int64_t m = x.dim(x.ndim() - 2), n = x.last();
+    if (diagonal < -m || diagonal > n) diagonal = diagonal < 0 ? -m : n;
+    PyArray_Descr *descr = PyArray_DESCR(x.array);
+    Py_INCREF(descr);
+    nb::object made = nb::steal(PyArray_Empty(x.ndim(), PyArray_DIMS(x.array), descr, 0));
+    if (!made.ptr()) throw nb::python_error();
+    char *to = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(made.ptr()));
+    WithoutGil free(x.size());
+    copy_triangles(PyArray_BYTES(x.array), x.rows(), m, n, PyArray_ITEMSIZE(x.array), diagonal, upper, to);
+    return made;
+}
+
+} // namespace
+
 void bind_contiguous(nb::module_ &m) {
+    m.def("triangle", &triangle);
     m.def("contiguous_copy", [](ExactArray x) {
         PyObject *y = x ? contiguous_copy(x.array) : nullptr;
         return y ? nb::steal(y) : nb::none();

@@ -36,6 +36,21 @@ RESILIN_SIMD void forward_rows(const float *x, const float *w, const float *b, f
     }
 }
 
+// dx of rows [begin, end), of which nothing else is wanted; without a weight
+RESILIN_SIMD void backward_plain(const float *g, const float *x, const float *mean_N, const float *rstd_N, int64_t D,
+                                 int64_t begin, int64_t end, float *dx) {
+    const float inv = 1.0f / static_cast<float>(D);
+    for (int64_t n = begin; n < end; n++) {
+        const float *__restrict gr = g + n * D, *__restrict xr = x + n * D;
+        float *__restrict hat = dx + n * D;
+        const float mean = mean_N[n], rstd = rstd_N[n];
+        for (int64_t i = 0; i < D; i++) hat[i] = (xr[i] - mean) * rstd;
+        const float sum = sum_of(gr, D) * inv;
+        const float dot = dot_of(gr, hat, D) * inv;
+        for (int64_t i = 0; i < D; i++) hat[i] = (gr[i] - sum - hat[i] * dot) * rstd;
+    }
+}
+
 // dx of rows [begin, end); their weight gradients are added to dw and db (dw only when there is a weight)
 RESILIN_SIMD void backward_rows(const float *g, const float *x, const float *w, const float *mean_N,
                                 const float *rstd_N, int64_t D, int64_t begin, int64_t end, float *dx,
@@ -77,13 +92,21 @@ nb::object forward(Array x, Array w, Array b, float eps, int64_t D) {
     return nb::make_tuple(y.object, mean.object, rstd.object);
 }
 
-nb::object backward(Array g, Array x, Array w, Array mean, Array rstd) {
+// `sums`: whether the gradients of weight and bias are wanted.
+nb::object backward(Array g, Array x, Array w, Array mean, Array rstd, bool sums) {
     if (!g.is<float>() || !x.is<float>() || !w.is_or_none<float>() || !mean.is<float>() || !rstd.is<float>() ||
         mean.size() == 0 || x.size() != g.size() || rstd.size() != mean.size() || x.size() % mean.size())
         return nb::none();
     const int64_t N = mean.size(), D = x.size() / N;
     if (w && w.size() != D) return nb::none();
     NewArray<float> dx(x);
+    if (!sums && !w) {
+        WithoutGil free(x.size());
+        parallel_rows(N, D, [&](int64_t begin, int64_t end) {
+            backward_plain(g.data<float>(), x.data<float>(), mean.data<float>(), rstd.data<float>(), D, begin, end, dx.data);
+        });
+    }
+    if (!sums && !w) return nb::make_tuple(dx.object, nb::none(), nb::none());
     const npy_intp width[] = {D};
     const int ndim = w ? w.ndim() : 1;
     const npy_intp *dims = w ? PyArray_DIMS(w.array) : width;
@@ -108,7 +131,7 @@ nb::object backward(Array g, Array x, Array w, Array mean, Array rstd) {
 
 void bind_layer_norm(nb::module_ &m) {
     m.def("layer_norm_forward", &forward, nb::arg().none(), nb::arg().none(), nb::arg().none(), nb::arg(), nb::arg());
-    m.def("layer_norm_backward", &backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
+    m.def("layer_norm_backward", &backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
 }
 
 } // namespace resilin

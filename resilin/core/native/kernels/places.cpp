@@ -75,8 +75,8 @@ template <class T> T *data_of(const nb::object &array) {
 
 template <class T> void take_some(const T *x, const Split &from, const int64_t *index, int64_t n, T *y) {
     if (from.inner == 1) {
-#pragma GCC unroll 8
-        for (int64_t i = 0; i < n; i++) y[i] = x[from_front(index[i], from.length)];
+        const int64_t length = from.length;
+        for (int64_t i = 0; i < n; i++) y[i] = x[from_front(index[i], length)];
         return;
     }
     for (int64_t i = 0; i < n; i++)
@@ -116,14 +116,20 @@ template <class T> void take(const T *x, const Split &from, const int64_t *index
         });
         return;
     }
-    const std::vector<Run> runs = runs_of(from, index, n);
+    std::vector<int64_t> places(static_cast<size_t>(n)); // the same for all, counted from the front once
+    for (int64_t i = 0; i < n; i++) places[static_cast<size_t>(i)] = from_front(index[i], from.length);
+    const int64_t *at = places.data();
+    const std::vector<Run> runs = runs_of(from, at, n);
     const bool few = 4 * static_cast<int64_t>(runs.size()) <= n; // long enough to be copied as such
     parallel_rows(from.outer, n * from.inner, [&](int64_t begin, int64_t end) {
         for (int64_t o = begin; o < end; o++) {
             const T *source = x + o * from.length * from.inner;
             T *target = y + o * n * from.inner;
             if (few) take_runs(source, from, runs, target);
-            else take_some(source, from, index, n, target);
+            else if (from.inner > 1) take_some(source, from, at, n, target);
+            else
+#pragma GCC unroll 8
+                for (int64_t i = 0; i < n; i++) target[i] = source[at[i]];
         }
     });
 }
@@ -231,6 +237,23 @@ nb::object add_slices(ExactArray g, nb::handle shape, ExactArray index, int64_t 
     return done ? out : nb::none();
 }
 
+// g[:, i] added to what is in `out` at index[i] along `axis`, i ascending. False, with nothing written, for what is not
+// handled.
+bool add_slices_to(ExactArray out, ExactArray g, ExactArray index, int64_t axis) {
+    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(g) || !index.is<int64_t>() || index.ndim() != 1 ||
+        axis < 0 || axis >= out.ndim() || g.ndim() != out.ndim() || PyArray_DESCR(g.array) != PyArray_DESCR(out.array))
+        return false;
+    for (int i = 0; i < out.ndim(); i++)
+        if (g.dim(i) != (i == axis ? index.size() : out.dim(i))) return false;
+    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
+    const int64_t *at = index.data<int64_t>(), n = index.size();
+    if (!all_inside(at, n, to.length)) return false;
+    return by_type(PyArray_TYPE(out.array), [&](auto kind) {
+        WithoutGil free(g.size());
+        add(g.data<decltype(kind)>(), to, at, n, out.data<decltype(kind)>());
+    });
+}
+
 // out[:, index[i]] = the larger (or smaller) of it and x[:, i] along `axis`, i ascending. False, with nothing written, for
 // what is not handled.
 bool pick_slices(ExactArray out, ExactArray index, ExactArray x, int64_t axis, bool largest) {
@@ -311,6 +334,23 @@ nb::object add_along(ExactArray g, nb::handle shape, int64_t axis, ExactArray in
     return done ? out : nb::none();
 }
 
+// g added to what is in `out` at `index` along `axis`, positions there ascending. False, with nothing written, for what is
+// not handled.
+bool add_along_to(ExactArray out, ExactArray g, int64_t axis, ExactArray index) {
+    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(g) || !g.same_shape(index) ||
+        PyArray_DESCR(g.array) != PyArray_DESCR(out.array) || !goes_along(index, out.ndim(), PyArray_DIMS(out.array), axis))
+        return false;
+    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
+    return by_type(PyArray_TYPE(out.array), [&](auto kind) {
+        using T = decltype(kind);
+        const T *source = g.data<T>();
+        T *target = out.data<T>();
+        WithoutGil free(index.size());
+        each_along(to, index.data<int64_t>(), index.dim(static_cast<int>(axis)),
+                   [=](int64_t at, int64_t place) { target[place] += source[at]; });
+    });
+}
+
 // Writes `value` into `out` at `index` along `axis`; of several for one place the last stays. False, with nothing
 // written, for what is not handled.
 bool put_along(ExactArray out, ExactArray index, ExactArray value, int64_t axis) {
@@ -356,6 +396,8 @@ void bind_places(nb::module_ &m) {
     m.def("add_slices", &add_slices);
     m.def("take_along", &take_along);
     m.def("add_along", &add_along);
+    m.def("add_slices_to", &add_slices_to);
+    m.def("add_along_to", &add_along_to);
     m.def("put_along", &put_along);
     m.def("pick_slices", &pick_slices);
     m.def("extreme_along", &extreme_along);

@@ -5,6 +5,14 @@
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 
+#include <nanobind/stl/vector.h>
+
+#ifdef RESILIN_CHOOSES_ISA
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -24,15 +32,48 @@ struct Points {
 
 RESILIN_INLINE float element(const float *row, int64_t place) { return place < 0 ? 0.0f : row[place < 0 ? 0 : place]; }
 
-// One channel: y[p] = the sum of its terms, k ascending
-RESILIN_SIMD void sum_channel(const Points &t, int64_t n, const float *row, float *y) {
-    for (int64_t k = 0; k < t.K; k++) {
-        const int64_t *places = t.places + t.at(k, n, 0);
-        const float *weights = t.weights + t.at(k, n, 0);
-        if (k == 0)
-            for (int64_t p = 0; p < t.P; p++) y[p] = element(row, places[p]) * weights[p];
-        else
-            for (int64_t p = 0; p < t.P; p++) y[p] += element(row, places[p]) * weights[p];
+void take_one_by_one(const float *row, const int32_t *at, int64_t n, float *to) {
+    for (int64_t p = 0; p < n; p++) to[p] = row[at[p]];
+}
+#ifdef RESILIN_CHOOSES_ISA
+// Compilers do not gather by themselves: on some older CPUs it is slow.
+__attribute__((target("arch=x86-64-v4"))) void take_many(const float *row, const int32_t *at, int64_t n, float *to) {
+    int64_t p = 0;
+    for (; p + 16 <= n; p += 16) _mm512_storeu_ps(to + p, _mm512_mask_i32gather_ps(_mm512_setzero_ps(), 0xFFFF, _mm512_loadu_si512(at + p), row, 4));
+    for (; p < n; p++) to[p] = row[at[p]];
+}
+const auto take = __builtin_cpu_supports("x86-64-v4") ? take_many : take_one_by_one;
+#else
+constexpr auto take = take_one_by_one;
+#endif
+
+RESILIN_INLINE float kept(float x, int32_t mask) { return bit_cast<float>(bit_cast<int32_t>(x) & mask); }
+
+// Channels [begin, end) of sample n: y[p] = the sum of its terms, k ascending. Places of a tile are made short once for
+// all of them, with a mask for those outside: many are gathered at a time, without a branch.
+RESILIN_SIMD void sum_channels(const Points &t, int64_t n, int64_t begin, int64_t end, const float *x, float *y, int32_t *places) {
+    for (int64_t first = 0; first < t.P; first += TILE) {
+        const int64_t count = std::min(TILE, t.P - first);
+        for (int64_t k = 0; k < t.K; k++) {
+            const int64_t *from = t.places + t.at(k, n, first);
+            int32_t *at = places + 2 * k * TILE, *masks = at + TILE;
+            for (int64_t p = 0; p < count; p++) at[p] = static_cast<int32_t>(from[p] < 0 ? 0 : from[p]);
+            for (int64_t p = 0; p < count; p++) masks[p] = from[p] < 0 ? 0 : -1;
+        }
+        for (int64_t c = begin; c < end; c++) {
+            const float *row = x + (n * t.C + c) * t.L;
+            float *__restrict to = y + (n * t.C + c) * t.P + first;
+            for (int64_t k = 0; k < t.K; k++) {
+                const int32_t *__restrict at = places + 2 * k * TILE, *__restrict masks = at + TILE;
+                const float *__restrict weights = t.weights + t.at(k, n, first);
+                float found[TILE];
+                take(row, at, count, found);
+                if (k == 0)
+                    for (int64_t p = 0; p < count; p++) to[p] = kept(found[p], masks[p]) * weights[p];
+                else
+                    for (int64_t p = 0; p < count; p++) to[p] += kept(found[p], masks[p]) * weights[p];
+            }
+        }
     }
 }
 
@@ -63,7 +104,7 @@ RESILIN_SIMD void sum_over_channels(const Points &t, int64_t n, int64_t k, int64
 
 bool accepts(const Array &x, const Array &weights, const Array &places, Points &t) {
     if (!x.is<float>() || x.ndim() != 3 || !weights.is<float>() || !places.is<int64_t>() || weights.ndim() != 3 ||
-        !weights.same_shape(places) || places.dim(1) != x.dim(0) || !places.dim(0))
+        !weights.same_shape(places) || places.dim(1) != x.dim(0) || !places.dim(0) || x.dim(2) > INT32_MAX)
         return false;
     t = {places.data<int64_t>(), weights.data<float>(), x.dim(0), x.dim(1), x.dim(2), places.dim(2), places.dim(0)};
     for (int64_t i = 0; i < places.size(); i++)
@@ -78,8 +119,12 @@ nb::object forward(Array x, Array weights, Array places) {
     nb::object made = y.object;
     WithoutGil free(t.N * t.C * t.P);
     parallel_rows(t.N * t.C, t.K * t.P, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; row++)
-            sum_channel(t, row / t.C, x.data<float>() + row * t.L, y.data + row * t.P);
+        std::vector<int32_t> places(static_cast<size_t>(2 * t.K * TILE));
+        for (int64_t row = begin; row < end;) {
+            const int64_t n = row / t.C, last = std::min(end, (n + 1) * t.C);
+            sum_channels(t, n, row - n * t.C, last - n * t.C, x.data<float>(), y.data, places.data());
+            row = last;
+        }
     });
     return made;
 }
@@ -118,9 +163,105 @@ nb::object backward(Array g, Array x, Array weights, Array places, bool need_x, 
     return nb::make_tuple(dx, dw);
 }
 
+// -- grids: coordinates from -1 to 1 as places and weights
+
+constexpr int MOST_AXES = 3;
+
+// A dimension of the input and how coordinates along it are meant.
+struct Axis {
+    int64_t length;
+    int padding; // 0: zeros, 1: the nearest element, 2: mirrored
+    bool corners, nearest;
+};
+
+RESILIN_INLINE float mirrored(float place, float low, float span) {
+    if (span == 0.0f) return place * 0.0f;
+    const float away = std::fabs(place - low), rest = std::fmod(away, span);
+    const bool even = std::fmod(std::floor(away / span), 2.0f) == 0.0f;
+    const float value = (even ? rest : span - rest) + low, sign = even == (place >= low) ? 1.0f : -1.0f;
+    return place * sign + (value - sign * place);
+}
+
+// What grids.py's _Axis.terms gives: the element before a coordinate (-1 outside) and the one behind it, and their weights.
+template <bool Mirrored> RESILIN_INLINE void along(const Axis &axis, const float *coordinates, int64_t step, int64_t count,
+                                                   int32_t *__restrict elements, float *__restrict weights) {
+    const float n = static_cast<float>(axis.length), last = n - 1.0f;
+    for (int64_t p = 0; p < count; p++) {
+        const float c = coordinates[p * step];
+        float place = axis.corners ? (c + 1.0f) / 2.0f * last : ((c + 1.0f) * n - 1.0f) / 2.0f;
+        if (Mirrored) place = mirrored(place, axis.corners ? 0.0f : -0.5f, axis.corners ? last : n);
+        if (axis.padding) place = (place > 0.0f) & (place < last) ? place : (place >= last ? last : 0.0f);
+        const float first = axis.nearest ? std::nearbyint(place) : std::floor(place), after = place - first;
+        const float second = first + 1.0f;
+        elements[p] = (first >= 0.0f) & (first < n) ? static_cast<int32_t>((first >= 0.0f) & (first < n) ? first : 0.0f) : -1;
+        elements[TILE + p] = (second >= 0.0f) & (second < n) ? static_cast<int32_t>((second >= 0.0f) & (second < n) ? second : 0.0f) : -1;
+        weights[p] = axis.nearest ? 1.0f : 1.0f - after;
+        weights[TILE + p] = after;
+    }
+}
+RESILIN_SIMD void terms_along(const Axis &axis, const float *coordinates, int64_t step, int64_t count, int32_t *elements, float *weights) {
+    if (axis.padding == 2) along<true>(axis, coordinates, step, count, elements, weights);
+    else along<false>(axis, coordinates, step, count, elements, weights);
+}
+
+// One neighbour per dimension together: its flat place, -1 outside, and its weight.
+RESILIN_SIMD void join_terms(const Axis *axes, int count_axes, int64_t k, const int32_t *elements, const float *weights,
+                             int64_t count, int64_t *__restrict places, float *__restrict joined) {
+    int64_t at[TILE], bad[TILE];
+    float weight[TILE];
+    for (int d = 0; d < count_axes; d++) {
+        const int64_t side = k >> (count_axes - 1 - d) & 1;
+        const int32_t *element = elements + (2 * d + side) * TILE;
+        const float *own = weights + (2 * d + side) * TILE;
+        const int64_t length = axes[d].length;
+        for (int64_t p = 0; p < count; p++) {
+            at[p] = d ? at[p] * length + element[p] : element[p];
+            bad[p] = (d ? bad[p] : 0) | (element[p] < 0);
+            weight[p] = d ? weight[p] * own[p] : own[p];
+        }
+    }
+    for (int64_t p = 0; p < count; p++) {
+        places[p] = bad[p] ? -1 : at[p];
+        joined[p] = weight[p];
+    }
+}
+
+// (places, weights), both (K, N, P), for a grid (N, P, number of axes), whose last coordinate is that of the first axis;
+// `nearest`: K is 1, else all pairs of neighbours, the last axis' varying fastest. None for what has no kernel.
+nb::object grid_points(Array grid, const std::vector<int64_t> &lengths, bool nearest, int padding, bool corners) {
+    const int dims = static_cast<int>(lengths.size());
+    if (!grid.is<float>() || grid.ndim() != 3 || dims < 1 || dims > MOST_AXES || grid.last() != dims) return nb::none();
+    Axis axes[MOST_AXES];
+    for (int d = 0; d < dims; d++) {
+        if (lengths[static_cast<size_t>(d)] < 1 || lengths[static_cast<size_t>(d)] > (1 << 24)) return nb::none();
+        axes[d] = {lengths[static_cast<size_t>(d)], padding, corners, nearest};
+    }
+    const npy_intp N = grid.dim(0), P = grid.dim(1), K = nearest ? 1 : npy_intp{1} << dims;
+    NewArray<int64_t> places({K, N, P});
+    NewArray<float> weights({K, N, P});
+    nb::object made = nb::make_tuple(places.object, weights.object);
+    WithoutGil free(grid.size() * K);
+    const int64_t tiles = (P + TILE - 1) / TILE;
+    parallel_rows(N * tiles, TILE * K, [&](int64_t begin, int64_t end) {
+        int32_t elements[2 * MOST_AXES * TILE];
+        float own[2 * MOST_AXES * TILE];
+        for (int64_t task = begin; task < end; task++) {
+            const int64_t n = task / tiles, first = task % tiles * TILE, count = std::min<int64_t>(TILE, P - first);
+            for (int d = 0; d < dims; d++)
+                terms_along(axes[d], grid.data<float>() + (n * P + first) * dims + dims - 1 - d, dims, count,
+                            elements + 2 * d * TILE, own + 2 * d * TILE);
+            for (int64_t k = 0; k < K; k++)
+                join_terms(axes, dims, k, elements, own, count, places.data + (k * N + n) * P + first,
+                           weights.data + (k * N + n) * P + first);
+        }
+    });
+    return made;
+}
+
 } // namespace
 
 void bind_points(nb::module_ &m) {
+    m.def("grid_points", &grid_points);
     m.def("points_forward", &forward);
     m.def("points_backward", &backward);
 }

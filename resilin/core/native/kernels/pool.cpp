@@ -211,6 +211,31 @@ RESILIN_SIMD void spread_plane(const double *g, int64_t H, int64_t W, Windows ro
     spread(g, H, W, rows, columns, line, dx);
 }
 
+// The flat place of each window's maximum: the first one, or the first NaN.
+template <class T> nb::object largest_as(Array x, Windows rows, Windows columns) {
+    const int64_t planes = x.dim(0) * x.dim(1), H = x.dim(2), W = x.dim(3), L = rows.count * columns.count;
+    NewArray<int64_t> index({static_cast<npy_intp>(x.dim(0)), static_cast<npy_intp>(x.dim(1)),
+                             static_cast<npy_intp>(rows.count), static_cast<npy_intp>(columns.count)});
+    WithoutGil free(x.size());
+    parallel_rows(planes, std::max(H * W, L), [&](int64_t begin, int64_t end) {
+        for (int64_t n = begin; n < end; n++) {
+            const T *image = x.data<T>() + n * H * W;
+            int64_t *at = index.data + n * L;
+            for (int64_t p = 0; p < rows.count; p++)
+                for (int64_t q = 0; q < columns.count; q++) {
+                    int64_t best = rows.start(p) * W + columns.start(q);
+                    for (int64_t h = rows.start(p); h < rows.stop(p); h++)
+                        for (int64_t w = columns.start(q); w < columns.stop(q); w++) {
+                            const T value = image[h * W + w], top = image[best];
+                            if (value > top || (value != value && top == top)) best = h * W + w;
+                        }
+                    *at++ = best;
+                }
+        }
+    });
+    return index.object;
+}
+
 template <class T> nb::object average_as(Array x, Windows rows, Windows columns) {
     const int64_t planes = x.dim(0) * x.dim(1), H = x.dim(2), W = x.dim(3), L = rows.count * columns.count;
     NewArray<T> y({static_cast<npy_intp>(x.dim(0)), static_cast<npy_intp>(x.dim(1)),
@@ -248,6 +273,17 @@ nb::object average_forward(Array x, Array rows, Array columns) {
                             : nb::none();
 }
 
+// None for what has no kernel, and where a window is empty.
+nb::object largest(Array x, Array rows, Array columns) {
+    if (x.ndim() != 4 || !are_windows(rows, x.dim(2)) || !are_windows(columns, x.dim(3))) return nb::none();
+    for (const Windows &windows : {Windows(rows), Windows(columns)})
+        for (int64_t i = 0; i < windows.count; i++)
+            if (windows.start(i) == windows.stop(i)) return nb::none();
+    return x.is<float>()    ? largest_as<float>(x, Windows(rows), Windows(columns))
+           : x.is<double>() ? largest_as<double>(x, Windows(rows), Windows(columns))
+                            : nb::none();
+}
+
 nb::object average_backward(Array g, Array rows, Array columns, int64_t H, int64_t W) {
     if (g.ndim() != 4 || H < 0 || W < 0 || !are_windows(rows, H) || !are_windows(columns, W)) return nb::none();
     if (g.dim(2) != rows.dim(0) || g.dim(3) != columns.dim(0)) return nb::none();
@@ -261,6 +297,7 @@ nb::object average_backward(Array g, Array rows, Array columns, int64_t H, int64
 void bind_pool(nb::module_ &m) {
     m.def("avg_pool2d_forward", &average_forward);
     m.def("avg_pool2d_backward", &average_backward);
+    m.def("window_maxima", &largest);
     m.def("max_pool2d_forward", &forward);
     m.def("max_pool2d_backward", &backward);
 }

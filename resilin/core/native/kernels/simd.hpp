@@ -25,6 +25,7 @@ template <class To, class From> RESILIN_INLINE To bit_cast(From from) {
 }
 
 RESILIN_INLINE float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+RESILIN_INLINE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
 // Horner: the coefficients from the highest power down
 RESILIN_INLINE float polynomial(float, float c) { return c; }

@@ -5,6 +5,7 @@
 #include "memory/scratch.hpp"
 #include "panels.hpp"
 #include "product.hpp"
+#include "small.hpp"
 
 #include <limits>
 #include <type_traits>
@@ -89,6 +90,21 @@ template <class T, class From = T> nb::object product(PyArrayObject *a, PyArrayO
         }
     };
     const double flops = first.flops() * static_cast<double>(products);
+    if constexpr (!rounds) {
+        if (products > 1 && !plus && std::max({rows, columns, depth}) <= SMALL) {
+            WithoutGil free(flops > 1e5 ? std::numeric_limits<int64_t>::max() : 0);
+            parallel_rows(products, rows * columns * depth / 8, [&](int64_t begin, int64_t end) {
+                for (int64_t i = begin; i < end; i++) {
+                    Product<T> one = first;
+                    one.a.data += offset_of(a, leading, i) / size;
+                    one.b.data += offset_of(b, leading, i) / size;
+                    one.c = static_cast<T *>(PyArray_DATA(out)) + offset_of(out, leading, i) / size;
+                    multiply_small(one);
+                }
+            });
+            return made;
+        }
+    }
     WithoutGil free(flops > 1e5 ? std::numeric_limits<int64_t>::max() : 0);
     if (products >= 2 * num_threads() && flops >= SHARED_FLOPS)
         run_blocks(products, [&](int64_t i) { one(i, false); });
