@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
+import extent
 import numpy as np
 import pytest
 
@@ -50,8 +52,10 @@ def test_layer_norm_equals_its_reference_forward_and_backward(cuda, N, D, dtype)
                 equal(found, wanted, dtype, scale=max(1.0, N**0.5) * (300.0 if D == 1 else 1.0))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("N", [511, 513, 1030])
+@pytest.mark.parametrize(
+    ("N", "dtype"),
+    extent.short(itertools.product([511, 513, 1030], DTYPES), of=lambda N, dtype: N == 513 or dtype.itemsize == 4),
+)
 def test_layer_norm_sums_many_rows_in_blocks(cuda, N, dtype):
     xp = cuda.xp
     D, acc = 3, np.dtype(np.float32) if dtype.itemsize == 2 else dtype
@@ -126,15 +130,40 @@ def nvrtc():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", check.ARCHITECTURES)
-@pytest.mark.parametrize("name", sources.KERNELS)
+@pytest.mark.parametrize(("name", "architecture"), extent.pairwise(tuple(sources.KERNELS), ("sm_90", "sm_80")))
 def test_every_kernel_compiles_without_a_gpu(nvrtc, name, architecture):
     done = check.check(nvrtc, name, architecture)
     assert [one.kernel for one in done] == list(sources.KERNELS[name])
     for one in done:
-        assert 8 <= one.registers <= 128  # 128: two blocks of 256 threads fit a multiprocessor's registers
-        assert one.spilled_bytes == 0
+        assert one.registers >= 8
+        assert one.is_within_bounds(), one
         assert one.code_bytes > 0
+
+
+def test_what_names_nothing_of_an_architecture_alone_has_the_code_of_the_one_without(nvrtc):
+    """Why `check` compiles sm_90a only of sources that use it: all sections of code and of constants are equal."""
+    one = check.generated()["elementwise: tanh"]
+    for name, instances in (("row_sums", None), ("tanh", one)):
+        assert not check.is_of_one_architecture(name, instances)
+        plain, special = (
+            check.Cubin(check._compiled(nvrtc, name, architecture, instances)[0]).contents(".text.", ".nv.constant0.")
+            for architecture in ("sm_90", "sm_90a")
+        )
+        assert len(plain) == 2 * len(instances or sources.KERNELS[name])
+        assert plain == special
+
+
+def test_sources_that_use_what_one_architecture_has_are_compiled_for_it_too(nvrtc, monkeypatch, capsys):
+    monkeypatch.setattr(sources, "KERNELS", {"index_range": sources.KERNELS["index_range"]})
+    monkeypatch.setattr(check, "generated", dict)
+    assert check.main([]) == 0
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]} == {"sm_80", "sm_90"}
+    assert check.main(["sm_90a"]) == 0
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]} == {"sm_90a"}
+    used = f"#ifdef __CUDA_ARCH_FEAT_SM90_ALL\n#endif\n{sources.text('index_range')}"
+    monkeypatch.setattr(sources, "text", lambda name: used)
+    assert check.main([]) == 0
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]} == {"sm_80", "sm_90", "sm_90a"}
 
 
 def test_a_kernel_that_does_not_compile_shows_the_compilers_words_and_the_line(nvrtc, monkeypatch, capsys):
@@ -161,27 +190,43 @@ def test_registers_that_do_not_suffice_are_counted(nvrtc, monkeypatch):
     assert (few.registers, few.spilled_bytes > 0) == (32, True)
 
 
+def test_the_check_fails_when_a_kernel_needs_more_registers_than_it_may(nvrtc, monkeypatch, capsys):
+    monkeypatch.setattr(sources, "KERNELS", {"index_range": sources.KERNELS["index_range"]})
+    monkeypatch.setattr(check, "generated", dict)
+    monkeypatch.setattr(check, "REGISTERS", 7)
+    assert check.main(["sm_90"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert all("index_range<" in line and "more than 7 registers" in line for line in said)
+
+
+def test_generated_kernels_are_compiled_together_each_once():
+    everything = [one for name, made in check.everything().items() for one in made or sources.KERNELS[name]]
+    together = [one for name, made in check.batches() for one in made or sources.KERNELS[name]]
+    assert together == everything
+    assert len(check.batches()) < len(check.everything()) / 4
+
+
 PARTS = 8  # that the generated kernels are compiled in
 
 
-@pytest.mark.slow
+@pytest.mark.deep  # at each commit `make check` compiles all of them, and judges them alike
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_generated_kernel_compiles_without_a_gpu(nvrtc, part):
     for name, instances in list(check.generated().items())[part::PARTS]:
         for one in check.check(nvrtc, name, "sm_90", instances):
-            assert 8 <= one.registers <= 128, one
-            assert one.spilled_bytes == 0, one
+            assert one.registers >= 8, one
+            assert one.is_within_bounds(), one
 
 
-@pytest.mark.slow
 def test_the_check_prints_each_kernel_with_its_registers(nvrtc, monkeypatch, capsys):
-    few = dict(list(check.generated().items())[:2])
+    few = dict(list(check.generated().items())[-2:])
     monkeypatch.setattr(check, "generated", lambda: few)
+    monkeypatch.setattr(sources, "KERNELS", {name: sources.KERNELS[name] for name in ("unscale", "index_range")})
     assert check.main(["sm_90"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    printed = {line.rpartition(" code  ")[2] for line in lines if line.startswith("sm_90") and "registers" in line}
-    for instances in (*sources.KERNELS.values(), *check.generated().values()):
-        assert printed >= set(instances)
+    printed = [line.rpartition(" code  ")[2] for line in lines if line.startswith("sm_90") and "registers" in line]
+    assert printed == [one for made in (*sources.KERNELS.values(), *few.values()) for one in made]
 
 
 def test_without_the_compiler_the_check_says_what_to_install(monkeypatch, capsys):

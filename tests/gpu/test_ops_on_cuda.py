@@ -28,6 +28,7 @@ def test_the_gradient_of_the_gradient_is_that_of_the_cpu(cuda, name, number):
     check_op(name, number, "cuda:0", np.float64, False, 1e-9, order=2)
 
 
+@pytest.mark.slow  # many kernels of their own to compile; those of float32 and float64 above are in every run
 @pytest.mark.parametrize(
     ("name", "number"), [case for case in CASES if case[0] != "astype" and OPS[case[0]].dtypes != "full"]
 )

@@ -2,7 +2,11 @@
 
 Prints a line for each instance of a kernel and architecture: registers of a thread, bytes that it writes to memory for
 want of registers, shared memory of a block, bytes of code.
-Exits with 1 and the compiler's own words when a kernel does not compile, with 2 when there is no compiler.
+Exits with 1 and the compiler's own words when a kernel does not compile, or when one needs more registers than it may;
+with 2 when there is no compiler.
+
+An architecture such as sm_90a is sm_90 with instructions that no later one has. Sources that name none of them have
+the same code for both, byte for byte, so they are compiled once.
 
 The compiler is NVRTC of the packages nvidia-cuda-nvrtc-cu12 and nvidia-cuda-runtime-cu12 (headers), both from PyPI;
 neither needs a driver.
@@ -16,14 +20,19 @@ import importlib.util
 import re
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from resilin._base import host
 from resilin.core.kernels import optimizer_rules
 from resilin.core.kernels.cuda import elementwise, multi_tensor, prebuilt, sources
 
 ARCHITECTURES = ("sm_80", "sm_90", "sm_90a")  # A100, and H100 without and with what only it has
+OF_ONE_ARCHITECTURE = re.compile(r"__CUDA_ARCH_FEAT_|__CUDA_ARCH_SPECIFIC__|\b(wgmma|setmaxnreg)\b")
+REGISTERS = 128  # of a thread: two blocks of 256 threads fit a multiprocessor's registers
+TOGETHER = 64  # generated kernels in one source: its headers take ten times as long as such a kernel
 MISSING = "pip install nvidia-cuda-nvrtc-cu12 nvidia-cuda-runtime-cu12"
 
 
@@ -45,6 +54,10 @@ class Compiled:
     spilled_bytes: int
     shared_bytes: int
     code_bytes: int
+
+    def is_within_bounds(self) -> bool:
+        """Whether two blocks fit a multiprocessor, with every number of a thread in a register."""
+        return self.registers <= REGISTERS and self.spilled_bytes == 0
 
     def __str__(self) -> str:
         return (
@@ -135,7 +148,13 @@ class Cubin:
         step, count, names = struct.unpack_from("<3H", data, 0x3A)
         heads = [struct.unpack_from("<IIQQQQ", data, start + i * step) for i in range(count)]
         self._data, self._names_at = data, heads[names][4]
-        self.sizes = {self._name(self._names_at, head[0]): head[5] for head in heads}  # .nv.shared holds no bytes
+        self._places = {self._name(self._names_at, head[0]): (head[4], head[5]) for head in heads}
+        self.sizes = {name: size for name, (_, size) in self._places.items()}  # .nv.shared holds no bytes
+
+    def contents(self, *prefixes: str) -> dict[str, bytes]:
+        """The sections whose names begin so."""
+        chosen = {name: place for name, place in self._places.items() if name.startswith(prefixes)}
+        return {name: self._data[begin : begin + size] for name, (begin, size) in chosen.items()}
 
     def _name(self, table: int, offset: int) -> str:
         begin = table + offset
@@ -188,6 +207,26 @@ def everything() -> dict[str, tuple[str, ...] | None]:
     return {**dict.fromkeys(sources.KERNELS), **generated()}
 
 
+def batches() -> list[tuple[str, tuple[str, ...] | None]]:
+    """`everything()`, with small sources that were generated in one: their headers are read once."""
+    found: list[tuple[str, tuple[str, ...] | None]] = []
+    for name, instances in everything().items():
+        last = found[-1][1] if found else None
+        if instances is None or last is None or len(last) + len(instances) > TOGETHER:
+            found.append((name, instances))
+        else:
+            found[-1] = (f"{found[-1][0]}, {name}", (*last, *instances))
+    return found
+
+
+def is_of_one_architecture(name: str, instances: tuple[str, ...] | None) -> bool:
+    """Whether a source names what only an architecture such as sm_90a has."""
+    return (
+        OF_ONE_ARCHITECTURE.search(sources.text(name) if instances is None else sources.text_of_all(instances))
+        is not None
+    )
+
+
 def prepare(folder: Path, architecture: str, names: Iterable[str] | None = None) -> int:
     """Compile all kernels, or those of these names, into `folder`, for `prebuilt.use`; gives their number."""
     nvrtc, count = Nvrtc(), 0
@@ -215,14 +254,32 @@ def main(arguments: list[str]) -> int:
         return 2
     print(f"NVRTC {nvrtc.version()}")
     failed = 0
-    for name, instances in everything().items():
-        for architecture in architectures or ARCHITECTURES:
-            try:
-                print(*check(nvrtc, name, architecture, instances), sep="\n")
-            except CompileError as error:
+    with ThreadPoolExecutor(host.cpu_count()) as threads:  # the compiler lets go of Python's lock
+        for done in threads.map(lambda work: _report(nvrtc, *work), _to_do(architectures or list(ARCHITECTURES))):
+            print(*(done[0]), sep="\n")
+            if done[1]:
                 failed = 1
-                print(error, file=sys.stderr)
+                print(*done[1], sep="\n", file=sys.stderr)
     return failed
+
+
+def _to_do(architectures: list[str]) -> Iterator[tuple[str, tuple[str, ...] | None, str]]:
+    for name, instances in batches():
+        own = is_of_one_architecture(name, instances)
+        for architecture in architectures:
+            if own or architecture.removesuffix("a") == architecture or architecture[:-1] not in architectures:
+                yield name, instances, architecture
+
+
+def _report(
+    nvrtc: Nvrtc, name: str, instances: tuple[str, ...] | None, architecture: str
+) -> tuple[list[Compiled], list[str]]:
+    """(what was compiled, what is wrong with it)."""
+    try:
+        found = check(nvrtc, name, architecture, instances)
+    except CompileError as error:
+        return [], [str(error)]
+    return found, [f"{one}: more than {REGISTERS} registers, or spilled" for one in found if not one.is_within_bounds()]
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def gather_bytes(function: str, data: Array, group: ProcessGroup) -> tuple[Array
     with on_its_way(function, group):
         sizes = gather_sizes(function, data.size, group)
         rows = room_for(group.size(), enumerate(sizes))
-        padded, backend = pad(data, rows.shape[1]), group.backend
+        padded, backend = pad_for(data, sizes), group.backend
         group.run(Kind.ALL_GATHER, lambda call: backend.all_gather(call, padded, list(rows)))
     return rows, sizes
 
@@ -175,6 +175,15 @@ def room_for(lines: int, announced: Iterable[tuple[int, int]]) -> Array:
         return np.empty((lines, largest), np.uint8)
     except (MemoryError, ValueError):
         raise _TooLarge(f"rank {rank} announces an object of {largest} bytes, times {lines}") from None
+
+
+def pad_for(data: Array, sizes: Sequence[int]) -> Array:
+    """`data` with zeros behind it, as long as the largest that is announced: by which rank, all hear who has no room."""
+    largest = max(sizes)
+    try:
+        return pad(data, largest)
+    except _TooLarge:
+        raise _TooLarge(f"rank {sizes.index(largest)} announces an object of {largest} bytes") from None
 
 
 def pad(data: Array, size: int) -> Array:

@@ -22,6 +22,7 @@ from resilin.distributed.agreement.exchange import (
     load_all,
     on_its_way,
     pad,
+    pad_for,
     room_for,
 )
 from resilin.distributed.agreement.guard import abort_group_on_error
@@ -110,7 +111,7 @@ def gather_object(
     with on_its_way(what, pg):
         sizes = gather_sizes(what, data.size, pg)
         rows = room_for(needed, enumerate(sizes))
-        collectives.gather(pad(data, rows.shape[1]), list(rows) if needed else None, group=pg, group_dst=root)
+        collectives.gather(pad_for(data, sizes), list(rows) if needed else None, group=pg, group_dst=root)
     if needed and object_gather_list is not None:
         object_gather_list[: pg.size()] = load_all(what, pg, rows, sizes, weights_only)
 

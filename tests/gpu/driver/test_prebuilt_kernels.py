@@ -18,17 +18,23 @@ def unused():
     prebuilt.use(None)
 
 
-@pytest.fixture
-def folder(tmp_path):
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("kernels")
     try:
         check.Nvrtc()
     except check.CompilerMissing as error:
         pytest.skip(str(error))
     generated = next(name for name in check.generated() if name.startswith("elementwise"))
     kernels = len(sources.KERNELS["row_sums"]) + len(check.generated()[generated])
-    assert check.prepare(tmp_path, "sm_90", ["row_sums", generated]) == kernels
-    prebuilt.use(tmp_path)
-    return tmp_path
+    assert check.prepare(folder, "sm_90", ["row_sums", generated]) == kernels
+    return folder
+
+
+@pytest.fixture
+def folder(prepared):
+    prebuilt.use(prepared)
+    return prepared
 
 
 def test_what_was_prepared_is_found_by_source_kernel_and_architecture(folder):
