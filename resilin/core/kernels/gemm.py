@@ -1,9 +1,9 @@
 """Matrix products: panels and tiles in registers, on this library's own threads (native/matmul/product.hpp).
 
-An element of a product of matrices is a sum over K in an order that K alone decides, so a result has the same bits for
-any number of threads, any strides, and on every x86-64 CPU with fused multiply-adds. 16-bit floats are summed in
-float32 and each sum is rounded once: float16 in the order of float32, bfloat16 in that of AMX, everywhere. Products of float32 and float64 with a
-vector, and of other types, are numpy's.
+An element of a product of matrices is a sum over K in an order that K alone decides, so a result has the same bits
+for any number of threads, any strides, and on every x86-64 CPU with fused multiply-adds. 16-bit floats are summed in
+float32 and each sum is rounded once: float16 in the order of float32, bfloat16 in that of AMX, everywhere. Products
+of float32 and float64 with a vector, and of other types, are numpy's.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _native_put = kernel("matmul_put")
 def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     """`np.matmul(a, b, out)`; floats are summed in blocks of K, each block and the blocks ascending.
 
-    16-bit floats are summed in float32 and rounded once. bfloat16: 32 of K at a time, the sum over the even ones plus that
-    over the odd ones is added to what there is; subnormal numbers and sums count as zero.
+    16-bit floats are summed in float32 and rounded once. bfloat16: 32 of K at a time, the sum over the even ones plus
+    that over the odd ones is added to what there is; subnormal numbers and sums count as zero.
     """
     y: Array | None = _native_matmul(a, b, out, None)
     if y is None and (pack.is_half(a) or pack.is_half(b)):
@@ -42,7 +42,10 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
 
 
 def matmul_add(a: Array, b: Array, c_N: Array) -> Array:
-    """a @ b with `c_N` added to every row: to the sum of the first block of K, before the others; bfloat16 starts with it."""
+    """a @ b with `c_N` added to every row: to the sum of the first block of K, before the others.
+
+    Sums of bfloat16 start with it.
+    """
     y: Array | None = _native_matmul(a, b, None, c_N)
     if y is None and (pack.is_half(a) or pack.is_half(b)):
         y = _of_copies(a, b, c_N)
@@ -63,7 +66,7 @@ def _of_vectors(a: Array, b: Array) -> Array | None:
 
 
 def _of_copies(a: Array, b: Array, c_N: Array | None = None) -> Array | None:
-    """A product of what the kernel could not read or write where it lies, in the same order; None where there is none."""
+    """A product of what the kernel could not read or write where it lies, in the same order; None without a kernel."""
     y: Array | None = _native_matmul(a.copy(), b.copy(), None, None if c_N is None else c_N.copy())
     return y
 

@@ -1,4 +1,4 @@
-"""Products of bfloat16 and float16, summed in float32 in the documented order and rounded once, whatever tiles and layouts."""
+"""Products of bfloat16 and float16: summed as documented and rounded once, whatever tiles and layouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Panels of bfloat16, packed as the tiles of each layout read them: by groups of the depth, of which the last may be short.
+// Panels of bfloat16, packed as the tiles of each layout read them: by groups of the depth; the last may be short.
 #include "kernels/halves.hpp"
 #include "pairs.hpp"
 #include "panels.hpp"
@@ -15,7 +15,9 @@ constexpr int64_t SIDE = LANES;      // lanes that are transposed together
 constexpr int SECOND_CACHE = 2;      // what __builtin_prefetch calls it
 constexpr BFloat ZERO{0}, MINUS_ZERO{0x8000}; // a sum plus their product is the sum, -0 too
 
-RESILIN_INLINE uint32_t pair_of(BFloat earlier, BFloat later) { return static_cast<uint32_t>(earlier.bits) << 16 | later.bits; }
+RESILIN_INLINE uint32_t pair_of(BFloat earlier, BFloat later) {
+    return static_cast<uint32_t>(earlier.bits) << 16 | later.bits;
+}
 
 // Where step p of a group is: even steps first.
 RESILIN_INLINE int64_t slot(int64_t p, int64_t steps) { return p % 2 ? split_even(steps) + p / 2 : p / 2; }
@@ -27,7 +29,8 @@ RESILIN_INLINE Pairs widened(const BFloat *x) {
 }
 
 // A group as pairs of a chain's neighbours.
-RESILIN_INLINE void pair_group(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t steps, BFloat behind, Pair *to) {
+RESILIN_INLINE void pair_group(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t steps,
+                               BFloat behind, Pair *to) {
     for (int64_t chain = 0; chain < 2; chain++)
         for (int64_t p = chain; p < steps; p += 4, to += size)
             for (int64_t i = 0; i < used; i++) {
@@ -43,11 +46,13 @@ template <int64_t Used> RESILIN_INLINE void pair_rows(const BFloat *from, int64_
         }
 }
 
-// A whole group of lanes whose steps lie side by side. Beyond `size`, what is written is the next step's, which is written next.
+// A whole group of lanes whose steps lie side by side. Beyond `size`, what is written is the next step's, which is
+// written next.
 RESILIN_INLINE void pair_lanes(const BFloat *from, int64_t lane, int64_t used, int64_t size, bool last, Pair *to) {
     for (int64_t first = 0; first < used; first += SIDE) {
         Pairs x[SIDE], y[SIDE];
-        for (int64_t i = 0; i < SIDE; i++) std::memcpy(&x[i], from + std::min(first + i, used - 1) * lane, sizeof(Pairs));
+        for (int64_t i = 0; i < SIDE; i++)
+            std::memcpy(&x[i], from + std::min(first + i, used - 1) * lane, sizeof(Pairs));
         transpose_pairs(x);
         for (int64_t j = 0; j < SIDE / 2; j++) {
             y[j] = x[2 * j] << 16 | (x[2 * j + 1] & 0xFFFFu);
@@ -56,7 +61,8 @@ RESILIN_INLINE void pair_lanes(const BFloat *from, int64_t lane, int64_t used, i
         const int64_t width = std::min(SIDE, size - first);
         const int64_t whole = width == SIDE ? SIDE : size < SIDE / 2 ? 0 : SIDE - last;
         for (int64_t k = 0; k < whole; k++) std::memcpy(to + k * size + first, &y[k], sizeof(Pairs));
-        for (int64_t k = whole; k < SIDE; k++) std::memcpy(to + k * size + first, &y[k], static_cast<size_t>(width) * sizeof(Pair));
+        for (int64_t k = whole; k < SIDE; k++)
+            std::memcpy(to + k * size + first, &y[k], static_cast<size_t>(width) * sizeof(Pair));
     }
 }
 
@@ -67,18 +73,20 @@ RESILIN_INLINE void matrix_of(const BFloat *from, int64_t lane, int64_t step, in
     bool by_lane = true;
     if (steps == GROUP_STEPS && step == 1) {
         for (int64_t i = 0; i < SIDE; i++) {
-            const BFloat *line = from + std::min(i, lanes - 1) * lane; // lanes behind the last are the last again: nobody reads them
+            const BFloat *line = from + std::min(i, lanes - 1) * lane; // behind the last: read by nobody
             __builtin_prefetch(line + 4 * GROUP_STEPS, 0, SECOND_CACHE);
             std::memcpy(&x[i], line, sizeof(Pairs));
         }
     } else if (steps == GROUP_STEPS && lane == 1 && lanes == SIDE) {
-        for (int64_t q = 0; q < SIDE; q++) x[q] = widened(from + 2 * q * step) | widened(from + (2 * q + 1) * step) << 16;
+        for (int64_t q = 0; q < SIDE; q++)
+            x[q] = widened(from + 2 * q * step) | widened(from + (2 * q + 1) * step) << 16;
         by_lane = false;
     } else {
         BFloat gathered[SIDE][GROUP_STEPS];
         for (int64_t i = 0; i < SIDE; i++)
             for (int64_t p = 0; p < GROUP_STEPS; p++)
-                gathered[i][p] = p >= steps ? (ByLane ? MINUS_ZERO : ZERO) : from[std::min(i, lanes - 1) * lane + p * step];
+                gathered[i][p] =
+                    p >= steps ? (ByLane ? MINUS_ZERO : ZERO) : from[std::min(i, lanes - 1) * lane + p * step];
         std::memcpy(x, gathered, sizeof(x));
     }
     if (by_lane != ByLane) transpose_pairs(x);
@@ -86,15 +94,18 @@ RESILIN_INLINE void matrix_of(const BFloat *from, int64_t lane, int64_t step, in
 }
 
 template <bool ByLane>
-RESILIN_INLINE void pack_matrix(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, Pair *to) {
+RESILIN_INLINE void pack_matrix(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth,
+                                Pair *to) {
     for (int64_t p = 0; p < depth; p += GROUP_STEPS)
         for (int64_t first = 0; first < size; first += SIDE, to += SIDE * SIDE)
-            matrix_of<ByLane>(from + first * lane + p * step, lane, step, std::min(SIDE, used - first), std::min(GROUP_STEPS, depth - p), to);
+            matrix_of<ByLane>(from + first * lane + p * step, lane, step, std::min(SIDE, used - first),
+                              std::min(GROUP_STEPS, depth - p), to);
 }
 
 } // namespace
 
-RESILIN_SIMD void pack_split(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to) {
+RESILIN_SIMD void pack_split(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth,
+                             float *to) {
     constexpr int64_t MOST = 32; // lanes of the widest tile
     for (int64_t p = 0; p < depth; p += GROUP_STEPS, from += GROUP_STEPS * step, to += GROUP_STEPS * size) {
         const int64_t steps = std::min(GROUP_STEPS, depth - p);
@@ -109,7 +120,8 @@ RESILIN_SIMD void pack_split(const BFloat *from, int64_t lane, int64_t step, int
                     std::memcpy(wide + i * GROUP_STEPS, &even, sizeof(even));
                     std::memcpy(wide + i * GROUP_STEPS + SIDE, &odd, sizeof(odd));
                 } else {
-                    for (int64_t q = 0; q < steps; q++) wide[i * GROUP_STEPS + slot(q, steps)] = from_bfloat(line[q].bits);
+                    for (int64_t q = 0; q < steps; q++)
+                        wide[i * GROUP_STEPS + slot(q, steps)] = from_bfloat(line[q].bits);
                 }
             }
             pack(wide, GROUP_STEPS, 1, used, size, steps, to);
@@ -126,8 +138,8 @@ RESILIN_SIMD void pack_split(const BFloat *from, int64_t lane, int64_t step, int
     }
 }
 
-RESILIN_SIMD void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, bool columns,
-                             float *panel) {
+RESILIN_SIMD void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth,
+                             bool columns, float *panel) {
     Pair *to = reinterpret_cast<Pair *>(panel);
     for (int64_t q = 0; q < pair_steps(depth) && used < size; q++) std::fill(to + q * size + used, to + (q + 1) * size, 0);
     for (int64_t p = 0; p < depth; p += GROUP_STEPS, from += GROUP_STEPS * step, to += GROUP_STEPS / 2 * size) {
@@ -141,8 +153,8 @@ RESILIN_SIMD void pack_pairs(const BFloat *from, int64_t lane, int64_t step, int
     }
 }
 
-RESILIN_SIMD void pack_matrix(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, bool columns,
-                              float *panel) {
+RESILIN_SIMD void pack_matrix(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth,
+                              bool columns, float *panel) {
     Pair *to = reinterpret_cast<Pair *>(panel);
     if (columns) pack_matrix<false>(from, lane, step, used, size, depth, to);
     else pack_matrix<true>(from, lane, step, used, size, depth, to);

@@ -61,7 +61,8 @@ template <class T, class From> class Chunk {
     Chunk(const Product<T, From> &product, const Tiles<T> &tiles, int64_t blocks, int64_t first, int64_t last,
           From *out = nullptr, int64_t ld_out = 0)
         : product_(product), tiles_(tiles), blocks_(blocks), first_(first), last_(last), out_(out), ld_out_(ld_out),
-          rows_{rows_of(product, tiles), product.a.row, product.a.column, product.a.data, reads_rows(product, tiles), tiles.layout, false},
+          rows_{rows_of(product, tiles), product.a.row, product.a.column, product.a.data, reads_rows(product, tiles),
+                tiles.layout, false},
           columns_{Panels::of_columns(product.columns, tiles.width), product.b.column, product.b.row, product.b.data,
                    reads_columns(product, tiles, ceil_div(product.depth, blocks)), tiles.layout, true},
           longer_(product.rows >= product.columns ? rows_ : columns_), shorter_(product.rows >= product.columns ? columns_ : rows_) {}
@@ -236,6 +237,21 @@ template <class T, class From = T> const Tiles<T> &tiles() {
 
 } // namespace
 
+namespace {
+
+// Tiles of matrix layout are set up for each product, and padded: a small one has the same bits sooner without.
+constexpr double MATRIX_FLOPS = 3e4;
+template <class From> const Tiles<float> &tiles_for(const Product<float, From> &product) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+    if constexpr (std::is_same_v<From, BFloat>)
+        if (chosen.load(std::memory_order_relaxed) == Set::best && running() == Set::amx && product.flops() < MATRIX_FLOPS)
+            return avx512_split_tiles();
+#endif
+    return tiles<float, From>();
+}
+
+} // namespace
+
 bool use_tiles(const std::string &name) {
     const Set set = name == "amx"           ? Set::amx
                     : name == "avx512_bf16" ? Set::avx512_bf16
@@ -323,19 +339,20 @@ template <class From> void multiply(const Product<float, From> &given, From *out
         ld_out = whole.columns;
     }
     static thread_local Scratch<float> scratch;
-    const Tiles<float> &running = tiles<float, From>();
-    const bool matrix = running.layout == Layout::matrix;
-    const int64_t blocks = matrix ? ceil_div(whole.depth, MATRIX_DEPTH) : blocks_of<float>(whole.depth), most = blocks > 1 ? LONGEST : PACKED;
+    const Tiles<float> &chosen_tiles = tiles_for(whole);
+    const bool matrix = chosen_tiles.layout == Layout::matrix;
+    const int64_t blocks = matrix ? ceil_div(whole.depth, MATRIX_DEPTH) : blocks_of<float>(whole.depth);
+    const int64_t most = blocks > 1 ? LONGEST : PACKED, packed = matrix ? 2 * PACKED : PACKED, together = matrix ? 1 : BLOCKS;
     if (const int64_t done = whole.rows == 1 ? multiply_row(whole, blocks, out, threads) : 0) {
         whole.columns -= done;
         whole.b.data += done * whole.b.column;
         whole.plus = whole.plus ? whole.plus + done : nullptr;
         out += done;
     }
-    each_chunk(whole, blocks, most, matrix ? 2 * PACKED : PACKED, matrix ? 1 : BLOCKS, [&](Product<float, From> &part, int64_t row, int64_t column, int64_t first, int64_t last) {
+    each_chunk(whole, blocks, most, packed, together, [&](Product<float, From> &part, int64_t row, int64_t column, int64_t first, int64_t last) {
         part.ldc = part.columns + 16; // so that rows of a whole page do not share sets of the first cache
         part.c = blocks > 1 ? scratch.of(part.rows * part.ldc) : nullptr;
-        Chunk<float, From>(part, running, blocks, first, last, out + row * ld_out + column, ld_out).run(threads);
+        Chunk<float, From>(part, chosen_tiles, blocks, first, last, out + row * ld_out + column, ld_out).run(threads);
     });
 }
 template void multiply(const Product<float, BFloat> &, BFloat *, int64_t, bool);

@@ -67,7 +67,8 @@ template <class T, int Vectors, int... H> struct Heights {
 
 // The sums of one chain of fused multiply-adds from zero; a and b move on.
 template <class T, int Height, int Vectors>
-__attribute__((always_inline)) inline void add_chain(const T *&a, const T *&b, const Multiplicands<T> &of, int64_t steps, typename Vector<T>::type (&sum)[Height][Vectors]) {
+__attribute__((always_inline)) inline void add_chain(const T *&a, const T *&b, const Multiplicands<T> &of, int64_t steps,
+                                                     typename Vector<T>::type (&sum)[Height][Vectors]) {
     using V = Vector<T>;
 #pragma GCC unroll 16
     for (int i = 0; i < Height; i++)
@@ -97,7 +98,8 @@ template <class T, int Height, int Vectors, int Elements> void split_tile(const 
     const bool whole = of.columns == width;
     for (int i = 0; i < Height; i++) {
         const T *plus = of.plus + i * of.ld_plus;
-        for (int j = 0; j < Vectors; j++) V::store(&total[i][j * V::lanes], of.plus && whole ? V::load(plus + j * V::lanes) : V::broadcast(T(0)));
+        for (int j = 0; j < Vectors; j++)
+            V::store(&total[i][j * V::lanes], of.plus && whole ? V::load(plus + j * V::lanes) : V::broadcast(T(0)));
         for (int64_t j = 0; j < of.columns && of.plus && !whole; j++) total[i][j] = plus[j];
     }
     const T *a = of.a, *b = of.b;
@@ -122,7 +124,8 @@ template <class T, int Height, int Vectors, int Elements> void split_tile(const 
         asm volatile("" : : "r"(even), "r"(total) : "memory");
     }
     for (int i = 0; i < Height; i++) {
-        for (int j = 0; j < Vectors && whole; j++) V::store(of.c + i * of.ldc + j * V::lanes, V::load(&total[i][j * V::lanes]));
+        for (int j = 0; j < Vectors && whole; j++)
+            V::store(of.c + i * of.ldc + j * V::lanes, V::load(&total[i][j * V::lanes]));
         for (int64_t j = 0; j < of.columns && !whole; j++) of.c[i * of.ldc + j] = total[i][j];
     }
 }
