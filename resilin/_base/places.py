@@ -83,7 +83,7 @@ GATHERED: dict[str, dict[str, str]] = {
     "cuda.amp.common": {"amp.older": "amp_definitely_not_available"},
     "cuda.amp.grad_scaler": {"amp": "GradScaler"},
     "cuda.graphs": {"cuda": "is_current_stream_capturing"},
-    "cuda.streams": {"cuda": "Event Stream"},
+    "cuda.streams": {"cuda": "Event ExternalStream Stream"},
     "distributed.checkpoint.state_dict_loader": {"checkpoint": "load"},
     "distributed.checkpoint.state_dict_saver": {"checkpoint": "save"},
     "distributed.constants": {"distributed": "default_pg_timeout"},

@@ -220,6 +220,16 @@ def test_an_illegal_address_that_the_array_library_meets_names_rank_and_work(cle
         torch.amp.GradScaler("cuda").unscale_(optimizer)
 
 
+def test_a_forked_process_hears_why_it_cannot_use_its_parents_device(clean, lost, monkeypatch):
+    x = torch.ones(3, device="cuda")
+    lost(type(x._array), "get")
+    monkeypatch.setattr(Illegal, "status", 3, raising=False)
+    with pytest.raises(
+        AcceleratorError, match=r"rank 3: a copy from the device: .*forked from one that used CUDA.*spawn"
+    ):
+        x.cpu()
+
+
 def test_a_kernel_that_does_not_compile_names_file_and_line(clean, monkeypatch):
     broken = sources.text("index_range").replace("note(fault, code, value)", "nothing(fault, code, value)")
     own = (Path(sources.__file__).parent / "index_range.cu").read_text().splitlines()

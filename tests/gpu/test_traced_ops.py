@@ -151,3 +151,10 @@ def test_the_gradient_of_a_magnitude_is_a_positive_zero_at_zeros_and_at_what_is_
     assert torch.sign(torch.tensor([-3, 0, 4], device="cuda")).tolist() == [-1, 0, 1]
     xp = cuda.xp
     np.testing.assert_array_equal(xp.sign(xp.asarray(np.array([np.nan, -0.0, -3, 2]))).get(), [0, 0, -1, 1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_number_that_is_too_large_for_the_dtype_is_infinite_without_a_warning(cuda, dtype):
+    x, weight = (torch.tensor([1.0, -1.0], dtype=dtype, device="cuda") for _ in range(2))
+    assert (x * 1e300).tolist() == [float("inf"), -float("inf")]
+    assert F.hardtanh(torch.lerp(x, weight, 1e300), -1e300, 1e300).isfinite().tolist() == [False, False]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from resilin._base import env, world
+from resilin.core.backends import device_errors
 from resilin.core.kernels.loader import native
 from resilin.errors import AcceleratorError, OutOfMemoryError
 
@@ -73,6 +74,8 @@ class Driver:
         what = f"{_rank()}{name}, launched on stream {stream:#x}: {code} ({status}), {text}"
         if status == _OUT_OF_MEMORY:
             raise OutOfMemoryError(f"{what}. Free tensors or use smaller batches")
+        if status == device_errors.NOT_INITIALIZED:
+            what += f". {device_errors.FORKED}"
         if status in _ENDED:
             what += (
                 ". It, or a kernel that was launched before it, did this; CUDA_LAUNCH_BLOCKING=1 in the environment "

@@ -10,6 +10,11 @@ from typing import Any
 from resilin._base import env
 from resilin.errors import AcceleratorError, KernelError
 
+NOT_INITIALIZED = 3  # what the driver and CUDA's runtime say where the process was forked after CUDA's first use
+FORKED = (
+    "A process that was forked from one that used CUDA cannot use it: start it otherwise "
+    "(multiprocessing.get_context('spawn'); DataLoader(multiprocessing_context='spawn')), or leave CUDA to the parent"
+)
 QUEUED = 8  # kernels launched last that are named
 
 _PLACE = re.compile(r"^(\w+\.cuh?)[(:](\d+)\)?.*\berror\b.*$", re.MULTILINE)
@@ -35,6 +40,8 @@ def fault(xp: Any, doing: str, error: Exception) -> AcceleratorError:
     rank = env.get("RANK")
     where = f"rank {rank}: " if rank else ""
     stream = getattr(xp.module.cuda.get_current_stream(), "ptr", 0)
+    if getattr(error, "status", 0) == NOT_INITIALIZED:
+        return AcceleratorError(f"{where}{doing}: {error}. {FORKED}", NOT_INITIALIZED)
     last = ", ".join(xp.launched) or "none of this library's"
     blocking = "" if env.get("CUDA_LAUNCH_BLOCKING") == "1" else "; CUDA_LAUNCH_BLOCKING=1 finds which"
     return AcceleratorError(

@@ -138,6 +138,9 @@ def test_a_full_device_is_out_of_memory_and_what_is_not_supported_says_so(null, 
     null.fail(NOT_SUPPORTED)
     with pytest.raises(AcceleratorError, match=r"CUDA_ERROR_NOT_SUPPORTED \(801\)"):
         run((1,), (1,), ())
+    null.fail(3)
+    with pytest.raises(AcceleratorError, match=r"scale<float>.*\(3\).*forked from one that used CUDA.*'spawn'"):
+        run((1,), (1,), ())
     null.fail(12345)
     with pytest.raises(AcceleratorError, match=r"an unknown error \(12345\), the driver does not know it"):
         run((1,), (1,), ())

@@ -22,6 +22,9 @@ Formula = Callable[..., Any]
 THREADS = 256  # THREADS of elements.cuh
 BLOCKS = 4096  # at most: with 256 threads each as many as a large GPU runs at once, twice
 RANK = 6  # coordinates of an element at most, after those that need no coordinate of their own are joined
+AT_ONCE = 8  # elements that a thread reads before it computes the first, at most
+AT_ONCE_BYTES = 16  # of a thread's inputs that are read before it computes: 2,048 threads of an SM ask for 32 KiB
+LARGE = 1e38  # float32 has it
 VARIANTS = 64  # of one formula, by its parameters: a formula with ever new ones is not compiled for each
 LAYOUTS = 4096  # that are remembered
 
@@ -136,7 +139,8 @@ class TracedFormula:
         return found
 
     def _text(self, letters: str, rank: int) -> str:
-        parameters, loads, stores, strides = [], [], [], []
+        parameters, held, reads, loads, stores, strides = [], [], [], [], [], []
+        count = self._at_once(letters)
         letter = iter(letters)
         arrays = sum(kind is not None and kind != "number" for kind in self.kinds)
         apart = " __restrict__" if len(letters) == arrays else ""  # a result may be written into an input
@@ -145,14 +149,19 @@ class TracedFormula:
                 continue
             how = next(letter)
             parameters.append(f"const {_ELEMENTS[kind]}*{apart} p{position}")
-            place = {"e": "i", "s": "0", "b": " + ".join(f"k{a} * s{position}_{a}" for a in range(rank)) or "0"}[how]
-            loads.append(f"const {type_of(_computed(kind))} x{position} = widened(p{position}[{place}]);")
+            place = "i" if how == "e" else " + ".join(f"k{a} * s{position}_{a}" for a in range(rank)) or "0"
+            if how == "s":
+                loads.append(f"const {type_of(_computed(kind))} x{position} = widened(p{position}[0]);")
+            else:
+                held.append(f"{_ELEMENTS[kind]} r{position}[{count}];")
+                reads.append(f"r{position}[u] = p{position}[{place}];")
+                loads.append(f"const {type_of(_computed(kind))} x{position} = widened(r{position}[u]);")
             strides += [f"long long s{position}_{axis}" for axis in range(rank) if how == "b"]
         computed = [result for result in self.results if isinstance(result, Symbol)]
         for number, (result, dtype) in enumerate(zip(computed, self.dtypes, strict=True)):
             element, how = _ELEMENTS[dtype.name], next(letter, "e")
             parameters.append(f"{element}*{apart} y{number}")
-            place = "i" if how == "e" else " + ".join(f"k{a} * t{number}_{a}" for a in range(rank))
+            place = "i" if how == "e" else " + ".join(f"k{a} * t{number}_{a}" for a in range(rank)) or "0"
             stores.append(f"y{number}[{place}] = Narrow<{element}>::of({result.text});")
             strides += [f"long long t{number}_{axis}" for axis in range(rank) if how == "b"]
         if "b" in letters:
@@ -162,11 +171,22 @@ class TracedFormula:
         return sources.filled(
             "elementwise",
             parameters="".join(f", {parameter}" for parameter in parameters),
-            coordinates=_coordinates(rank) if "b" in letters else [],
+            count=str(count),
+            arrays=held,
+            coordinates=_coordinates(rank) if "b" in letters[:arrays] else [],
+            reads=reads,
+            places=_coordinates(rank) if "b" in letters[arrays:] else [],
             loads=loads,
             statements=self.trace.statements,
             stores=stores,
         )
+
+    def _at_once(self, letters: str) -> int:
+        """How many elements a thread reads before it computes the first."""
+        kinds = [kind for kind in self.kinds if kind is not None and kind != "number"]
+        read = [kind for kind, how in zip(kinds, letters, strict=False) if how != "s"]
+        size = sum(sources.dtype_of(kind).itemsize for kind in read)
+        return min(max(AT_ONCE_BYTES // max(size, 1), 1), AT_ONCE)
 
 
 def _coordinates(rank: int) -> list[str]:
@@ -282,7 +302,7 @@ def apply(
         letters = iter(layout.letters[len(arrays) :])
         written = "".join(["e" if one is None else next(letters) for one in into]) if given_out else ""
         kernel = program.kernel(layout.letters[: len(arrays)] + written, layout.rank)
-        rounded = [program.dtype.type(number) for number in numbers]
+        rounded = [_rounded(number, program.dtype) for number in numbers]
         blocks = min(-(-layout.size // THREADS), BLOCKS)
         given = (np.int64(layout.size), *arrays, *outputs, *layout.ints, *rounded)
         xp.launch(kernel, kernel, (blocks,), (THREADS,), given)
@@ -290,6 +310,14 @@ def apply(
     return tuple(
         [next(computed) if isinstance(one, Symbol) else None if one is None else values[one] for one in program.results]
     )
+
+
+def _rounded(number: float, dtype: np.dtype[Any]) -> Any:
+    """The number as a kernel takes it; infinite where it is too large, of which numpy would warn."""
+    if abs(number) < LARGE:
+        return dtype.type(number)
+    with np.errstate(over="ignore"):
+        return dtype.type(number)
 
 
 COPIED = 8  # arrays in one launch, at most

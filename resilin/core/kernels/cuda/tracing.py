@@ -79,7 +79,8 @@ def literal(value: Any, dtype: np.dtype[Any]) -> str:
         return "true" if value else "false"
     if dtype.kind in "iu":
         return f"{int(value)}LL" if dtype.itemsize == 8 else str(int(value))
-    number = float(dtype.type(value))
+    with np.errstate(over="ignore"):  # what is too large is infinite
+        number = float(dtype.type(value))
     one = "float" if dtype.itemsize == 4 else "double"
     if number != number:
         return f"Numbers<{one}>::nan()"
