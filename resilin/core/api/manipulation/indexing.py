@@ -179,7 +179,9 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with `src` added at `index` along `dim`, one after the other in index order."""
     axis = check_dim(dim, input._array.ndim)
     array, part = index_checks.scattered("scatter_add", input, axis, index, src)
-    return ops.scatter_add_to.call(input, part, axis, array)
+    if input._dev is CPU:
+        return ops.scatter_add_to.call(input, part, axis, array)
+    return input + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array)
 
 
 @_also_of_scalars
@@ -232,7 +234,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     """`input` with slices of `source` added at `index` along `dim`, in index order."""
     axis = check_dim(dim, input._array.ndim)
     array = index_checks.slices_at("index_add", input, axis, index, source)
-    if type(alpha) is int and alpha == 1:
+    if type(alpha) is int and alpha == 1 and input._dev is CPU:
         return ops.index_add_to.call(input, source, axis, array)
     added = ops.index_add_zeros.call(
         source, tuple(input._array.shape), (slice(None),) * axis + (array,) if axis else array

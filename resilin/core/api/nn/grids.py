@@ -74,7 +74,9 @@ def grid_sample(
     batch, channels = input._array.shape[:2]
     points = grid.reshape(batch, math.prod(grid._array.shape[1:-1]), count)
     if mode != "bicubic" and not grid.requires_grad:
-        known = ops.grid_places(points._array, input._array.shape[2:], mode == "nearest", padding_mode, bool(align_corners))
+        known = ops.grid_places(
+            points._array, input._array.shape[2:], mode == "nearest", padding_mode, bool(align_corners)
+        )
         if known is not None:
             flat = input.reshape(batch, channels, math.prod(input._array.shape[2:]))
             found = ops.weighted_points.call(flat, wrap(known[1], input._dev), known[0])
