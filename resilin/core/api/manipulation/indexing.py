@@ -116,7 +116,8 @@ def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(function)
     def call(input: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if input._array.ndim > 1:
+        ndim = input._array.ndim
+        if ndim > 1 or (ndim and not any([_is_scalar(value) for value in (index, *args, *kwargs.values())])):
             return function(input, dim, index, *args, **kwargs)
         vectors = [_vector(value) for value in (input, index, *args)]
         named = {name: _vector(value) for name, value in kwargs.items()}
@@ -126,8 +127,12 @@ def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value._array.ndim
+
+
 def _vector(value: Any) -> Any:
-    return value.reshape(1) if isinstance(value, Tensor) and not value._array.ndim else value
+    return value.reshape(1) if _is_scalar(value) else value
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
