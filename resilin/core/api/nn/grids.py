@@ -103,7 +103,7 @@ def grid_sample(
         if known is not None:
             flat = input.reshape(batch, channels, math.prod(input._array.shape[2:]))
             found = ops.weighted_points.call(flat, wrap(known[1], input._dev), known[0])
-            return found.reshape(batch, channels, *grid._array.shape[1:-1])  # type: ignore[no-any-return]
+            return found.reshape(batch, channels, *grid._array.shape[1:-1])
     points = grid.reshape(shape)
     axes = [
         _Axis(length, padding_mode, bool(align_corners)).terms(points[..., count - 1 - d], mode)
