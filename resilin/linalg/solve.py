@@ -125,8 +125,8 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     """(solution, residuals, rank, singular_values) of the least squares problem min |A @ X - B|.
 
     All drivers compute the shortest solution, through singular values, of which those up to rcond (max(m, n) * eps by
-    default) times the largest count as 0, or by Q R where none does; `driver` decides, as in PyTorch, which of the other
-    results are filled:
+    default) times the largest count as 0, or by Q R where none does; `driver` decides, as in PyTorch, which of the
+    other results are filled:
     rank (not "gels"), singular_values ("gelsd", "gelss"), residuals (not "gelsy"; m > n and full rank; one per column).
     """
     driver = driver or "gelsy"

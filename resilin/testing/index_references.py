@@ -52,6 +52,23 @@ def scatter_add_zeros(g: Array, shape: Any, axis: int, index: Array) -> Array:
     return out
 
 
+def scatter_add_to(x: Array, g: Array, axis: int, index: Array) -> Array:
+    """Element by element."""
+    out = np.array(x)
+    for place, to in _along(index, axis):
+        out[to] += g[place]
+    return out
+
+
+def index_add_to(x: Array, g: Array, axis: int, places: Array) -> Array:
+    """Slice by slice."""
+    out = np.array(x)
+    for number, place in enumerate(places):
+        at = (slice(None),) * axis
+        out[(*at, place)] += g[(*at, number)]
+    return out
+
+
 def scatter_product(x: Array, src: Array, index: Array, axis: int, own: Array) -> Array:
     """Element by element."""
     out = np.where(own, x, np.ones_like(x))
@@ -131,6 +148,7 @@ ALL = {
     fn.__name__: fn
     for fn in (
         index_add_zeros, index_put, scatter, scatter_add_zeros, scatter_product, scatter_extreme, as_strided,
+        scatter_add_to, index_add_to,
         view_as_real, view_as_complex,
         pad_constant, split_parts, einsum_terms, resample, weighted_points,
     )

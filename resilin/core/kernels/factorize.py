@@ -164,7 +164,7 @@ def least_squares(a: Array, b: Array, rtol: float) -> Array | None:
 
 
 def full_rank(a: Array, rtol: float) -> bool:
-    """Whether all singular values of the matrices are certainly more than `rtol` times the largest; False may be wrong."""
+    """Whether all singular values are certainly more than `rtol` times their matrix's largest; False may be wrong."""
     least = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
     return bool(_native_full_rank(ascontiguousarray(a), max(rtol, least)))
 

@@ -54,7 +54,12 @@ class _Plan(NamedTuple):
 @functools.lru_cache(256)
 def _plan(a: str, b: str, out: str) -> _Plan | None:
     """None for what is no product of matrices: a letter that one operand has alone is summed, or nothing is."""
-    if len(set(a)) < len(a) or len(set(b)) < len(b) or any(x not in b + out for x in a) or any(x not in a + out for x in b):
+    if (
+        len(set(a)) < len(a)
+        or len(set(b)) < len(b)
+        or any(x not in b + out for x in a)
+        or any(x not in a + out for x in b)
+    ):
         return None
     shared = [x for x in out if x in a and x in b]
     rows, columns = [x for x in out if x in a and x not in b], [x for x in out if x in b and x not in a]

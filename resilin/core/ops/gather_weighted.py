@@ -75,7 +75,7 @@ def grid_places(
     which is that of the first dimension; None for what native code does not compute."""
     if not isinstance(grid, np.ndarray):
         return None
-    return _native_grid(grid, list(lengths), nearest, _PADDING.index(padding), corners)  # type: ignore[no-any-return]
+    return _native_grid(grid, list(lengths), nearest, _PADDING.index(padding), corners)
 
 
 def _forward(xp, x, weights, places):

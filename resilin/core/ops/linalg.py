@@ -1,8 +1,8 @@
 """Inverses, determinants, solving, Cholesky factors, pseudo-inverses, matrix exponentials of batches of matrices.
 
-The arithmetic is that of `kernels/factorize.py`, of complex numbers and on devices LAPACK's, by numpy.linalg. Rules follow the complex convention of
-elementwise.py; for Y = inv(A) that gives -Y^H g Y^H. A matrix that cannot be treated raises LinAlgError, which says
-which one of the batch it is.
+The arithmetic is that of `kernels/factorize.py`; of complex numbers and on devices LAPACK's, by numpy.linalg. Rules
+follow the complex convention of elementwise.py; for Y = inv(A) that gives -Y^H g Y^H. A matrix that cannot be treated
+raises LinAlgError, which says which one of the batch it is.
 """
 
 from __future__ import annotations

@@ -126,7 +126,9 @@ def _rolled(x: Any, shift: Any, axis: Any) -> Any:
     """`np.roll` along one dimension after the other: two runs of elements are exchanged, each copied at once."""
     if axis is None:
         return _rolled(x.reshape(-1), (shift,) if isinstance(shift, int) else (sum(shift),), (0,)).reshape(x.shape)
-    for by, d in zip(shift if isinstance(shift, tuple) else (shift,), axis if isinstance(axis, tuple) else (axis,), strict=True):
+    for by, d in zip(
+        shift if isinstance(shift, tuple) else (shift,), axis if isinstance(axis, tuple) else (axis,), strict=True
+    ):
         d %= x.ndim
         n = x.shape[d]
         by %= n

@@ -36,7 +36,9 @@ def _definite(n: int, dtype: Any, *lead: int) -> Any:
 
 
 def _close(found: Any, expected: Any, n: int) -> None:
-    np.testing.assert_allclose(found, expected, 0, 40 * (n + 8) * np.finfo(found.dtype).eps * max(1, abs(expected).max()))
+    np.testing.assert_allclose(
+        found, expected, 0, 40 * (n + 8) * np.finfo(found.dtype).eps * max(1, abs(expected).max())
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -45,7 +47,8 @@ def test_systems_inverses_and_determinants_are_numpys(n: int, dtype: Any) -> Non
     a, b = _definite(n, dtype), _drawn(n, 5, dtype=dtype)
     wide = a.astype(np.float64)
     found, inverse = factorize.solve(a, b), factorize.inverse(a)
-    assert found is not None and inverse is not None
+    assert found is not None
+    assert inverse is not None
     _close(found, np.linalg.solve(wide, b), n)
     _close(inverse, np.linalg.inv(wide), n)
     sign, logs = factorize.log_determinant(a)  # type: ignore[misc]
@@ -61,7 +64,8 @@ def test_the_factor_of_a_definite_matrix_is_numpys_and_reads_the_lower_triangle_
     x = _definite(n, dtype)
     factor, info = factorize.cholesky(np.tril(x) + np.triu(np.full_like(x, np.nan), 1))  # type: ignore[misc]
     _close(factor, np.linalg.cholesky(x.astype(np.float64)), n)
-    assert not info.any() and not np.triu(factor, 1).any()
+    assert not info.any()
+    assert not np.triu(factor, 1).any()
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan])
@@ -75,17 +79,22 @@ def test_the_first_minor_that_is_not_definite_is_numbered(order: int, bad: float
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", [(1, 1), (5, 5), (33, 31), (31, 33), (70, 130), (130, 70), (3, 40, 4), (65, 1), (1, 65)])
+@pytest.mark.parametrize(
+    "shape", [(1, 1), (5, 5), (33, 31), (31, 33), (70, 130), (130, 70), (3, 40, 4), (65, 1), (1, 65)]
+)
 def test_q_and_r_have_lapacks_signs_and_q_is_orthogonal(shape: tuple[int, ...], dtype: Any) -> None:
     x = _drawn(*shape, dtype=dtype)
     m, n = shape[-2:]
     for complete in (False, True):
         q, r = factorize.qr(x, complete)  # type: ignore[misc]
         _close(q @ r, x, max(m, n))
-        _close(q.swapaxes(-1, -2) @ q, np.broadcast_to(np.eye(q.shape[-1]), (*shape[:-2], *(q.shape[-1:] * 2))), max(m, n))
+        _close(
+            q.swapaxes(-1, -2) @ q, np.broadcast_to(np.eye(q.shape[-1]), (*shape[:-2], *(q.shape[-1:] * 2))), max(m, n)
+        )
         assert not np.tril(r, -1).any()
         expected = np.linalg.qr(x, mode="complete" if complete else "reduced")
-        assert q.shape == expected[0].shape and r.shape == expected[1].shape
+        assert q.shape == expected[0].shape
+        assert r.shape == expected[1].shape
         np.testing.assert_array_equal(np.sign(np.diagonal(r, 0, -2, -1)), np.sign(np.diagonal(expected[1], 0, -2, -1)))
 
 
@@ -104,7 +113,8 @@ def test_columns_that_are_already_triangular_are_not_reflected_and_lengths_do_no
 def test_least_squares_of_full_rank_are_numpys(shape: tuple[int, ...], dtype: Any) -> None:
     a, b = _drawn(*shape, dtype=dtype), _drawn(*shape[:-1], 3, dtype=dtype)
     found = factorize.least_squares(a, b, 0.0)
-    assert found is not None and factorize.full_rank(a, 0.0)
+    assert found is not None
+    assert factorize.full_rank(a, 0.0)
     _close(found, np.linalg.pinv(a.astype(np.float64)) @ b, 20 * max(shape[-2:]))
 
 
@@ -112,11 +122,14 @@ def test_a_matrix_that_may_lack_rank_is_left_to_singular_values() -> None:
     a = _drawn(6, 4)
     a[:, 3] = a[:, 0] + a[:, 1]
     b = _drawn(6, 2)
-    assert factorize.least_squares(a, b, 0.0) is None and not factorize.full_rank(a, 0.0)
+    assert factorize.least_squares(a, b, 0.0) is None
+    assert not factorize.full_rank(a, 0.0)
     a[0, 0] = np.nan
-    assert factorize.least_squares(a, b, 0.0) is None and not factorize.full_rank(a, 0.0)
+    assert factorize.least_squares(a, b, 0.0) is None
+    assert not factorize.full_rank(a, 0.0)
     well = np.diag([1.0, 1e-3]).astype(np.float32)
-    assert factorize.full_rank(well, 1e-5) and not factorize.full_rank(well, 1e-2)
+    assert factorize.full_rank(well, 1e-5)
+    assert not factorize.full_rank(well, 1e-2)
     found = resilin.linalg.lstsq(resilin.tensor(well), resilin.ones(2, 1))
     assert found.rank.item() == 2
     assert resilin.linalg.lstsq(resilin.tensor(well), resilin.ones(2, 1), rcond=1e-2).rank.item() == 1
@@ -124,7 +137,8 @@ def test_a_matrix_that_may_lack_rank_is_left_to_singular_values() -> None:
 
 def test_a_singular_matrix_of_a_batch_is_named() -> None:
     batch = np.stack([np.eye(3, dtype=np.float32), np.ones((3, 3), np.float32)])
-    assert factorize.solve(batch, batch) is None and factorize.inverse(batch) is None
+    assert factorize.solve(batch, batch) is None
+    assert factorize.inverse(batch) is None
     for call in (resilin.linalg.inv, lambda x: resilin.linalg.solve(x, x)):
         with pytest.raises(LinAlgError, match="at batch index 1 is singular"):
             call(resilin.tensor(batch))
@@ -132,9 +146,12 @@ def test_a_singular_matrix_of_a_batch_is_named() -> None:
 
 def test_other_dtypes_and_empty_matrices_are_numpys() -> None:
     for x in (np.eye(3, dtype=np.complex64), np.eye(3, dtype=np.int64), np.zeros((0, 0), np.float32)):
-        assert factorize.inverse(x) is None and factorize.cholesky(x) is None and factorize.qr(x, False) is None
+        assert factorize.inverse(x) is None
+        assert factorize.cholesky(x) is None
+        assert factorize.qr(x, False) is None
     empty = resilin.zeros(0, 3, 3)
-    assert resilin.linalg.inv(empty).shape == (0, 3, 3) and resilin.linalg.cholesky(empty).shape == (0, 3, 3)
+    assert resilin.linalg.inv(empty).shape == (0, 3, 3)
+    assert resilin.linalg.cholesky(empty).shape == (0, 3, 3)
     assert resilin.linalg.det(resilin.zeros(0, 0)).item() == 1
 
 
@@ -146,12 +163,12 @@ def test_the_bits_do_not_depend_on_threads_or_strides(shape: tuple[int, ...]) ->
     for count in (1, 2, 3):
         threads.set_num_threads(count)
         given = d if count < 3 else np.asfortranarray(d)
-        every = (
-            factorize.solve(given, b), factorize.inverse(given), *factorize.cholesky(given), *factorize.qr(given, True),
-            *factorize.lu(given), factorize.least_squares(given, b, 0.0), factorize.solve_triangle(given, b, True, False),
-            factorize.solve_triangle(given, b, False, True),
-        )  # fmt: skip  # type: ignore[misc]
-        found.append([part.tobytes() for part in every])  # type: ignore[union-attr]
+        every: list[Any] = [factorize.solve(given, b), factorize.inverse(given), factorize.least_squares(given, b, 0.0)]
+        every += [factorize.solve_triangle(given, b, upper, not upper) for upper in (True, False)]
+        for factors in (factorize.cholesky(given), factorize.qr(given, True), factorize.lu(given)):
+            assert factors is not None
+            every += factors
+        found.append([part.tobytes() for part in every])
     assert found[0] == found[1] == found[2]
 
 

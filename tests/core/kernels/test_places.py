@@ -272,14 +272,20 @@ def test_what_does_not_fit_is_not_added() -> None:
     for bad in (np.array([0, 3]), np.array([0, -4]), np.array([0]), np.array([0.0, 1.0])):
         assert not places.add_slices_to(x, g, bad, 0)
     assert not places.add_slices_to(x, g.astype(np.float64), np.array([0, 1]), 0)
-    assert not places.add_along_to(x, g, 0, np.full((2, 4), 3)) and not places.add_along_to(x, g, 0, np.zeros((2, 3), int))
+    assert not places.add_along_to(x, g, 0, np.full((2, 4), 3))
+    assert not places.add_along_to(x, g, 0, np.zeros((2, 3), int))
     x.flags.writeable = False
-    assert not places.add_slices_to(x, g, np.array([0, 1]), 0) and not x.any()
+    assert not places.add_slices_to(x, g, np.array([0, 1]), 0)
+    assert not x.any()
 
 
 def test_scattered_sums_have_the_same_bits_for_any_number_of_threads_and_gradients() -> None:
     r = np.random.default_rng(1)
-    x, g, at = r.standard_normal((70, 640)).astype("f4"), r.standard_normal((900, 640)).astype("f4"), r.integers(0, 70, 900)
+    x, g, at = (
+        r.standard_normal((70, 640)).astype("f4"),
+        r.standard_normal((900, 640)).astype("f4"),
+        r.integers(0, 70, 900),
+    )
     before, found = threads.get_num_threads(), []
     for count in (1, 2):
         threads.set_num_threads(count)
@@ -291,14 +297,17 @@ def test_scattered_sums_have_the_same_bits_for_any_number_of_threads_and_gradien
         np.testing.assert_array_equal(left.grad.numpy(), np.full_like(x, 3))
         np.testing.assert_array_equal(right.grad.numpy(), np.full_like(g, 3))
     threads.set_num_threads(before)
-    assert found[0] == found[1] and found[0][0] == found[0][1]
+    assert found[0] == found[1]
+    assert found[0][0] == found[0][1]
 
 
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["bilinear", "nearest"])
 @pytest.mark.parametrize("sizes", [(5, 7), (1, 1), (33, 2), (3, 4, 5)])
-def test_grids_become_the_places_and_weights_that_tensors_give(sizes: Any, mode: str, padding: str, corners: bool) -> None:
+def test_grids_become_the_places_and_weights_that_tensors_give(
+    sizes: Any, mode: str, padding: str, corners: bool
+) -> None:
     r = np.random.default_rng(4)
     grid = (r.random((2, 31, *(1,) * (len(sizes) - 2), 19, len(sizes))) * 3 - 1.5).astype(np.float32)
     grid[0, 0, ..., 0, :] = np.nan
@@ -337,5 +346,7 @@ def test_triangles_and_reversed_dimensions_are_numpys(dtype: Any) -> None:
             if len({a % len(shape) for a in axes}) == len(axes):
                 np.testing.assert_array_equal(given.flip(axes).numpy(), np.flip(x, axes))
                 np.testing.assert_array_equal(given.mT.flip(axes).numpy(), np.flip(x.swapaxes(-1, -2), axes))
-                np.testing.assert_array_equal(given.roll((3,) * len(axes), axes).numpy(), np.roll(x, (3,) * len(axes), axes))
+                np.testing.assert_array_equal(
+                    given.roll((3,) * len(axes), axes).numpy(), np.roll(x, (3,) * len(axes), axes)
+                )
         np.testing.assert_array_equal(given.roll(-2).numpy(), np.roll(x, -2))

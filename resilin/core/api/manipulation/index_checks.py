@@ -36,7 +36,11 @@ def kept(array: Any, *readers: Any) -> Any:
 
     Its tensor may be written to before that, and is no part of the graph, so nothing would notice.
     """
-    if mode.grad and isinstance(array, np.ndarray) and any([isinstance(x, Tensor) and x.requires_grad for x in readers]):
+    if (
+        mode.grad
+        and isinstance(array, np.ndarray)
+        and any([isinstance(x, Tensor) and x.requires_grad for x in readers])
+    ):
         once = places.once(array)
         return array.copy() if once is array else np.broadcast_to(once.copy(), array.shape)
     return array
@@ -64,7 +68,11 @@ def scattered(where: str, input: Tensor, axis: int, index: Tensor, source: Any) 
         shape = given = (0,) * len(own)
         array = array.reshape(shape)
         source = source.reshape(-1)[:0].reshape(shape) if isinstance(source, Tensor) else source
-    longer = shape != own and len(shape) == len(own) and any(n > m for d, (n, m) in enumerate(zip(shape, own, strict=True)) if d != axis)
+    longer = (
+        shape != own
+        and len(shape) == len(own)
+        and any(n > m for d, (n, m) in enumerate(zip(shape, own, strict=True)) if d != axis)
+    )
     unequal = shape != given and len(shape) == len(given) and any(n > m for n, m in zip(shape, given, strict=True))
     if longer or unequal or not len(shape) == len(own) == len(given):
         raise RuntimeError(

@@ -116,7 +116,8 @@ def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(function)
     def call(input: Tensor, dim: int, index: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if input._array.ndim > 1:
+        ndim = input._array.ndim
+        if ndim > 1 or (ndim and not any([_is_scalar(value) for value in (index, *args, *kwargs.values())])):
             return function(input, dim, index, *args, **kwargs)
         vectors = [_vector(value) for value in (input, index, *args)]
         named = {name: _vector(value) for name, value in kwargs.items()}
@@ -126,8 +127,12 @@ def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return call
 
 
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value._array.ndim
+
+
 def _vector(value: Any) -> Any:
-    return value.reshape(1) if isinstance(value, Tensor) and not value._array.ndim else value
+    return value.reshape(1) if _is_scalar(value) else value
 
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
@@ -179,7 +184,9 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with `src` added at `index` along `dim`, one after the other in index order."""
     axis = check_dim(dim, input._array.ndim)
     array, part = index_checks.scattered("scatter_add", input, axis, index, src)
-    return ops.scatter_add_to.call(input, part, axis, array)
+    if input._dev is CPU:
+        return ops.scatter_add_to.call(input, part, axis, array)
+    return input + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array)
 
 
 @_also_of_scalars
@@ -232,7 +239,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     """`input` with slices of `source` added at `index` along `dim`, in index order."""
     axis = check_dim(dim, input._array.ndim)
     array = index_checks.slices_at("index_add", input, axis, index, source)
-    if type(alpha) is int and alpha == 1:
+    if type(alpha) is int and alpha == 1 and input._dev is CPU:
         return ops.index_add_to.call(input, source, axis, array)
     added = ops.index_add_zeros.call(
         source, tuple(input._array.shape), (slice(None),) * axis + (array,) if axis else array

@@ -18,6 +18,7 @@ from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import joining, shaping
 from resilin.core.ops import creation, strided
 from resilin.core.ops import index as index_ops
+from resilin.core.ops import shape as shape_ops
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
@@ -301,11 +302,10 @@ def block_diag(*tensors: Tensor) -> Tensor:
     for block in blocks:
         if block._array.ndim > 2:
             raise RuntimeError(f"block_diag: expected at most 2 dimensions, got shape {tuple(block.shape)}")
-    width, before, rows = sum(x.shape[1] for x in blocks), 0, []
+    width, before, rows = sum(x._array.shape[1] for x in blocks), 0, []
     for block in blocks:
-        height, own = block.shape
-        sides = block.new_zeros(height, before), block.new_zeros(height, width - before - own)
-        rows.append(joining.cat([sides[0], block, sides[1]], 1))
+        own = block._array.shape[1]
+        rows.append(shape_ops.pad_constant.call(block, ((0, 0), (before, width - before - own)), 0.0))
         before += own
     return joining.cat(rows, 0)
 

@@ -5,15 +5,19 @@ An element sampled is a sum over neighbouring input elements, each weighted by i
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from resilin.core.api.manipulation.indexing import where
 from resilin.core.api.manipulation.joining import stack
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.nn.neural import need_tensors
 from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.device import CPU
 from resilin.core.ops import gather_weighted as ops
 from resilin.core.ops.creation import linspace, ones_like, zeros
 from resilin.core.tensor import Tensor, wrap
@@ -43,12 +47,31 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> 
         raise ValueError(f"affine_grid: expected non-zero, positive output size, got {size}")
     if shape[0] != size[0]:
         raise RuntimeError(f"affine_grid: expected one matrix for each of {size[0]} images, got {shape}")
-    steps = [_steps(n, theta, bool(align_corners)) for n in size[2:]]
-    axes = [step.reshape([-1 if i == d else 1 for i in range(count)]) for d, step in enumerate(steps)]
-    base = [axis.expand(size[2:]) for axis in reversed(axes)]
-    points: Tensor = stack([*base, ones_like(base[0])], -1).reshape(1, -1, count + 1)
+    if theta._dev is CPU and math.prod(size[2:]) <= _REMEMBERED:
+        points = wrap(_remembered_points(size[2:], theta._array.dtype, bool(align_corners)), CPU)
+    else:
+        points = _points(size[2:], theta, bool(align_corners))
     grid: Tensor = (points @ theta.transpose(1, 2)).reshape(size[0], *size[2:], count)
     return grid
+
+
+def _points(lengths: tuple[int, ...], like: Tensor, corners: bool) -> Tensor:
+    """The coordinates of all elements of an output, the last dimension's first, and a one: (1, P, dimensions + 1)."""
+    count = len(lengths)
+    steps = [_steps(n, like, corners) for n in lengths]
+    axes = [step.reshape([-1 if i == d else 1 for i in range(count)]) for d, step in enumerate(steps)]
+    base = [axis.expand(lengths) for axis in reversed(axes)]
+    made: Tensor = stack([*base, ones_like(base[0])], -1).reshape(1, -1, count + 1)
+    return made
+
+
+_REMEMBERED = 1 << 16  # points of a grid that is kept, 1 MB of float32
+
+
+@functools.lru_cache(8)
+def _remembered_points(lengths: tuple[int, ...], dtype: Any, corners: bool) -> Any:
+    with no_grad():
+        return _points(lengths, wrap(np.zeros(0, dtype), CPU), corners)._array
 
 
 def _steps(count: int, like: Tensor, corners: bool) -> Tensor:
@@ -72,13 +95,16 @@ def grid_sample(
     _check_sampling(input, grid, mode, padding_mode)
     count = input.dim() - 2
     batch, channels = input._array.shape[:2]
-    points = grid.reshape(batch, math.prod(grid._array.shape[1:-1]), count)
+    shape = (batch, math.prod(grid._array.shape[1:-1]), count)
     if mode != "bicubic" and not grid.requires_grad:
-        known = ops.grid_places(points._array, input._array.shape[2:], mode == "nearest", padding_mode, bool(align_corners))
+        known = ops.grid_places(
+            grid._array.reshape(shape), input._array.shape[2:], mode == "nearest", padding_mode, bool(align_corners)
+        )
         if known is not None:
             flat = input.reshape(batch, channels, math.prod(input._array.shape[2:]))
             found = ops.weighted_points.call(flat, wrap(known[1], input._dev), known[0])
-            return found.reshape(batch, channels, *grid._array.shape[1:-1])  # type: ignore[no-any-return]
+            return found.reshape(batch, channels, *grid._array.shape[1:-1])
+    points = grid.reshape(shape)
     axes = [
         _Axis(length, padding_mode, bool(align_corners)).terms(points[..., count - 1 - d], mode)
         for d, length in enumerate(input._array.shape[2:])
@@ -180,8 +206,15 @@ def _check_sampling(input: Tensor, grid: Tensor, mode: str, padding_mode: str) -
         raise ValueError(
             f"grid_sample: expected padding_mode to be 'zeros', 'border' or 'reflection', got {padding_mode!r}"
         )
+    own, given = input._array.shape, grid._array.shape
+    dim = len(own)
+    if (
+        dim in (4, 5) and len(given) == dim and own[0] == given[0] and given[-1] == dim - 2
+        and 0 not in own[2:] and (mode != "bicubic" or dim == 4)
+        and input._array.dtype is grid._array.dtype and input._array.dtype.kind == "f"
+    ):  # fmt: skip
+        return
     shapes = f"got input {tuple(input.shape)} and grid {tuple(grid.shape)}"
-    dim = input.dim()
     if dim not in (4, 5) or grid.dim() != dim:
         raise RuntimeError(f"grid_sample: expected 4D or 5D input and a grid of as many dimensions, {shapes}")
     if input._array.shape[0] != grid._array.shape[0]:

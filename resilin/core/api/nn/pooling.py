@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api.conversion.through_host import through_host
-from resilin.core.api.manipulation.indexing import gather, scatter
+from resilin.core.api.manipulation import index_checks
+from resilin.core.api.manipulation.indexing import scatter
 from resilin.core.api.mathematics import reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.mathematics.windows import Lengths, batched, check_pooling, need_room, per_axis
 from resilin.core.kernels import adaptive_max, index_range
 from resilin.core.kernels import pool as pool_kernel
 from resilin.core.ops import conv
+from resilin.core.ops import index as index_ops
 from resilin.core.ops.creation import zeros
 from resilin.core.ops.random import rand
 from resilin.core.tensor import Tensor, wrap
@@ -350,7 +352,9 @@ def _picked(x: Tensor, input: Tensor, places: list[Any], indices: bool) -> Any:
 
 def _at_maxima(x: Tensor, input: Tensor, index: Any, indices: bool) -> Any:
     at = wrap(index, x._dev)
-    out = gather(x.flatten(2), 2, at.flatten(2)).reshape(index.shape)
+    flat = x.reshape(*index.shape[:2], math.prod(x._array.shape[2:]))
+    places = index_checks.kept(index.reshape(*index.shape[:2], math.prod(index.shape[2:])), x)
+    out = index_ops.take_along_axis.call(flat, places, 2).reshape(index.shape)
     out, at = (out, at) if x is input else (out.squeeze(0), at.squeeze(0))
     return (out, at) if indices else out
 

@@ -38,10 +38,14 @@ class Pool {
             blocks_ = blocks;
             next_.store(0, std::memory_order_relaxed);
             round_.store(round_ + 1, std::memory_order_release);
-            busy_ = static_cast<int>(threads_.size());
+            open_ = true;
         }
         wake_.notify_all();
         drain(block, blocks);
+        {
+            std::lock_guard<std::mutex> hold(mutex_);
+            open_ = false; // a thread that the system has not let run yet is not waited for: nothing is left for it
+        }
         const bool done = spin([this] { return busy_.load(std::memory_order_acquire) == 0; });
         std::unique_lock<std::mutex> hold(mutex_);
         if (!done) done_.wait(hold, [this] { return busy_ == 0; });
@@ -77,6 +81,8 @@ class Pool {
             wake_.wait(hold, [&] { return stop_ || round_ != seen; });
             if (stop_) return;
             seen = round_;
+            if (!open_) continue;
+            busy_++;
             const auto *block = block_;
             const int64_t blocks = blocks_;
             hold.unlock();
@@ -93,8 +99,8 @@ class Pool {
     int64_t blocks_ = 0;
     std::exception_ptr error_;
     std::atomic<uint64_t> round_{0};
-    std::atomic<int> busy_{0};
-    bool stop_ = false;
+    std::atomic<int> busy_{0}; // threads that take blocks now; more only while the round is open
+    bool open_ = false, stop_ = false;
     std::atomic<int64_t> next_{0};
 };
 
