@@ -23,6 +23,11 @@ CAST = ("resnet18", "encoder", "vit")
 QUICK = ("mlp", "graph")
 UPDATES, COMPILED, JAX = "updates", "compiled", "tiny step"
 AGREE, AGREE_CAST = 2e-3, 5e-2  # how far, relatively, losses and outputs of both sides may lie apart
+PROFILES = {  # of rows that two designs have not brought to their aim, taken with a clock around each part
+    JAX: """The tiny step beside JAX: the products take an eighth of it and AdamW's pass a twentieth; the rest is what
+Python does between native calls, a quarter of the step in the layers, a fifth in the loss, a third in backward, whose
+walk is native, and a quarter in the optimizer. JAX runs one compiled function.""",
+}
 METHOD = """The same model texts, parameters and batches on both sides, whose first losses and outputs are compared;
 AdamW; no_grad and eval in inference. Medians of {rounds} rounds of about {seconds:g} s for each figure, at least 3
 samples of each; a process for each round, model and side, the sides in turn. PyTorch as it is, and (below the table, in
@@ -44,12 +49,13 @@ def benchmark(options: Options) -> Report:
     _check(taken)
     rows = _rows(taken, options, "torch")
     tuned = _rows(taken, options, "torch tuned")
+    steps = _step_rows(taken)
     return Report(
         name="models_wide",
         question="Training and inference of common models, beside PyTorch with its defaults and with its memory kept.",
         method=METHOD.format(rounds=rounds, seconds=seconds, tuned=" ".join(f"`{k}={v}`" for k, v in TUNED.items())),
-        rows=[*rows, *_step_rows(taken)],
-        notes=[*_tuned_table(tuned), *_summary(rows, tuned), *_left_out(options), *taken.notes()],
+        rows=[*rows, *steps],
+        notes=[*_tuned_table(tuned), *_summary(rows, tuned), *_profiles(steps), *_left_out(options), *taken.notes()],
         data={"samples_s": {name: [found["samples"] for found in taken.results(name)] for name in taken.names()}},
     )
 
@@ -169,6 +175,11 @@ def _summary(rows: list[Row], tuned: list[Row]) -> list[str]:
         slower = ", ".join(f"{what} {ratio:.2f}" for ratio, what in sorted(ratios) if ratio < least)
         notes.append(f"Beside {name}: geometric mean of the ratios {mean:.2f}. Below {least:g}: {slower or 'none'}.")
     return notes
+
+
+def _profiles(steps: list[Row]) -> list[str]:
+    """Where the time of slower steps goes."""
+    return [PROFILES[JAX] for row in steps if row.baseline == "JAX" and _ratio(row) < 1]
 
 
 def _left_out(options: Options) -> list[str]:

@@ -167,7 +167,12 @@ def attention(q: Array, k: Array, v: Array, mask: Array, causal: bool, scale: fl
 
 
 def cross_entropy(
-    logits: Array, target: Array, weight: Array = None, ignore_index: int = -100, label_smoothing: float = 0.0
+    logits: Array,
+    target: Array,
+    weight: Array = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    count: int | None = None,
 ) -> Array:
     """Sample by sample."""
     losses = []
@@ -176,7 +181,7 @@ def cross_entropy(
         losses.append(
             0.0 if label == ignore_index else (1 - label_smoothing) * each[label] + label_smoothing * each.mean()
         )
-    return np.array(losses)
+    return np.array(losses) if count is None else np.sum(losses) / count
 
 
 def bce_with_logits(x: Array, target: Array) -> Array:

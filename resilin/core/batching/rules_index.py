@@ -14,7 +14,7 @@ from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import elementwise
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as shape_ops
-from resilin.core.ops.registry import Op
+from resilin.core.ops.registry import OPS, Op
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 
@@ -209,10 +209,12 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
 @rule("cross_entropy")
 @of_params
 def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
-    target, weight, *rest = params
+    target, weight, ignore_index, smoothing, count = params
     if levels_of(weight):
         return None
-    return batch.unfolded(op.call(batch.folded(inputs[0]), _whole(batch, target).reshape(-1), weight, *rest))
+    options = weight, ignore_index, smoothing
+    losses = batch.unfolded(op.call(batch.folded(inputs[0]), _whole(batch, target).reshape(-1), *options))
+    return losses if count is None else OPS["divide"].call(OPS["sum"].call(losses, -1), count)
 
 
 @rule("embedding")

@@ -45,7 +45,7 @@ def dispatch(name: str, lists: Lists, constants: Constants, native: Callable[[Li
     """
     rule = RULES[name]
     parameters = lists[0] or ()
-    if all(isinstance(p, np.ndarray) for p in parameters) and native(lists):
+    if all([type(p) is np.ndarray for p in parameters]) and native(lists):
         return
     check_lists(lists)
     if not any(isinstance(p, np.ndarray) for p in parameters):

@@ -19,7 +19,10 @@ _TARGET = np.array([1, 0, 3])
 _WEIGHTS = np.array([1.0, 2, 0.5, 3])
 
 
-@op(takes="f", samples=lambda r: [(r(3, 4), _TARGET), (r(3, 4), _TARGET, _WEIGHTS, 0, 0.1), (r(3, 4), _TARGET, None, 0, 0.1, 2)])
+@op(
+    takes="f",
+    samples=lambda r: [(r(3, 4), _TARGET), (r(3, 4), _TARGET, _WEIGHTS, 0, 0.1), (r(3, 4), _TARGET, None, 0, 0.1, 2)],
+)
 def cross_entropy(xp, logits, target=None, weight=None, ignore_index=-100, label_smoothing=0.0, count=None):
     """Per-sample cross entropy of `logits` (N, C) against class numbers `target` (N,); with `count` their sum by it."""
     losses = kernel.reference_forward(logits, target, weight, ignore_index, label_smoothing)[0]

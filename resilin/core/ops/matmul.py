@@ -21,7 +21,7 @@ def _t(xp, x):
 
 def _rows(x):
     """A matrix of all rows. Its shape is written out, as -1 could not be inferred where there is nothing."""
-    return x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
+    return x if x.ndim == 2 else x.reshape((math.prod(x.shape[:-1]), x.shape[-1]))
 
 
 def _shapes(r: Any) -> list[tuple[Any, ...]]:
@@ -80,7 +80,10 @@ def linear(xp, x, w, b=None):
 @linear.vjp_all
 def _(xp, needs, g, _y, x, w, _b):
     rows = _rows(g)
-    dx = xp.matmul(rows, xp.conj(w)).reshape(x.shape) if needs[0] else None
+    dx = None
+    if needs[0]:
+        dx = xp.matmul(rows, w if type(w) is np.ndarray and w.dtype.kind != "c" else xp.conj(w))
+        dx = dx if x.ndim == 2 else dx.reshape(x.shape)
     dw = _weight_gradient(xp, rows, _rows(x)) if needs[1] else None
     db = xp.sum_rows(rows) if needs[2] else None
     return dx, dw, db

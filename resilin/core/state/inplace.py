@@ -78,7 +78,8 @@ def write(tensor: Tensor, result: Tensor) -> Tensor:
             raise RuntimeError(f"result type {source.name} can't be cast to the desired output type {target.name}")
         if result._rg:
             result = astype.call(result, old.dtype)
-    _write_array(old, new)
+    if new is not old:
+        _write_array(old, new)
     adopt(tensor, result)
     return tensor
 
@@ -223,9 +224,42 @@ def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str
     if _holders(self._array) > holders:
         before._array = self._array.copy()
         return fn(before, *args, **kwargs)  # type: ignore[no-any-return]
-    if sys.getrefcount(before) > alone:  # a node holds it
+    if sys.getrefcount(before) > alone and not _exchanged(self, result):  # a node holds it
         before._array = self._array.copy()
     return result
+
+
+def _exchanged(tensor: Tensor, result: Tensor) -> bool:
+    """Give `tensor` the memory of `result` and leave its own to the node that reads it: both would be copied else.
+
+    False where anybody else might know of either memory.
+    """
+    if LOGS or type(tensor) is not Tensor or tensor._view is not None or result._vc is not None:
+        return False
+    if not _alike(tensor._array, result._array) or _held(tensor) > _ALONE + 1 or _held(result) > _ALONE:
+        return False
+    tensor._array = result._array
+    return True
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether both are numpy's own arrays of one dtype, shape and layout, which own their memory."""
+    return (
+        type(a) is type(b) is np.ndarray
+        and a.dtype is b.dtype
+        and a.shape == b.shape
+        and a.strides == b.strides
+        and a.base is b.base is None
+        and bool(a.flags.writeable)
+    )
+
+
+def _held(tensor: Tensor) -> int:
+    """How often the array of `tensor` is referred to."""
+    return sys.getrefcount(tensor._array)
+
+
+_ALONE = _held(wrap(np.zeros(1), CPU))
 
 
 def _holders(array: Any) -> int:

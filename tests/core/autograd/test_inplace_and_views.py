@@ -1,5 +1,7 @@
 """In-place writes: versions, views, history."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -286,3 +288,37 @@ def test_integers_that_are_given_floats_with_gradients_have_none():
     assert x.tolist() == [0, 1]
     assert not x.requires_grad
     assert x.is_leaf
+
+
+def _clipped_in_place(look: Any) -> tuple[Any, Any, Any]:
+    """A recorded tensor that hardtanh_ wrote, whose rule reads what was there; and what `look` kept of it before."""
+    w = resilin.tensor([-3.0, -0.5, 0.5, 3.0], requires_grad=True)
+    x = w * 2
+    kept = look(x)
+    resilin.nn.functional.hardtanh_(x, -2.0, 2.0)
+    x.sum().backward()
+    assert w.grad.tolist() == [0, 2, 2, 0]
+    assert x.tolist() == [-2, -1, 1, 2]
+    return w, x, kept
+
+
+@pytest.mark.parametrize(
+    "look",
+    [lambda x: x.detach(), lambda x: x.detach().numpy(), lambda x: x[1:], lambda x: x.view(2, 2), lambda x: x.data],
+)
+def test_whoever_knows_the_memory_of_a_recorded_tensor_sees_it_written_in_place(look: Any) -> None:
+    _, _, kept = _clipped_in_place(look)
+    last = kept.reshape(-1)[-1]
+    assert last == 2
+
+
+def test_in_place_without_the_value_that_its_rule_reads_being_copied() -> None:
+    told: list[Any] = []
+    _, x, _ = _clipped_in_place(lambda x: told.append(id(x._array)))
+    assert id(x._array) != told[0]
+    w = resilin.ones(3, requires_grad=True)
+    x = w * 2
+    saved = x * x  # reads x later on
+    resilin.nn.functional.hardtanh_(x, -1.0, 1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        saved.sum().backward()

@@ -1,7 +1,7 @@
 """The walk of a backward in native code gives what the one in Python gives, bit for bit, and raises what it raises."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.skipif(native is None, reason="compares native code wit
 
 
 @pytest.fixture(params=["native", "Python"])
-def walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def walk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "Python":
         _walk_in_python(monkeypatch)
-    yield request.param
+    return str(request.param)
 
 
 def _walk_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +43,9 @@ def _shared(x: Any, w: Any, b: Any, row: Any, one: Any) -> Any:
 
 def _losses(x: Any, w: Any, b: Any, row: Any, one: Any) -> Any:
     scores = F.layer_norm(F.linear(x, w, b), (6,)) * one
-    return F.cross_entropy(scores, resilin.tensor([1, 5, 0, 2])) + F.mse_loss(scores, row.expand(4, 6)) + b.double().sum()
+    return (
+        F.cross_entropy(scores, resilin.tensor([1, 5, 0, 2])) + F.mse_loss(scores, row.expand(4, 6)) + b.double().sum()
+    )
 
 
 def _several_outputs(x: Any, w: Any, b: Any, row: Any, one: Any) -> Any:
@@ -142,7 +144,9 @@ def test_what_was_saved_and_written_since_is_refused(walk: str) -> None:
     factor = resilin.ones(3)
     y = w * factor
     factor.add_(1)
-    with pytest.raises(RuntimeError, match=r"modified by an inplace operation: .* saved by MulBackward0 at version 0 is"):
+    with pytest.raises(
+        RuntimeError, match=r"modified by an inplace operation: .* saved by MulBackward0 at version 0 is"
+    ):
         y.sum().backward()
     z = w.exp()
     z.add_(1)
@@ -163,7 +167,7 @@ def test_an_error_of_a_rule_names_the_node_and_what_does_not_fit(walk: str) -> N
     factor = resilin.ones(2, 3)
     y = (w * factor).sum(1)
     factor._array = np.ones((5, 7), np.float32)  # as data whose owner has resized it
-    with pytest.raises(RuntimeError, match="does not fit its gradient of shape|whose data was replaced"):
+    with pytest.raises(RuntimeError, match=r"does not fit its gradient of shape|whose data was replaced"):
         y.sum().backward()
 
 

@@ -123,6 +123,17 @@ def test_cross_entropy(rand: Any, shape: tuple[int, int], smoothing: float, weig
     same(cross_entropy.backward(*args), cross_entropy.reference_backward(*args))
 
 
+@pytest.mark.parametrize("classes", [1, 3, 4, 15, 16, 17])
+def test_cross_entropy_of_a_row_has_the_same_bits_alone_and_among_many(rand: Any, classes: int) -> None:
+    z, target = rand(45, classes) * 3, np.arange(45, dtype=np.int64) % classes
+    z[7, 0], z[20] = np.nan, -np.inf
+    loss, lse = cross_entropy.forward(z, target, None, -100, 0.1)
+    for row in range(45):
+        alone = cross_entropy.forward(z[row : row + 1], target[row : row + 1], None, -100, 0.1)
+        np.testing.assert_array_equal(loss[row : row + 1], alone[0])
+        np.testing.assert_array_equal(lse[row : row + 1], alone[1])
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_cross_entropy_names_a_target_that_is_no_class(rand: Any, dtype: type) -> None:
     with pytest.raises(UsageError, match=r"target\[1\] is 4; expected a class in \[0, 4\)"):

@@ -36,11 +36,9 @@ def kept(array: Any, *readers: Any) -> Any:
 
     Its tensor may be written to before that, and is no part of the graph, so nothing would notice.
     """
-    if (
-        mode.grad
-        and isinstance(array, np.ndarray)
-        and any([isinstance(x, Tensor) and x.requires_grad for x in readers])
-    ):
+    if not mode.grad or not isinstance(array, np.ndarray):
+        return array
+    if any([isinstance(x, Tensor) and (x._rg or x.requires_grad) for x in readers]):
         once = places.once(array)
         return array.copy() if once is array else np.broadcast_to(once.copy(), array.shape)
     return array

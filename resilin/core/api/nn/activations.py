@@ -10,6 +10,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api.manipulation import indexing, joining, shaping
+from resilin.core.api.mathematics import one_pass
 from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.api.nn.neural import need_numbers, need_tensors, relu, softmax, widened
 from resilin.core.autograd.grad_mode import no_grad
@@ -244,9 +245,13 @@ def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: floa
     return wrap(chosen.reshape(soft._array.shape), soft._dev) - soft.detach() + soft
 
 
-relu_ = inplace_ops.make(relu, "relu_")
+def _limited(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, *, out: Any = None) -> Tensor | None:
+    return one_pass.clamp(input, min_val, max_val, out=out) if min_val <= max_val else None
+
+
+relu_ = inplace_ops.make(relu, "relu_", short=one_pass.relu)
 threshold_ = inplace_ops.make(threshold, "threshold_")
-hardtanh_ = inplace_ops.make(hardtanh, "hardtanh_")
+hardtanh_ = inplace_ops.make(hardtanh, "hardtanh_", short=_limited)
 leaky_relu_ = inplace_ops.make(leaky_relu, "leaky_relu_")
 elu_ = inplace_ops.make(elu, "elu_")
 celu_ = inplace_ops.make(celu, "celu_")

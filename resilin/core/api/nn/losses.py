@@ -53,7 +53,7 @@ def cross_entropy(
     except UsageError as error:
         raise IndexError(str(error)) from None
     if count is not None:
-        return narrow(losses)  # type: ignore[no-any-return]
+        return narrow(losses)
     made: Tensor = narrow(_weighted(losses, classes, weights, ignore_index, reduction, shape))
     return made
 

@@ -55,8 +55,10 @@ def embedding_bags_grad(g: Any, index: Any = None, starts: Any = None, mean: boo
     return fresh((num, g.shape[-1]), g.dtype)
 
 
-def cross_entropy(logits: Any, *_: Any) -> Any:
-    return fresh(logits.shape[:1], logits.dtype)
+def cross_entropy(
+    logits: Any, target: Any = None, weight: Any = None, ignore: int = -100, smoothing: float = 0.0, count: Any = None
+) -> Any:
+    return fresh(logits.shape[:1] if count is None else (), logits.dtype)
 
 
 def max_pool2d_scatter(g: Any, index: Any = None, shape: Any = ()) -> Any:

@@ -28,15 +28,45 @@ float weight_sum(const Task &t) {
 
 // The log-sum-exp of a row is kept in two parts, (largest logit, rest): their sum would lose the digits of the rest
 // where logits are large.
+constexpr int64_t NARROW = LANES, SIDE = 16; // classes of rows that are short, and how many of these lie side by side
+
+// That of short rows, in the lanes of vectors: the sums' order is the one of sum_of.
+RESILIN_SIMD void narrow_lse(const Task &t, int64_t begin, int64_t end, float *lse) {
+    float z[NARROW][SIDE] = {}, top[SIDE];
+    for (int64_t n = begin; n < end; n += SIDE) {
+        const int64_t rows = end - n < SIDE ? end - n : SIDE;
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < t.C; c++) z[c][r] = t.z[(n + r) * t.C + c];
+        for (int64_t r = 0; r < SIDE; r++) top[r] = -std::numeric_limits<float>::infinity();
+        for (int64_t c = 0; c < t.C; c++)
+            for (int64_t r = 0; r < SIDE; r++) top[r] = z[c][r] > top[r] ? z[c][r] : top[r];
+        for (int64_t c = 0; c < t.C; c++)
+            for (int64_t r = 0; r < SIDE; r++) z[c][r] = exp_low(z[c][r] - top[r]);
+        for (int64_t c = t.C; c < NARROW; c++)
+            for (int64_t r = 0; r < SIDE; r++) z[c][r] = 0.0f;
+        for (int64_t width = NARROW / 2; width > 0; width /= 2)
+            for (int64_t c = 0; c < width; c++)
+                for (int64_t r = 0; r < SIDE; r++) z[c][r] += z[c + width][r];
+        for (int64_t r = 0; r < rows; r++) {
+            lse[2 * (n + r)] = top[r];
+            lse[2 * (n + r) + 1] = std::log(z[0][r]);
+        }
+    }
+}
+
 RESILIN_SIMD void forward_rows(const Task &t, float w_sum, int64_t begin, int64_t end, float *loss, float *lse,
                                float *scratch) {
+    const bool narrow = t.C <= NARROW && end - begin >= SIDE;
+    if (narrow) narrow_lse(t, begin, end, lse);
     for (int64_t n = begin; n < end; n++) {
         const float *row = t.z + n * t.C;
-        const float top = max_of(row, t.C);
-        for (int64_t c = 0; c < t.C; c++) scratch[c] = exp_low(row[c] - top);
-        const float rest = std::log(sum_of(scratch, t.C));
-        lse[2 * n] = top;
-        lse[2 * n + 1] = rest;
+        if (!narrow) {
+            const float highest = max_of(row, t.C);
+            for (int64_t c = 0; c < t.C; c++) scratch[c] = exp_low(row[c] - highest);
+            lse[2 * n] = highest;
+            lse[2 * n + 1] = std::log(sum_of(scratch, t.C));
+        }
+        const float top = lse[2 * n], rest = lse[2 * n + 1];
         const int64_t hit = t.target[n];
         if (hit == t.ignore) {
             loss[n] = 0.0f;
