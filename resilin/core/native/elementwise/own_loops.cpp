@@ -1,6 +1,7 @@
 // Loops of functions that numpy has none for, or computes element by element. Results are numpy's own.
 #include "elementwise/blocks.hpp"
 #include "elementwise/divisions.hpp"
+#include "elementwise/doubles.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/simd.hpp"
 
@@ -49,6 +50,26 @@ RESILIN_LOOP_2(hypot, float,
                (__builtin_fabsf(x) > std::numeric_limits<float>::max()) | (__builtin_fabsf(y) > std::numeric_limits<float>::max())
                    ? std::numeric_limits<float>::infinity()
                    : static_cast<float>(__builtin_sqrt(static_cast<double>(x) * x + static_cast<double>(y) * y)))
+
+RESILIN_LOOP_2(copysign, float, __builtin_copysignf(x, y))
+RESILIN_LOOP_2(copysign, double, __builtin_copysign(x, y))
+RESILIN_LOOP_2(copysign, uint16_t, static_cast<uint16_t>((x & 0x7FFF) | (y & 0x8000)))
+
+// With both numbers scaled so that the larger lies in [1, 2), exactly, the root's rest is put back: within 1 ulp
+// (correction: Borges, "An improved algorithm for hypot(a, b)").
+RESILIN_INLINE double hypot_of(double x, double y) {
+    const double a = __builtin_fabs(x), b = __builtin_fabs(y), most = a > b ? a : b, least = a > b ? b : a;
+    int64_t power = (bit_cast<int64_t>(most) >> 52) - 1023; // of subnormal numbers, -1023, after which they stay small
+    power = power < -1000 ? -1000 : power > 1022 ? 1022 : power;
+    const double scale = bit_cast<double>((1023 - power) << 52), back = bit_cast<double>((1023 + power) << 52);
+    const double p = most * scale, q = least * scale, root = __builtin_sqrt(fma(p, p, q * q));
+    const double square = root * root, large = p * p;
+    const double off = fma(-q, q, square - large) + fma(root, root, -square) - fma(p, p, -large);
+    const double found = (root - select(root > 0.0, off / (2.0 * root), 0.0)) * back;
+    const double infinite = std::numeric_limits<double>::infinity();
+    return select((a == infinite) | (b == infinite), infinite, select((x == x) & (y == y), found, x + y));
+}
+RESILIN_LOOP_2(hypot, double, hypot_of(x, y))
 
 // e^x within 1 ulp, for all x (polynomial: Cephes, expf): 2^n in two factors, of which neither overflows
 RESILIN_INLINE float exp_of(float x) {
@@ -184,6 +205,9 @@ const Own OWN[] = {
     {"exp", NPY_FLOAT, 1, loop_of_one<float, float, exp_float>},
     {"ldexp", NPY_FLOAT, 2, loop_of_two<float, float, ldexp_float>},
     {"hypot", NPY_FLOAT, 2, loop_of_two<float, float, hypot_float>},
+    {"hypot", NPY_DOUBLE, 2, loop_of_two<double, double, hypot_double>},
+    {"copysign", NPY_HALF, 2, loop_of_two<uint16_t, uint16_t, copysign_uint16_t>},
+    RESILIN_OWN_2(copysign),
     RESILIN_OWN_2(fmod),
     RESILIN_OWN_2(remainder),
     RESILIN_OWN_2(floor_divide),
