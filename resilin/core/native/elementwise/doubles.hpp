@@ -44,20 +44,33 @@ template <Digits digits = DOUBLE> RESILIN_INLINE double exp_(double x, double re
                                  0.008333333333319601, 0.04166666666648809, 0.1666666666666668, 0.5000000000000019),
                       r);
     const int64_t n = bit_cast<int64_t>(t) - WHOLE_BITS, half = n >> 1;
+    if constexpr (digits == SINGLE) return p * bit_cast<double>((n + 1023) << 52); // of -700 < x < 700
     return p * bit_cast<double>((half + 1023) << 52) * bit_cast<double>((n - half + 1023) << 52);
 }
 
-// The natural logarithm within 1 ulp, of subnormal numbers too; minus infinity at 0, NaN below (series: fdlibm, log).
-RESILIN_INLINE double log_(double x) {
-    const bool tiny = x < 2.2250738585072014e-308;
-    const int64_t bits = bit_cast<int64_t>(tiny ? x * 18014398509481984.0 : x); // 2^54
-    const int64_t e = (bits - 0x3FE6A09E667F3BCD) >> 52;                          // of [sqrt(1 / 2), sqrt(2)) * 2^e
-    const double f = bit_cast<double>(bits - (e << 52)) - 1.0, s = f / (2.0 + f), z = s * s, half = 0.5 * f * f;
-    const double k = bit_cast<double>(e + WHOLE_BITS) - WHOLE - (tiny ? 54.0 : 0.0);
+// 1 / x; for SINGLE within 1e-13, of numbers in the range of float32, by a division of float32 and a step of Newton's
+template <Digits digits> RESILIN_INLINE double inverse(double x) {
+    if constexpr (digits == DOUBLE) return 1.0 / x;
+    const double r = static_cast<double>(1.0f / static_cast<float>(x));
+    return fma(r, fma(-x, r, 1.0), r);
+}
+
+// The natural logarithm of a positive normal number within 1 ulp, or 1e-12 (series: fdlibm, log)
+template <Digits digits> RESILIN_INLINE double log_normal(double x, double more = 0.0) {
+    const int64_t bits = bit_cast<int64_t>(x), e = (bits - 0x3FE6A09E667F3BCD) >> 52; // of [sqrt(1/2), sqrt(2)) * 2^e
+    const double f = bit_cast<double>(bits - (e << 52)) - 1.0, half = 0.5 * f * f;
+    const double s = digits == DOUBLE ? f / (2.0 + f) : f * inverse<digits>(2.0 + f), z = s * s;
+    const double k = bit_cast<double>(e + WHOLE_BITS) - WHOLE + more;
     const double series = z * polynomial(z, 1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01,
                                          2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01,
                                          6.666666666666735130e-01);
-    const double found = k * LN2_HIGH - ((half - fma(s, half + series, k * LN2_LOW)) - f);
+    return k * LN2_HIGH - ((half - fma(s, half + series, k * LN2_LOW)) - f);
+}
+
+// The natural logarithm within 1 ulp, of subnormal numbers too; minus infinity at 0, NaN below.
+RESILIN_INLINE double log_(double x) {
+    const bool tiny = x < 2.2250738585072014e-308;
+    const double found = log_normal<DOUBLE>(tiny ? x * 18014398509481984.0 : x, tiny ? -54.0 : 0.0); // 2^54
     const double infinite = std::numeric_limits<double>::infinity();
     const double positive = select(x < infinite, found, x); // infinity and NaN: themselves
     return select(x < 0.0, std::numeric_limits<double>::quiet_NaN(), select(x == 0.0, -infinite, positive));
@@ -78,7 +91,7 @@ RESILIN_INLINE double logistic(double x) {
 // exp(x * x) erfc(x) for x >= 0: t R(t) with t = 1 / (4 + x), in error by 7e-10 and, for x >= 1/2, by 2e-20. What t is off
 // is made good by the slope, 2 x f(x) - 2 / sqrt(pi): within 2 ulp.
 template <Digits digits> RESILIN_INLINE double scaled_tail(double x) {
-    const double sum = 4.0 + x, t = 1.0 / sum;
+    const double sum = 4.0 + x, t = inverse<digits>(sum);
     if constexpr (digits == SINGLE) {
         return t * polynomial(fma(t, 8.0, -1.0), 1.4424081497086228e-05, 7.79373680400207e-06, -0.0001709544169474219,
                               -0.0004687757413534537, 0.00027704282258641757, 0.006120805718594161,
@@ -112,7 +125,7 @@ RESILIN_INLINE double exp_of_square(double x, double scale) {
     return exp_(scale * square, scale * fma(x, x, -square));
 }
 
-constexpr double ERFC_ENDS = 27.3; // where erfc is 0
+constexpr double ERFC_ENDS = 27.3, ERFC_OF_FLOAT_ENDS = 12.0; // where erfc is 0
 
 // erf, within 2 ulp
 RESILIN_INLINE double erf_(double x) {
@@ -123,7 +136,8 @@ RESILIN_INLINE double erf_(double x) {
 
 // erfc, within 3 ulp and for `SINGLE` within 1e-9
 template <Digits digits> RESILIN_INLINE double erfc_(double x) {
-    const double size = __builtin_fabs(x), a = size > ERFC_ENDS ? ERFC_ENDS : size;
+    constexpr double ENDS = digits == SINGLE ? ERFC_OF_FLOAT_ENDS : ERFC_ENDS;
+    const double size = __builtin_fabs(x), a = size > ENDS ? ENDS : size;
     if constexpr (digits == SINGLE) {
         const double far = scaled_tail<SINGLE>(a) * exp_<SINGLE>(-a * a);
         return x < 0.0 ? 2.0 - far : far;

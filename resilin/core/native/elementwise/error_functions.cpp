@@ -8,6 +8,7 @@ namespace {
 
 constexpr double ROOT_HALF = 0.7071067811865476, ROOT_PI = 1.7724538509055159;
 constexpr double ENDLESS = std::numeric_limits<double>::infinity();
+constexpr double ROOT_FIVE = 2.23606797749979, SINGLE_SPAN = 4.0 - ROOT_FIVE, DOUBLE_SPAN = 6.1 - ROOT_FIVE;
 constexpr double BELOW_ONE = 0.99999999999999988898; // 1 - 2^-53
 constexpr int64_t COST = 8; // of an element, beside an addition's
 
@@ -33,20 +34,26 @@ template <Digits digits> RESILIN_INLINE double log_ndtr_of(double x) {
 // in error by 5e-8 over all of float64, from which Halley's method takes one step, which makes three times the digits.
 template <Digits digits> RESILIN_INLINE double erfinv_of(double x) {
     const double size = __builtin_fabs(x), inside = size > BELOW_ONE ? BELOW_ONE : size;
-    const double w = -log_((1.0 - inside) * (1.0 + inside)), near_w = w > 5.0 ? 5.0 : w;
+    const double w = -log_normal<digits>((1.0 - inside) * (1.0 + inside)), near_w = w > 5.0 ? 5.0 : w;
     const double near = polynomial(fma(near_w, 0.4, -1.0), 4.455502041853586e-06, -3.333668023235368e-05,
                                    2.4390115560760592e-05, 0.0002840682437147928, -0.0008357945005424916,
                                    -0.00048434490177890003, 0.00852569234233724, -0.01957419535690098,
                                    -0.02610825025337576, 0.6166007235686378, 1.501409351110792);
-    const double root = __builtin_sqrt(w > 5.0 ? w : 5.0);
-    double far;
+    const double far_w = w > 5.0 ? w : 5.0;
+    double root, far;
+    if constexpr (digits == SINGLE) { // a root of float32, and a step of Newton's
+        const float first = __builtin_sqrtf(static_cast<float>(far_w)), half = 0.5f / first;
+        root = fma(fma(-static_cast<double>(first), first, far_w), half, first);
+    } else {
+        root = __builtin_sqrt(far_w);
+    }
     if constexpr (digits == SINGLE)
-        far = polynomial((2.0 * root - (4.0 + 2.23606797749979)) / (4.0 - 2.23606797749979), -9.294078592276114e-06,
+        far = polynomial(fma(root, 2.0 / SINGLE_SPAN, -(4.0 + ROOT_FIVE) / SINGLE_SPAN), -9.294078592276114e-06,
                          4.107095459538949e-05, -4.346131068488864e-05, -0.00012858813452912738, 0.0006041117940890967,
                          -0.0013758006962071967, 0.0023489784340922164, -0.003709618948265188, 0.005569363392807631,
                          0.8851584581799093, 2.951328578343118);
     else
-        far = polynomial((2.0 * root - (6.1 + 2.23606797749979)) / (6.1 - 2.23606797749979), -0.000985160060659895,
+        far = polynomial(fma(root, 2.0 / DOUBLE_SPAN, -(6.1 + ROOT_FIVE) / DOUBLE_SPAN), -0.000985160060659895,
                          0.001152656894825841, 0.0024424814828858323, -0.004215808589636679, 0.0012155040655989521,
                          -5.5099396951906074e-05, 0.0016263218215724884, -0.0024771465974720414, 0.0033449875991249153,
                          -0.004868206942306372, 0.0032520017434319723, 1.95099159139934, 4.009444665977673);

@@ -51,6 +51,12 @@ RESILIN_LOOP_2(hypot, float,
                    ? std::numeric_limits<float>::infinity()
                    : static_cast<float>(__builtin_sqrt(static_cast<double>(x) * x + static_cast<double>(y) * y)))
 
+// beside one number, for which numpy's go element by element
+RESILIN_LOOP_2(maximum, int64_t, x > y ? x : y)
+RESILIN_LOOP_2(minimum, int64_t, x < y ? x : y)
+RESILIN_LOOP_2(bitwise_and, int64_t, x &y)
+RESILIN_LOOP_2(bitwise_or, int64_t, x | y)
+
 RESILIN_LOOP_2(copysign, float, __builtin_copysignf(x, y))
 RESILIN_LOOP_2(copysign, double, __builtin_copysign(x, y))
 RESILIN_LOOP_2(copysign, uint16_t, static_cast<uint16_t>((x & 0x7FFF) | (y & 0x8000)))
@@ -95,6 +101,18 @@ RESILIN_SIMD bool whole_powers(const float *X, const float *Y, int64_t n, float 
     }
     return whole;
 }
+double power_of_two(float y) {
+    return std::exp2(y != y ? static_cast<double>(y) : std::fmin(std::fmax(y, -900.0), 900.0));
+}
+RESILIN_SIMD bool all_equal(const float *x, int64_t n) {
+    int equal = 1;
+    const float first = x[0];
+    _Pragma("omp simd reduction(& : equal)") for (int64_t i = 0; i < n; i++) equal &= x[i] == first;
+    return equal;
+}
+RESILIN_SIMD void scale_by(const float *x, double factor, int64_t n, float *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = static_cast<float>(x[i] * factor);
+}
 void ldexp_float(const float *X, const float *Y, int64_t n, float *out) {
     alignas(64) float found[BLOCK_ELEMENTS]; // `out` may be an input, which is looked at again
     float last = 0.0f;
@@ -102,14 +120,12 @@ void ldexp_float(const float *X, const float *Y, int64_t n, float *out) {
     for (int64_t first = 0; first < n; first += BLOCK_ELEMENTS) {
         const int64_t count = std::min<int64_t>(BLOCK_ELEMENTS, n - first);
         const float *x = X + first, *y = Y + first;
-        if (!whole_powers(x, y, count, found))
-            for (int64_t i = 0; i < count; i++) {
-                if (y[i] != last) { // often one number for all
-                    last = y[i];
-                    power = std::exp2(y[i] != y[i] ? static_cast<double>(y[i]) : std::fmin(std::fmax(y[i], -900.0), 900.0));
-                }
-                found[i] = static_cast<float>(x[i] * power);
-            }
+        if (all_equal(y, count)) { // often one number for all
+            if (first == 0 || y[0] != last) power = power_of_two(last = y[0]);
+            scale_by(x, power, count, found);
+        } else if (!whole_powers(x, y, count, found)) {
+            for (int64_t i = 0; i < count; i++) found[i] = static_cast<float>(x[i] * power_of_two(y[i]));
+        }
         std::memcpy(out + first, found, static_cast<size_t>(count) * sizeof(float));
     }
 }
@@ -189,6 +205,9 @@ struct Own {
         #name, NPY_DOUBLE, 2, loop_of_two<double, double, name##_double>                                               \
     }
 
+#define RESILIN_OWN_INT(name)                                                                                          \
+    { #name, NPY_INT64, 2, loop_of_two<int64_t, int64_t, name##_int64_t> }
+
 const Own OWN[] = {
     RESILIN_OWN(rsqrt),
     RESILIN_OWN(reciprocal),
@@ -208,6 +227,10 @@ const Own OWN[] = {
     {"hypot", NPY_DOUBLE, 2, loop_of_two<double, double, hypot_double>},
     {"copysign", NPY_HALF, 2, loop_of_two<uint16_t, uint16_t, copysign_uint16_t>},
     RESILIN_OWN_2(copysign),
+    RESILIN_OWN_INT(maximum),
+    RESILIN_OWN_INT(minimum),
+    RESILIN_OWN_INT(bitwise_and),
+    RESILIN_OWN_INT(bitwise_or),
     RESILIN_OWN_2(fmod),
     RESILIN_OWN_2(remainder),
     RESILIN_OWN_2(floor_divide),
