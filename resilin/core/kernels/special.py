@@ -17,8 +17,10 @@ kernel("special_tables")(vars(chebyshev_tables))
 
 
 def native_or(name: str, formula: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The native function `name` of a float array, of 16-bit floats in float32; where it has none, `formula` of a float64
-    copy, rounded."""
+    """The native function `name` of a float array, of 16-bit floats in float32.
+
+    Where it has none, `formula` of a float64 copy, rounded.
+    """
     fast = kernel("special_" + name)
 
     def run(x: Array) -> Array:

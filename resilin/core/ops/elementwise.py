@@ -433,7 +433,13 @@ _maximum, _minimum = (_looped(f, f.__name__, True) for f in (np.maximum, np.mini
 
 
 def _limited(x: Any, low: Any, high: Any) -> Any:
-    if isinstance(x, np.ndarray) and x.dtype == np.int64 and type(low) is int and type(high) is int and _maximum is not None:
+    if (
+        isinstance(x, np.ndarray)
+        and x.dtype == np.int64
+        and type(low) is int
+        and type(high) is int
+        and _maximum is not None
+    ):
         y = _maximum(x, low)
         return None if y is None else _minimum(y, high, y)
     y = _forward(x, low, high)

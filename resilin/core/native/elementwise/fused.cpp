@@ -5,7 +5,6 @@
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "memory/parallel.hpp"
-#include "elementwise/doubles.hpp"
 #include "kernels/simd.hpp"
 #include "kernels/spans.hpp"
 
@@ -29,11 +28,6 @@ RESILIN_INLINE float log_of_sum(float a, float b) {
     const float e = exp_low(-__builtin_fabsf(a - b)), one = 1.0f + e, rest = one - 1.0f;
     const float beyond = rest == 0.0f ? e : log_(one) * e / rest;
     return a == b ? a + 0.693147181f : (a > b ? a : b) + beyond; // infinities of one sign are equal
-}
-
-RESILIN_INLINE double log_of_sum(double a, double b) {
-    const double beyond = log1p_(exp_(-__builtin_fabs(a - b)));
-    return select(a == b, a + 0.6931471805599453, (a > b ? a : b) + beyond); // NaN: `beyond` is
 }
 
 // The output may be one of the inputs, so that the loop's iterations are independent, which the compiler cannot know.
@@ -65,7 +59,8 @@ RESILIN_SPAN(lerp_from_start, x + p * (y - x))
 RESILIN_SPAN(lerp_from_end, y - p * (y - x)) // p is what is left of the weight
 RESILIN_SPAN(nan_to_num, x != x ? p : x == INF ? q : x == -INF ? r : x)
 RESILIN_SPAN(heaviside, x == 0 ? y : static_cast<decltype(x + y)>(x > 0 ? 1 : 0))
-RESILIN_SPAN(logaddexp, log_of_sum(x, y))
+RESILIN_SPAN_OF(logaddexp, float, log_of_sum(x, y))
+constexpr Spans logaddexp{logaddexp_float, nullptr};
 RESILIN_SPAN(limit, x < p ? p : x > q ? q : x)
 
 void run_halves(Span<float> span, const Given<float> &numbers, const uint16_t *const *inputs, int count, bool float16, int64_t begin,

@@ -57,6 +57,13 @@ RESILIN_LOOP_2(minimum, int64_t, x < y ? x : y)
 RESILIN_LOOP_2(bitwise_and, int64_t, x &y)
 RESILIN_LOOP_2(bitwise_or, int64_t, x | y)
 
+// log(e^a + e^b)
+RESILIN_INLINE double log_of_sum(double a, double b) {
+    const double beyond = log1p_(exp_(-__builtin_fabs(a - b)));
+    return select(a == b, a + 0.6931471805599453, (a > b ? a : b) + beyond); // NaN: `beyond` is
+}
+RESILIN_LOOP_2(logaddexp, double, log_of_sum(x, y))
+
 RESILIN_LOOP_2(copysign, float, __builtin_copysignf(x, y))
 RESILIN_LOOP_2(copysign, double, __builtin_copysign(x, y))
 RESILIN_LOOP_2(copysign, uint16_t, static_cast<uint16_t>((x & 0x7FFF) | (y & 0x8000)))
@@ -225,6 +232,7 @@ const Own OWN[] = {
     {"ldexp", NPY_FLOAT, 2, loop_of_two<float, float, ldexp_float>},
     {"hypot", NPY_FLOAT, 2, loop_of_two<float, float, hypot_float>},
     {"hypot", NPY_DOUBLE, 2, loop_of_two<double, double, hypot_double>},
+    {"logaddexp", NPY_DOUBLE, 2, loop_of_two<double, double, logaddexp_double>},
     {"copysign", NPY_HALF, 2, loop_of_two<uint16_t, uint16_t, copysign_uint16_t>},
     RESILIN_OWN_2(copysign),
     RESILIN_OWN_INT(maximum),
