@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels import pack
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.errstate import ANY, ON_DEVICES, refused
 from resilin.core.ops.registry import accelerate, is_complex, op
@@ -122,8 +123,11 @@ _AS_PRODUCTS: dict[float, Any] = {
 @op(takes="iufc", refuses=True, **_ONE, exponent=True, samples=_power_samples)
 def power(xp, a, b):
     """a ** b. As in PyTorch, integers raise RuntimeError for a negative number b, and are rounded to 0 for a tensor."""
+    if pack.is_half(b) and not b.ndim:
+        b = float(b)  # bfloat16 numbers come as arrays
     if type(b) in (int, float) and b in _AS_PRODUCTS and a.dtype.kind in "fcV":
-        return _AS_PRODUCTS[b](xp, a)
+        found = _AS_PRODUCTS[b](xp, pack.widened(a))
+        return pack.astype(found, a.dtype) if pack.is_half(a) else found
     if getattr(b, "dtype", None) is None or b.dtype.kind != "i" or getattr(a, "dtype", b.dtype).kind not in "iu":
         y = xp.power(a, b)
         if y.dtype.char == "b" and all(isinstance(x, bool) or getattr(x, "dtype", None) == np.bool_ for x in (a, b)):
@@ -420,14 +424,34 @@ def _(xp, g, _y, x, low=None, high=None):
     return xp.where(inside, g, xp.zeros_like(g))
 
 
-_forward, _backward = kernel("clip_forward"), kernel("clip_backward")
+_forward, _backward, _limit = kernel("clip_forward"), kernel("clip_backward"), kernel("fused_limit")
 _INF = float("inf")
+
+
+_looped = kernel("looped")
+_maximum, _minimum = (_looped(f, f.__name__, True) for f in (np.maximum, np.minimum))
+
+
+def _limited(x: Any, low: Any, high: Any) -> Any:
+    if (
+        isinstance(x, np.ndarray)
+        and x.dtype == np.int64
+        and type(low) is int
+        and type(high) is int
+        and _maximum is not None
+    ):
+        y = _maximum(x, low)
+        return None if y is None else _minimum(y, high, y)
+    y = _forward(x, low, high)
+    return _limit(None, x, low, high) if y is None and isinstance(x, np.ndarray) and x.dtype.kind in "fV" else y
+
+
 accelerate(
     "clip_to",
     lambda x, low, high: (
         None
         if low != low or high != high  # a limit of NaN, which all elements become, is the generic form's
-        else _forward(x, -_INF if low is None else low, _INF if high is None else high)
+        else _limited(x, -_INF if low is None else low, _INF if high is None else high)
     ),
     lambda g, x, low, high: _backward(g, x, -_INF if low is None else low, _INF if high is None else high),
 )

@@ -365,10 +365,25 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     plain = type(array) is np.ndarray and array.dtype in _PLAIN_FLOATS and array.flags.writeable
     if plain and isinstance(value, int | float) and abs(value) < 1e38:
         array.fill(value)  # most calls: nothing to convert, nothing to warn of
+    elif type(array) is np.ndarray and array.flags.writeable and _is_short(value, array):
+        _fill_short(array, value)
     else:
         _write_array(_once(array), dtypes.number_for("fill_", value, array.dtype))
     self._bump()
     return self
+
+
+def _is_short(value: Any, array: Any) -> bool:
+    """Whether a number is one that every dtype holds, or 16-bit floats hold after rounding."""
+    return (type(value) is int or (type(value) is float and is_half(array))) and abs(value) < 1 << 7
+
+
+def _fill_short(array: Any, value: Any) -> None:
+    """Write it; to 16-bit floats as their bits, which numpy writes as it writes integers."""
+    if is_half(array):
+        array.view(np.uint16).fill(np.array(value, array.dtype).view(np.uint16))
+    else:
+        array.fill(dtypes.number_for("fill_", value, array.dtype))
 
 
 def _once(array: Any) -> Any:

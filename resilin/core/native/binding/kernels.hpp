@@ -75,6 +75,7 @@ void bind_tracing(nanobind::module_ &m);
 void bind_shuffle(nanobind::module_ &m);
 void bind_sort(nanobind::module_ &m);
 void bind_special(nanobind::module_ &m);
+void bind_error_functions(nanobind::module_ &m);
 void bind_ufunc_loops(nanobind::module_ &m);
 void bind_walk(nanobind::module_ &m);
 

@@ -80,6 +80,7 @@ NB_MODULE(_native, m) {
     resilin::bind_shuffle(m);
     resilin::bind_sort(m);
     resilin::bind_special(m);
+    resilin::bind_error_functions(m);
     resilin::bind_traced_call(m);
     resilin::bind_trace_reader(m);
     resilin::bind_tracing(m);

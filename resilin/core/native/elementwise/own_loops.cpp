@@ -1,6 +1,7 @@
 // Loops of functions that numpy has none for, or computes element by element. Results are numpy's own.
 #include "elementwise/blocks.hpp"
 #include "elementwise/divisions.hpp"
+#include "elementwise/doubles.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/simd.hpp"
 
@@ -50,6 +51,39 @@ RESILIN_LOOP_2(hypot, float,
                    ? std::numeric_limits<float>::infinity()
                    : static_cast<float>(__builtin_sqrt(static_cast<double>(x) * x + static_cast<double>(y) * y)))
 
+// beside one number, for which numpy's go element by element
+RESILIN_LOOP_2(maximum, int64_t, x > y ? x : y)
+RESILIN_LOOP_2(minimum, int64_t, x < y ? x : y)
+RESILIN_LOOP_2(bitwise_and, int64_t, x &y)
+RESILIN_LOOP_2(bitwise_or, int64_t, x | y)
+
+// log(e^a + e^b)
+RESILIN_INLINE double log_of_sum(double a, double b) {
+    const double beyond = log1p_(exp_(-__builtin_fabs(a - b)));
+    return select(a == b, a + 0.6931471805599453, (a > b ? a : b) + beyond); // NaN: `beyond` is
+}
+RESILIN_LOOP_2(logaddexp, double, log_of_sum(x, y))
+
+RESILIN_LOOP_2(copysign, float, __builtin_copysignf(x, y))
+RESILIN_LOOP_2(copysign, double, __builtin_copysign(x, y))
+RESILIN_LOOP_2(copysign, uint16_t, static_cast<uint16_t>((x & 0x7FFF) | (y & 0x8000)))
+
+// With both numbers scaled so that the larger lies in [1, 2), exactly, the root's rest is put back: within 1 ulp
+// (correction: Borges, "An improved algorithm for hypot(a, b)").
+RESILIN_INLINE double hypot_of(double x, double y) {
+    const double a = __builtin_fabs(x), b = __builtin_fabs(y), most = a > b ? a : b, least = a > b ? b : a;
+    int64_t power = (bit_cast<int64_t>(most) >> 52) - 1023; // of subnormal numbers, -1023, after which they stay small
+    power = power < -1000 ? -1000 : power > 1022 ? 1022 : power;
+    const double scale = bit_cast<double>((1023 - power) << 52), back = bit_cast<double>((1023 + power) << 52);
+    const double p = most * scale, q = least * scale, root = __builtin_sqrt(fma(p, p, q * q));
+    const double square = root * root, large = p * p;
+    const double off = fma(-q, q, square - large) + fma(root, root, -square) - fma(p, p, -large);
+    const double found = (root - select(root > 0.0, off / (2.0 * root), 0.0)) * back;
+    const double infinite = std::numeric_limits<double>::infinity();
+    return select((a == infinite) | (b == infinite), infinite, select((x == x) & (y == y), found, x + y));
+}
+RESILIN_LOOP_2(hypot, double, hypot_of(x, y))
+
 // e^x within 1 ulp, for all x (polynomial: Cephes, expf): 2^n in two factors, of which neither overflows
 RESILIN_INLINE float exp_of(float x) {
     const float inside = x > 89.0f ? 89.0f : x < -104.0f ? -104.0f : x; // NaN stays
@@ -74,6 +108,18 @@ RESILIN_SIMD bool whole_powers(const float *X, const float *Y, int64_t n, float 
     }
     return whole;
 }
+double power_of_two(float y) {
+    return std::exp2(y != y ? static_cast<double>(y) : std::fmin(std::fmax(y, -900.0), 900.0));
+}
+RESILIN_SIMD bool all_equal(const float *x, int64_t n) {
+    int equal = 1;
+    const float first = x[0];
+    _Pragma("omp simd reduction(& : equal)") for (int64_t i = 0; i < n; i++) equal &= x[i] == first;
+    return equal;
+}
+RESILIN_SIMD void scale_by(const float *x, double factor, int64_t n, float *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = static_cast<float>(x[i] * factor);
+}
 void ldexp_float(const float *X, const float *Y, int64_t n, float *out) {
     alignas(64) float found[BLOCK_ELEMENTS]; // `out` may be an input, which is looked at again
     float last = 0.0f;
@@ -81,14 +127,12 @@ void ldexp_float(const float *X, const float *Y, int64_t n, float *out) {
     for (int64_t first = 0; first < n; first += BLOCK_ELEMENTS) {
         const int64_t count = std::min<int64_t>(BLOCK_ELEMENTS, n - first);
         const float *x = X + first, *y = Y + first;
-        if (!whole_powers(x, y, count, found))
-            for (int64_t i = 0; i < count; i++) {
-                if (y[i] != last) { // often one number for all
-                    last = y[i];
-                    power = std::exp2(y[i] != y[i] ? static_cast<double>(y[i]) : std::fmin(std::fmax(y[i], -900.0), 900.0));
-                }
-                found[i] = static_cast<float>(x[i] * power);
-            }
+        if (all_equal(y, count)) { // often one number for all
+            if (first == 0 || y[0] != last) power = power_of_two(last = y[0]);
+            scale_by(x, power, count, found);
+        } else if (!whole_powers(x, y, count, found)) {
+            for (int64_t i = 0; i < count; i++) found[i] = static_cast<float>(x[i] * power_of_two(y[i]));
+        }
         std::memcpy(out + first, found, static_cast<size_t>(count) * sizeof(float));
     }
 }
@@ -168,6 +212,9 @@ struct Own {
         #name, NPY_DOUBLE, 2, loop_of_two<double, double, name##_double>                                               \
     }
 
+#define RESILIN_OWN_INT(name)                                                                                          \
+    { #name, NPY_INT64, 2, loop_of_two<int64_t, int64_t, name##_int64_t> }
+
 const Own OWN[] = {
     RESILIN_OWN(rsqrt),
     RESILIN_OWN(reciprocal),
@@ -184,6 +231,14 @@ const Own OWN[] = {
     {"exp", NPY_FLOAT, 1, loop_of_one<float, float, exp_float>},
     {"ldexp", NPY_FLOAT, 2, loop_of_two<float, float, ldexp_float>},
     {"hypot", NPY_FLOAT, 2, loop_of_two<float, float, hypot_float>},
+    {"hypot", NPY_DOUBLE, 2, loop_of_two<double, double, hypot_double>},
+    {"logaddexp", NPY_DOUBLE, 2, loop_of_two<double, double, logaddexp_double>},
+    {"copysign", NPY_HALF, 2, loop_of_two<uint16_t, uint16_t, copysign_uint16_t>},
+    RESILIN_OWN_2(copysign),
+    RESILIN_OWN_INT(maximum),
+    RESILIN_OWN_INT(minimum),
+    RESILIN_OWN_INT(bitwise_and),
+    RESILIN_OWN_INT(bitwise_or),
     RESILIN_OWN_2(fmod),
     RESILIN_OWN_2(remainder),
     RESILIN_OWN_2(floor_divide),

@@ -1,5 +1,6 @@
 // SiLU: x times its logistic function.
 #include "binding/kernels.hpp"
+#include "elementwise/doubles.hpp"
 #include "kernels/simd.hpp"
 #include "kernels/spans.hpp"
 
@@ -10,6 +11,10 @@ RESILIN_SIMD void forward_span(const float *x, int64_t begin, int64_t end, float
     for (int64_t i = begin; i < end; i++) y[i] = x[i] * logistic(x[i]).value;
 }
 
+RESILIN_SIMD void forward_wide(const double *x, int64_t begin, int64_t end, double *y) {
+    for (int64_t i = begin; i < end; i++) y[i] = x[i] * logistic(x[i]);
+}
+
 RESILIN_SIMD void backward_span(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
     for (int64_t i = begin; i < end; i++) {
         const Logistic s = logistic(x[i]);
@@ -17,7 +22,7 @@ RESILIN_SIMD void backward_span(const float *g, const float *x, int64_t begin, i
     }
 }
 
-nb::object forward(Array x) { return forward_by(forward_span, x); }
+nb::object forward(Array x) { return forward_by(forward_span, forward_wide, x); }
 
 nb::object backward(Array g, Array x) { return backward_by(backward_span, g, x); }
 

@@ -1,5 +1,6 @@
 // The error function.
 #include "binding/kernels.hpp"
+#include "elementwise/doubles.hpp"
 #include "simd.hpp"
 #include "spans.hpp"
 
@@ -9,11 +10,16 @@ namespace {
 RESILIN_SIMD void forward_span(const float *x, int64_t begin, int64_t end, float *y) {
     for (int64_t i = begin; i < end; i++) y[i] = erf_(x[i]);
 }
+RESILIN_SIMD void forward_wide(const double *x, int64_t begin, int64_t end, double *y) {
+    for (int64_t i = begin; i < end; i++) y[i] = erf_(x[i]);
+}
 RESILIN_SIMD void backward_span(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
     for (int64_t i = begin; i < end; i++) dx[i] = g[i] * 1.12837917f * exp_low(-x[i] * x[i]); // 2 / sqrt(pi)
 }
 
 nb::object forward(Array x) { return forward_by(forward_span, x); }
+
+nb::object of_double(Array x) { return x.is<double>() ? forward_by(forward_span, forward_wide, x) : nb::none(); }
 
 nb::object backward(Array g, Array x) { return backward_by(backward_span, g, x); }
 
@@ -21,6 +27,7 @@ nb::object backward(Array g, Array x) { return backward_by(backward_span, g, x);
 
 void bind_erf(nb::module_ &m) {
     m.def("erf_forward", &forward);
+    m.def("special_erf", &of_double);
     m.def("erf_backward", &backward);
 }
 

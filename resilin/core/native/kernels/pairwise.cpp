@@ -54,18 +54,36 @@ template <bool Squared, class T> RESILIN_INLINE void add_four(const T *x, const 
     add_runs<Squared, T, 4>(at, n, sums);
 }
 
-// One after the other, four at a time where neighbours have one length.
+// Sums of four runs of any lengths: together as far as the shortest goes.
+template <bool Squared, class T> RESILIN_INLINE void add_unequal(const T *x, const int64_t *starts, T *sums) {
+    int64_t common = RUN;
+    for (int k = 0; k < 4; k++) common = std::min(common, (starts[k + 1] - starts[k]) / 8 * 8);
+    Eight<T> eight[4];
+    for (int k = 0; k < 4; k++) eight[k] = term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k]));
+    for (int64_t i = 8; i < common; i += 8)
+        for (int k = 0; k < 4; k++) eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k] + i));
+    for (int k = 0; k < 4; k++)
+        for (int64_t i = common; i + 8 <= starts[k + 1] - starts[k]; i += 8)
+            eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k] + i));
+    const Eight<T> found = neighbours(neighbours(eight[0], eight[1]), neighbours(eight[2], eight[3]));
+    const Eight<T> all = neighbours(found, found);
+    for (int k = 0; k < 4; k++) {
+        T sum = all[k];
+        for (int64_t i = starts[k + 1] - (starts[k + 1] - starts[k]) % 8; i < starts[k + 1]; i++) sum += term<Squared>(x[i]);
+        sums[k] = sum;
+    }
+}
+
+// One after the other, four at a time where they have eight elements and more.
 template <bool Squared, class T>
 RESILIN_INLINE void add_all(const T *x, const int64_t *starts, int64_t begin, int64_t end, T *sums) {
     for (int64_t i = begin; i < end;) {
-        const int64_t n = starts[i + 1] - starts[i];
-        if (i + 4 <= end && starts[i + 4] - starts[i] == 4 * n && starts[i + 2] - starts[i + 1] == n &&
-            starts[i + 3] - starts[i + 2] == n) {
-            add_four<Squared>(x, starts + i, n, sums + i);
+        if (i + 4 <= end && starts[end] - starts[begin] >= 8 * RUN) { // of so many elements no run is short
+            add_unequal<Squared>(x, starts + i, sums + i);
             i += 4;
         } else {
             const T *at[1] = {x + starts[i]};
-            add_runs<Squared, T, 1>(at, n, sums + i);
+            add_runs<Squared, T, 1>(at, starts[i + 1] - starts[i], sums + i);
             i++;
         }
     }

@@ -25,6 +25,16 @@ template <class Span> nb::object forward_by(Span span, const Array &x) {
     return y.object;
 }
 
+// The same of float64 too, by `wide`.
+template <class Span, class Wide> nb::object forward_by(Span span, Wide wide, const Array &x) {
+    if (!x.is<double>()) return forward_by(span, x);
+    NewArray<double> y(x);
+    nb::object made = y.object;
+    WithoutGil free(x.size() * 4);
+    parallel_rows(x.size(), 4, [&](int64_t begin, int64_t end) { wide(x.data<double>(), begin, end, y.data); });
+    return made;
+}
+
 // dx from the gradient g and what the forward kept, its input or its output, by span(g, kept, begin, end, dx); None
 // where they are not float32 of one shape.
 template <class Span> nb::object backward_by(Span span, const Array &g, const Array &kept) {

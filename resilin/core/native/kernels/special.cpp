@@ -4,6 +4,8 @@
 // which the compiler vectorizes. Every value of a block is computed alike, wherever it lies.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "elementwise/doubles.hpp"
+#include "elementwise/error_functions.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 
@@ -29,20 +31,29 @@ constexpr double BERNOULLI[] = {1.0 / 6,   -1.0 / 30,      1.0 / 42, -1.0 / 30,
 // Chebyshev coefficients by their names in chebyshev_tables.py, which hands them over once.
 struct Tables {
     std::vector<double> lgamma, digamma, erfcx, i0_near, i0_far, i1_near, i1_far;
+    int64_t lgamma_of_float = 0;
 } tables;
 
 using Block = double[BLOCK];
 
+typedef double Eight __attribute__((vector_size(64), aligned(8), may_alias));
+
+// Clenshaw's recurrence; four vectors at a time hide the latency of its steps.
 RESILIN_SIMD void chebyshev(const double *c, int64_t count, const double *x, double low, double high, double *y) {
-    Block t, last = {}, before = {};
-    for (int64_t i = 0; i < BLOCK; i++) t[i] = (2 * x[i] - (low + high)) / (high - low);
-    for (int64_t k = count - 1; k > 0; k--)
-        for (int64_t i = 0; i < BLOCK; i++) {
-            const double next = c[k] + 2 * t[i] * last[i] - before[i];
-            before[i] = last[i];
-            last[i] = next;
+    for (int64_t first = 0; first < BLOCK; first += 32) {
+        Eight twice[4], t[4], last[4] = {}, before[4] = {};
+        for (int j = 0; j < 4; j++) {
+            t[j] = (2 * *reinterpret_cast<const Eight *>(x + first + 8 * j) - (low + high)) / (high - low);
+            twice[j] = 2 * t[j];
         }
-    for (int64_t i = 0; i < BLOCK; i++) y[i] = c[0] + t[i] * last[i] - before[i];
+        for (int64_t k = count - 1; k > 0; k--)
+            for (int j = 0; j < 4; j++) {
+                const Eight next = c[k] + twice[j] * last[j] - before[j];
+                before[j] = last[j];
+                last[j] = next;
+            }
+        for (int j = 0; j < 4; j++) *reinterpret_cast<Eight *>(y + first + 8 * j) = c[0] + t[j] * last[j] - before[j];
+    }
 }
 void chebyshev(const std::vector<double> &c, const double *x, double low, double high, double *y) {
     chebyshev(c.data(), static_cast<int64_t>(c.size()), x, low, high, y);
@@ -53,69 +64,105 @@ template <class Fn> RESILIN_INLINE void each(Fn fn) {
 }
 
 // log Gamma(x) - ((x - 1/2) log x - x + log(2 pi) / 2) for x >= 10
-double stirling(double x) {
+RESILIN_INLINE double stirling(double x) {
     const double square = 1 / (x * x);
     double total = 0;
     for (int k = 8; k > 0; k--) total = total * square + BERNOULLI[k - 1] / (2 * k * (2 * k - 1));
     return total / x;
 }
 
-void lgamma(const double *x, double *out) {
-    Block up, y, before, product, series;
-    each([&](int64_t i) {
-        up[i] = x[i] < 0 ? 1 - x[i] : x[i];
-        const bool tiny = up[i] < 0.5;
-        y[i] = tiny ? up[i] + 1 : up[i] > 13 ? 13.0 : up[i];
-        before[i] = tiny ? up[i] : y[i] - 1; // y - 1, exact also where adding 1 rounds
-        product[i] = 1;
-        while (y[i] > 3) {
-            y[i] -= 1;
-            before[i] -= 1;
-            product[i] *= y[i];
+// What the reflection formulas make of `found`, which is of 1 - x, for x < 0.
+double reflected_lgamma(double x, double found) {
+    return std::log(PI / std::fabs(std::sin(PI * (x - std::rint(x))))) - found;
+}
+double reflected_digamma(double x, double found) {
+    const double part = x - std::rint(x);
+    return part == 0 ? NOT_A_NUMBER : found - PI / std::tan(PI * part);
+}
+
+struct Shifted {
+    Block up, y, before, moved;
+};
+
+// y in [1/2, 3] or, where the series of large numbers is meant, above; before: y - 1, exact also where adding 1 rounds;
+// moved: what Gamma(y) is to be multiplied with
+RESILIN_SIMD void shift_lgamma(const double *x, Shifted &s) {
+    for (int64_t i = 0; i < BLOCK; i++) {
+        const double up = x[i] < 0 ? 1 - x[i] : x[i];
+        double y = up < 0.5 ? up + 1 : up > 13 ? 13.0 : up, before = up < 0.5 ? up : y - 1, product = 1;
+        for (int step = 0; step < 10; step++) {
+            const bool above = y > 3;
+            y = above ? y - 1 : y;
+            before = above ? before - 1 : before;
+            product = above ? product * y : product;
         }
-    });
-    chebyshev(tables.lgamma, y, 0.5, 3, series);
-    each([&](int64_t i) {
-        double found;
-        if (up[i] < 13) {
-            found = before[i] * (before[i] - 1) * series[i];
-            found = up[i] < 0.5 ? found - std::log(up[i]) : product[i] == 1 ? found : found + std::log(product[i]);
-        } else {
-            found = (up[i] - 0.5) * (std::log(up[i]) - 1) + (HALF_LOG_TWO_PI - 0.5) + stirling(up[i]);
+        s.up[i] = up;
+        s.y[i] = y;
+        s.before[i] = before;
+        s.moved[i] = product;
+    }
+}
+
+RESILIN_SIMD void finish_lgamma(const double *x, const Shifted &s, const double *series, double *out) {
+    for (int64_t i = 0; i < BLOCK; i++) {
+        const double up = s.up[i], large = up < 13 ? 13.0 : up;
+        const double logarithm = log_(select((up >= 0.5) & (up < 13), s.moved[i], up));
+        const double near = s.before[i] * (s.before[i] - 1) * series[i];
+        const double far = (large - 0.5) * (logarithm - 1) + (HALF_LOG_TWO_PI - 0.5) + stirling(large);
+        const double found = select(up < 13, near + (up < 0.5 ? -logarithm : logarithm), far); // NaN: far
+        out[i] = select((x[i] == 0) | (__builtin_fabs(x[i]) == INF), INF, found);
+    }
+}
+
+void lgamma_by(int64_t terms, const double *x, double *out) {
+    Shifted s;
+    Block series, given;
+    std::copy_n(x, BLOCK, given); // `out` may be x
+    shift_lgamma(given, s);
+    chebyshev(tables.lgamma.data(), terms, s.y, 0.5, 3, series);
+    finish_lgamma(given, s, series, out);
+    each([&](int64_t i) { out[i] = given[i] < 0 && !std::isinf(given[i]) ? reflected_lgamma(given[i], out[i]) : out[i]; });
+}
+
+// For results that are rounded to float32 the terms of the series above 1e-11.
+void lgamma(const double *x, double *out) { lgamma_by(static_cast<int64_t>(tables.lgamma.size()), x, out); }
+void lgamma_of_float(const double *x, double *out) { lgamma_by(tables.lgamma_of_float, x, out); }
+
+// y in [1, 2]; moved: the sum of 1 / (y + k) between it and x
+RESILIN_SIMD void shift_digamma(const double *x, Shifted &s) {
+    for (int64_t i = 0; i < BLOCK; i++) {
+        const double up = x[i] < 0 ? 1 - x[i] : x[i];
+        double y = up < 1 ? up + 1 : up > 10 ? 10.0 : up, shift = up < 1 ? -1 / up : 0.0;
+        for (int step = 0; step < 8; step++) {
+            const bool above = y > 2;
+            y = above ? y - 1 : y;
+            shift = above ? shift + 1 / y : shift;
         }
-        if (x[i] < 0) found = std::log(PI / std::fabs(std::sin(PI * (x[i] - std::rint(x[i]))))) - found;
-        out[i] = std::isinf(x[i]) || x[i] == 0 ? INF : found;
-    });
+        s.up[i] = up;
+        s.y[i] = y;
+        s.moved[i] = shift;
+    }
+}
+
+RESILIN_SIMD void finish_digamma(const double *x, const Shifted &s, const double *series, double *out) {
+    for (int64_t i = 0; i < BLOCK; i++) {
+        const double up = s.up[i], square = 1 / (up * up);
+        double rest = 0;
+        for (int k = 8; k > 0; k--) rest = (rest + BERNOULLI[k - 1] / (2 * k)) * square;
+        const double near = (s.y[i] - DIGAMMA_ROOT - DIGAMMA_ROOT_REST) * series[i] + s.moved[i];
+        const double found = select(up < 10, near, log_(up) - 0.5 / up - rest);
+        out[i] = select(x[i] == 0, __builtin_copysign(INF, -x[i]), found);
+    }
 }
 
 void digamma(const double *x, double *out) {
-    Block up, y, shift, series;
-    each([&](int64_t i) {
-        up[i] = x[i] < 0 ? 1 - x[i] : x[i];
-        const bool tiny = up[i] < 1;
-        y[i] = tiny ? up[i] + 1 : up[i] > 10 ? 10.0 : up[i];
-        shift[i] = tiny ? -1 / up[i] : 0.0;
-        for (int step = 0; step < 8; step++) {
-            const bool above = y[i] > 2;
-            y[i] = above ? y[i] - 1 : y[i];
-            shift[i] = above ? shift[i] + 1 / y[i] : shift[i];
-        }
-    });
-    chebyshev(tables.digamma, y, 1, 2, series);
-    each([&](int64_t i) {
-        double found = (y[i] - DIGAMMA_ROOT - DIGAMMA_ROOT_REST) * series[i] + shift[i];
-        if (!(up[i] < 10)) {
-            const double square = 1 / (up[i] * up[i]);
-            double rest = 0;
-            for (int k = 8; k > 0; k--) rest = (rest + BERNOULLI[k - 1] / (2 * k)) * square;
-            found = std::log(up[i]) - 0.5 / up[i] - rest;
-        }
-        if (x[i] < 0) {
-            const double part = x[i] - std::rint(x[i]);
-            found = part == 0 ? NOT_A_NUMBER : found - PI / std::tan(PI * part);
-        }
-        out[i] = x[i] == 0 ? std::copysign(INF, -x[i]) : found;
-    });
+    Shifted s;
+    Block series, given;
+    std::copy_n(x, BLOCK, given); // `out` may be x
+    shift_digamma(given, s);
+    chebyshev(tables.digamma, s.y, 1, 2, series);
+    finish_digamma(given, s, series, out);
+    each([&](int64_t i) { out[i] = given[i] < 0 ? reflected_digamma(given[i], out[i]) : out[i]; });
 }
 
 // -- Bessel functions
@@ -194,38 +241,8 @@ void erfcx(const double *x, double *out) {
     each([&](int64_t i) { out[i] = x[i] < 0 ? 2 * exp_square(size[i], 1) - out[i] : out[i]; });
 }
 
-void erfc(const double *x, double *out) {
-    each([&](int64_t i) { out[i] = std::erfc(x[i]); });
-}
-
-// the normal distribution function, of x >= -1 without a series
-double upper_ndtr(double x) { return 0.5 * std::erfc(x * -SQRT_HALF); }
-
-// of -x / sqrt(2) for x limited to what lies left of -1
-void scaled_tail(const double *x, double *out) {
-    Block left;
-    each([&](int64_t i) { left[i] = (x[i] > -1 ? -1 : x[i]) * -SQRT_HALF; });
-    scaled_erfc(left, out);
-}
-
-void ndtr(const double *x, double *out) {
-    scaled_tail(x, out);
-    each([&](int64_t i) { out[i] = x[i] < -1 ? 0.5 * out[i] * exp_square(x[i], -0.5) : upper_ndtr(x[i]); });
-}
-
-void log_ndtr(const double *x, double *out) {
-    Block turned, above;
-    each([&](int64_t i) { turned[i] = -(x[i] < -1 ? -1 : x[i]); });
-    ndtr(turned, above);
-    scaled_tail(x, out);
-    each([&](int64_t i) {
-        out[i] = x[i] < -1 ? std::log(out[i] * 0.5) - x[i] * x[i] * 0.5 : std::log1p(-above[i]);
-    });
-}
-
-// x >= 0 with erfc(x) = z <= 1: steps of Newton's method for the logarithms, each of which doubles the digits; three
-// for all of a double
-template <int Steps> void erfc_inverse_right(const double *z, double *out) {
+// x >= 0 with erfc(x) = z <= 1: three steps of Newton's method for the logarithms, each of which doubles the digits
+void erfc_inverse_right(const double *z, double *out) {
     Block scaled, logarithm;
     each([&](int64_t i) {
         logarithm[i] = std::log(z[i]);
@@ -234,7 +251,7 @@ template <int Steps> void erfc_inverse_right(const double *z, double *out) {
         const double bottom = 1 + t * (1.432788 + t * (0.189269 + t * 0.001308));
         out[i] = (t - top / bottom) / SQRT_TWO;
     });
-    for (int step = 0; step < Steps; step++) {
+    for (int step = 0; step < 3; step++) {
         erfcx(out, scaled);
         each([&](int64_t i) {
             const double off = std::log(scaled[i]) - out[i] * out[i] - logarithm[i];
@@ -244,22 +261,6 @@ template <int Steps> void erfc_inverse_right(const double *z, double *out) {
     each([&](int64_t i) { out[i] = z[i] == 0 ? INF : z[i] < 0 ? NOT_A_NUMBER : out[i]; });
 }
 
-// with a step less for float, whose digits there are then twice
-template <int Steps> void erfinv(const double *y, double *out) {
-    Block tail, rest;
-    each([&](int64_t i) { rest[i] = std::fabs(y[i]) > 0.5 ? 1 - std::fabs(y[i]) : 0.5; });
-    erfc_inverse_right<Steps + 1>(rest, tail);
-    each([&](int64_t i) {
-        const double size = std::fabs(y[i]), inner = size > 0.5 ? 0.5 : size, square = inner * inner;
-        double x = inner * (SQRT_PI / 2) * (1 + square * (PI / 12 + square * (7 * (PI * PI) / 480 + square * 0.06)));
-        for (int step = 0; step < Steps; step++) { // Halley's, which makes three digits of one
-            const double move = (std::erf(x) - inner) * (SQRT_PI / 2) * std::exp(x * x);
-            x -= move / (1 + x * move);
-        }
-        out[i] = std::copysign(size > 0.5 ? tail[i] : x, y[i]);
-    });
-}
-
 void ndtri(const double *p, double *out) {
     Block z, side, middle;
     each([&](int64_t i) {
@@ -267,8 +268,8 @@ void ndtri(const double *p, double *out) {
         z[i] = twice <= 1 ? twice : 2 - twice > 1 ? 1 : 2 - twice;
         middle[i] = std::fabs(1 - twice) < 0.5 ? 1 - twice : 0;
     });
-    erfc_inverse_right<3>(z, side);
-    erfinv<2>(middle, middle);
+    erfc_inverse_right(z, side);
+    erfinv_doubles(middle, BLOCK, middle);
     each([&](int64_t i) {
         const double twice = 2 * p[i];
         out[i] = -SQRT_TWO * (std::fabs(1 - twice) < 0.5 ? middle[i] : twice <= 1 ? side[i] : -side[i]);
@@ -311,20 +312,17 @@ std::vector<double> list_of(const nb::dict &given, const char *name) {
 void take_tables(const nb::dict &given) {
     tables = {list_of(given, "LGAMMA"),  list_of(given, "DIGAMMA"), list_of(given, "ERFCX"),  list_of(given, "I0_NEAR"),
               list_of(given, "I0_FAR"), list_of(given, "I1_NEAR"), list_of(given, "I1_FAR")};
+    for (const double c : tables.lgamma) tables.lgamma_of_float += std::fabs(c) > 1e-11;
 }
 
 } // namespace
 
 void bind_special(nb::module_ &m) {
     m.def("special_tables", &take_tables);
-    m.def("special_gammaln", &call<lgamma>);
+    m.def("special_gammaln", &call<lgamma, lgamma_of_float>);
     m.def("special_digamma", &call<digamma>);
-    m.def("special_erfc", &call<erfc>);
     m.def("special_erfcx", &call<erfcx>);
-    m.def("special_erfinv", &call<erfinv<2>, erfinv<1>>);
-    m.def("special_ndtr", &call<ndtr>);
     m.def("special_ndtri", &call<ndtri>);
-    m.def("special_log_ndtr", &call<log_ndtr>);
     m.def("special_i0", &call<i0>);
     m.def("special_i0e", &call<scaled_i0>);
     m.def("special_i1", &call<i1>);
