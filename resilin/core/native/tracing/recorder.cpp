@@ -135,9 +135,10 @@ Args Ring::append_once(const void *bytes, size_t length) {
     const char *from = static_cast<const char *>(bytes);
     for (size_t i = 0; i + 8 <= length; i += 8) {
         std::memcpy(&word, from + i, 8);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
+        hash = (hash << 23 | hash >> 41) ^ word;
     }
-    if (length >= 8) std::memcpy(&word, from + length - 8, 8), hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    if (length >= 8) std::memcpy(&word, from + length - 8, 8), hash = (hash << 23 | hash >> 41) ^ word;
+    hash = (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
     if (known_args_.empty()) known_args_.resize(KNOWN_ARGS);
     Args &known = known_args_[(hash >> 40) % KNOWN_ARGS];
     // a quarter of the ring later it is written anew, so that the records that name it go before it does
