@@ -328,7 +328,7 @@ class FunctionEvent(FormattedTimesMixin, StackMixin):
 
 
 # within the class they would be the arguments' defaults
-FunctionEvent.stack = StackMixin.stack  # type: ignore[assignment]
+FunctionEvent.stack = StackMixin.stack  # type: ignore[method-assign]
 FunctionEvent.metadata_json = _older("metadata_json", "event_metadata", "_metadata_json")  # type: ignore[attr-defined]
 
 _SUMMED = (

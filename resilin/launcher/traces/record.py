@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="memory and disk of each process; the newest spans stay (default %(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--seconds", type=files.number, default=0.0, metavar="N",
+        "--seconds", type=files.number, metavar="N",
         help="have the workers of a job that runs record for so long; PROGRAM is its name then (--rdzv-id), and may be "
         "left out when one job runs here",
     )  # fmt: skip
@@ -56,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         raise UsageError("trace record: expected --out FOLDER, before the program")
     words = args.program[1:] if args.program[:1] == ["--"] else args.program
-    if args.seconds:
+    if args.seconds is not None:
+        if not args.seconds:
+            raise UsageError("trace record --seconds: expected more than 0")
         if len(words) > 1:
             raise UsageError(f"trace record --seconds: expected the name of one job, got {' '.join(words)!r}")
         _check_size(args.megabytes)
@@ -88,7 +90,7 @@ def _behind_the_job(words: Sequence[str]) -> argparse.Namespace:
         args, unknown = parser.parse_known_args(words[1:])
     except argparse.ArgumentError as error:
         raise UsageError(f"trace record: {error}; expected --out FOLDER before the program") from None
-    if not args.seconds or unknown:
+    if args.seconds is None or unknown:
         raise UsageError("trace record: expected --out FOLDER before the program")
     args.program.insert(0, words[0])
     return args

@@ -55,11 +55,8 @@ def run(args: argparse.Namespace, job: str) -> int:
         output.show_json({"folder": folder, "workers": workers}, indent=2)
     else:
         lines = [f"rank {one['rank']} ({one['host']}, pid {one['pid']}) {one['said']}" for one in workers]
-        output.show(
-            *lines,
-            f"{recorded} of {jobs.many(len(workers), 'worker')} recorded for {args.seconds:g} s: "
-            f"resilin trace why {folder}",
-        )
+        read = f": resilin trace why {folder}" if recorded else ""
+        output.show(*lines, f"{recorded} of {jobs.many(len(workers), 'worker')} recorded for {args.seconds:g} s{read}")
     return 0 if recorded == len(workers) else 1
 
 

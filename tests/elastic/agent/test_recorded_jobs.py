@@ -187,3 +187,8 @@ def test_options_may_stand_behind_the_job(tmp_path):
     told = resilin("trace", "record", f"no {tmp_path.name}", "--seconds", 1, "--out", tmp_path)
     assert told.returncode == 4, told.stderr
     assert f"no job 'no {tmp_path.name}' of this user" in told.stderr
+
+
+def test_no_time_at_all_is_no_time_and_no_program(tmp_path):
+    told = resilin("trace", "record", "--out", tmp_path, "--seconds", 0, "myjob")
+    assert (told.returncode, "--seconds: expected more than 0" in told.stderr) == (2, True)

@@ -12,7 +12,7 @@
 
 namespace resilin::tracing {
 
-thread_local Counting counting;
+__thread Counting counting;
 
 namespace {
 

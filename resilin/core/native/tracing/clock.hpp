@@ -20,10 +20,10 @@ inline int64_t clock_ns() {
 
 // How a thread makes nanoseconds of the counter. `span`: for how long, from `from` on; 0: not at all.
 struct Counting {
-    uint64_t from = 0, span = 0, ns_per_tick = 0; // the last in 2^-32
-    int64_t ns = 0, last = 0;
+    uint64_t from, span, ns_per_tick; // the last in 2^-32
+    int64_t ns, last;
 };
-extern thread_local Counting counting;
+extern __thread Counting counting; // all 0 at first: what is said so is read without asking whether it is made already
 
 int64_t count_anew(); // takes the clock's time, and sets `counting` by it
 

@@ -12,6 +12,8 @@ namespace {
 class Operands {
   public:
     void add(PyObject *value, bool nested = false) {
+        if (Py_TYPE(value) == classes.tensor || Py_TYPE(value) == classes.parameter) // most are
+            return array(slot(value, classes.array));
         if (value == Py_None) return letter('n');
         if (PyBool_Check(value)) return number('b', uint8_t{value == Py_True});
         if (PyLong_Check(value)) {
@@ -21,9 +23,7 @@ class Operands {
         }
         if (PyFloat_Check(value)) return number('f', PyFloat_AS_DOUBLE(value));
         if (PyUnicode_Check(value)) return text(value);
-        if (Py_TYPE(value) == classes.tensor || Py_TYPE(value) == classes.parameter ||
-            PyObject_TypeCheck(value, classes.tensor))
-            return array(slot(value, classes.array));
+        if (PyObject_TypeCheck(value, classes.tensor)) return array(slot(value, classes.array));
         if (PyArray_Check(value)) return array(value); // indices, targets and masks are given as they are
         if (!nested && (PyTuple_Check(value) || PyList_Check(value))) return list(value);
         letter('o');
@@ -74,8 +74,10 @@ class Operands {
         put(PyArray_STRIDES(x), dims, item);
     }
     void put(const npy_intp *values, int count, int by) {
+        const bool shifts = (by & (by - 1)) == 0; // a division takes longer than all else here
+        const int places = __builtin_ctz(static_cast<unsigned>(by));
         for (int i = 0; i < count; i++) {
-            const int64_t value = values[i] / by;
+            const int64_t value = shifts && (values[i] & (by - 1)) == 0 ? values[i] >> places : values[i] / by;
             std::memcpy(bytes_ + used_, &value, sizeof value);
             used_ += sizeof value;
         }

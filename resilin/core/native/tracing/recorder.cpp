@@ -31,10 +31,10 @@ constexpr uint64_t READY_BYTES = 64 << 10; // 1000 operations
 std::atomic<uint64_t> next_epoch{1};
 
 struct Thread {
-    uint64_t epoch = 0;
-    uint32_t number = 0;
+    uint64_t epoch;
+    uint32_t number;
 };
-thread_local Thread this_thread;
+__thread Thread this_thread; // see counting
 
 } // namespace
 
@@ -69,6 +69,8 @@ void Ring::get_ready() {
 
 Ring::~Ring() { Py_XDECREF(known_); }
 
+inline uint32_t Ring::thread() { return this_thread.epoch == epoch ? this_thread.number : name_thread(); }
+
 void Ring::fill(Record &record, const Open &span, int64_t end, int64_t value) {
     record.mark.store(0, std::memory_order_relaxed); // readers leave it out until it is whole
     std::atomic_thread_fence(std::memory_order_release);
@@ -79,19 +81,23 @@ void Ring::fill(Record &record, const Open &span, int64_t end, int64_t value) {
     record.mark.store(span.number + 1, std::memory_order_release);
 }
 
-Open Ring::open(uint32_t name, uint8_t kind, int64_t link, Args args, uint8_t flags) {
-    thread(); // the first time it takes a while
-    return open_at(now(), name, kind, link, args, flags);
-}
-
-Open Ring::open_at(int64_t start, uint32_t name, uint8_t kind, int64_t link, Args args, uint8_t flags) {
+inline Open Ring::open_by(uint32_t by, int64_t start, uint32_t name, uint8_t kind, int64_t link, Args args, uint8_t flags) {
     Open span;
-    span.thread = thread();
+    span.thread = by;
     span.number = written_->fetch_add(1, std::memory_order_relaxed);
     span.name = name, span.kind = kind, span.link = link, span.args = args, span.flags = flags;
     span.start = start;
     fill(at(span.number), span, 0, 0);
     return span;
+}
+
+Open Ring::open(uint32_t name, uint8_t kind, int64_t link, Args args, uint8_t flags) {
+    const uint32_t by = thread(); // the first time it takes a while
+    return open_by(by, now(), name, kind, link, args, flags);
+}
+
+Open Ring::open_at(int64_t start, uint32_t name, uint8_t kind, int64_t link, Args args, uint8_t flags) {
+    return open_by(thread(), start, name, kind, link, args, flags);
 }
 
 void Ring::close(const Open &span, int64_t end) {
@@ -135,9 +141,10 @@ Args Ring::append_once(const void *bytes, size_t length) {
     const char *from = static_cast<const char *>(bytes);
     for (size_t i = 0; i + 8 <= length; i += 8) {
         std::memcpy(&word, from + i, 8);
-        hash = (hash ^ word) * 0x9e3779b97f4a7c15u, hash ^= hash >> 29;
+        hash = (hash << 23 | hash >> 41) ^ word;
     }
-    if (length >= 8) std::memcpy(&word, from + length - 8, 8), hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    if (length >= 8) std::memcpy(&word, from + length - 8, 8), hash = (hash << 23 | hash >> 41) ^ word;
+    hash = (hash ^ hash >> 32) * 0x9e3779b97f4a7c15u;
     if (known_args_.empty()) known_args_.resize(KNOWN_ARGS);
     Args &known = known_args_[(hash >> 40) % KNOWN_ARGS];
     // a quarter of the ring later it is written anew, so that the records that name it go before it does
@@ -177,8 +184,7 @@ uint32_t Ring::name(PyObject *text) {
     return number;
 }
 
-uint32_t Ring::thread() {
-    if (this_thread.epoch == epoch) return this_thread.number;
+uint32_t Ring::name_thread() {
     if (!this_thread.number) this_thread.number = static_cast<uint32_t>(syscall(SYS_gettid));
     if (!PyGILState_Check()) return this_thread.number;
     this_thread.epoch = epoch;

@@ -49,8 +49,6 @@ class Ring {
     Args append(const void *bytes, size_t length);
     Args append_once(const void *bytes, size_t length); // needs Python's lock; what is there already is not written again
     uint32_t name(PyObject *text);    // needs Python's lock; 0: there is no room for it
-    uint32_t thread();                // this thread's number; names it where Python's lock is held
-
     const bool shapes, memory_events, modules;
     const uint64_t epoch; // no two rings have the same
     uint32_t memory_name = 0;
@@ -62,6 +60,9 @@ class Ring {
     void get_ready(); // takes the memory that the first spans would have to wait for
 
   private:
+    Open open_by(uint32_t by, int64_t start, uint32_t name, uint8_t kind, int64_t link, Args args, uint8_t flags);
+    uint32_t thread();      // this thread's number
+    uint32_t name_thread(); // the same; names it where Python's lock is held
     Record &at(uint64_t number) { return records_[number % count_]; }
     void write(Open span, int64_t end, int64_t value); // under the next number
     void fill(Record &record, const Open &span, int64_t end, int64_t value);
