@@ -12,7 +12,7 @@ BUILD_TOOLS = scikit-build-core nanobind numpy $(foreach tool,cmake ninja,$(if $
 # Tests start hundreds of processes, which are not to compile the package anew each.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-deep check bench soak native wheel clean
+.PHONY: demo test test-deep check types kernels bench soak native wheel clean
 .DEFAULT_GOAL := help
 
 help:
@@ -51,11 +51,16 @@ test: $(VENV)/installed-dev
 test-deep: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=30 --deep=$(DEEP) tests
 
-check: $(VENV)/installed-dev
+check: $(VENV)/installed-dev  # types take one core for as long as the kernels take the other
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/python scripts/check_floors.py
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target types kernels
+
+types: $(VENV)/installed-dev
+	$(BIN)/mypy
+
+kernels: $(VENV)/installed-dev
 	$(BIN)/python -m resilin.core.kernels.check
 
 native: $(BIN)/python  # rebuild the C++ extensions in place, incrementally
