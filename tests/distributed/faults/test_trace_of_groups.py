@@ -110,7 +110,9 @@ def test_a_sum_along_a_tree_has_shards_and_no_root_and_who_is_missing_from_it_is
 
 def test_a_job_that_hangs_and_is_killed_says_who_was_missing_from_what(tmp_path: Path, capsys: Said) -> None:
     with _started(3, NEVER_CALLS, tmp_path) as ranks:
-        code, alive = _trace(capsys, tmp_path, "--after", "1000", first="UNDER WAY: rank 1 of 3 is missing from broadcast #3")
+        code, alive = _trace(
+            capsys, tmp_path, "--after", "1000", first="UNDER WAY: rank 1 of 3 is missing from broadcast #3"
+        )
         assert code == 0  # this wait is nothing yet
         assert alive[0].startswith(
             "UNDER WAY: rank 1 of 3 is missing from broadcast #3 float64[2, 3] root 2 of group 'test' generation 1"
