@@ -17,9 +17,9 @@ export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@echo "make demo   train on real data, kill a worker, compare the weights with an undisturbed run"
-	@echo "make test   run the tests (about seven minutes on two cores)"
+	@echo "make test   run the tests (ten to fifteen minutes on two cores)"
 	@echo "make test-deep  run what is long by nature at full size (DEEP=3/32: one part; DEEP=commit: whose turn it is)"
-	@echo "make check  lint, types, floors, CUDA kernels compile"
+	@echo "make check  lint, types, floors, CUDA kernels compile (a minute or two on two cores)"
 	@echo "make wheel  build a wheel for other machines in build/wheels, and try it where there is no compiler"
 	@echo "make soak   disturb 500 jobs at random and write benchmarks/results/soak.md (SOAK=N: so many; goes on where it stopped)"
 	@echo "make bench  run the benchmarks (PEER_PYTHON=/path/to/python with torch compares in the same run)"
