@@ -12,14 +12,14 @@ BUILD_TOOLS = scikit-build-core nanobind numpy $(foreach tool,cmake ninja,$(if $
 # Tests start hundreds of processes, which are not to compile the package anew each.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-deep check bench soak native wheel clean
+.PHONY: demo test test-deep check types kernels bench soak native wheel clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   train on real data, kill a worker, compare the weights with an undisturbed run"
-	@echo "make test   run the tests (about seven minutes on two cores)"
+	@echo "make test   run the tests (ten to fifteen minutes on two cores)"
 	@echo "make test-deep  run what is long by nature at full size (DEEP=3/32: one part; DEEP=commit: whose turn it is)"
-	@echo "make check  lint, types, floors, CUDA kernels compile"
+	@echo "make check  lint, types, floors, CUDA kernels compile (a minute or two on two cores)"
 	@echo "make wheel  build a wheel for other machines in build/wheels, and try it where there is no compiler"
 	@echo "make soak   disturb 500 jobs at random and write benchmarks/results/soak.md (SOAK=N: so many; goes on where it stopped)"
 	@echo "make bench  run the benchmarks (PEER_PYTHON=/path/to/python with torch compares in the same run)"
@@ -51,11 +51,16 @@ test: $(VENV)/installed-dev
 test-deep: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=30 --deep=$(DEEP) tests
 
-check: $(VENV)/installed-dev
+check: $(VENV)/installed-dev  # types take one core for as long as the kernels take the other
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/python scripts/check_floors.py
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target types kernels
+
+types: $(VENV)/installed-dev
+	$(BIN)/mypy
+
+kernels: $(VENV)/installed-dev
 	$(BIN)/python -m resilin.core.kernels.check
 
 native: $(BIN)/python  # rebuild the C++ extensions in place, incrementally

@@ -19,7 +19,7 @@ import resilin.distributed as dist
 import resilin.multiprocessing as mp
 from resilin import nn
 from resilin.core.machine import segments
-from resilin.core.state import shared_pickles, sharing
+from resilin.core.state import copying, shared_pickles, sharing
 from resilin.testing.patience import PATIENCE_S
 from resilin.testing.ranks import run_ranks
 
@@ -165,14 +165,14 @@ def test_other_pickles_and_copies_are_copies():
 @pytest.mark.parametrize("protocol", [2, 4, 5])
 def test_other_pickles_name_what_they_named_before_tensors_were_shared(protocol, monkeypatch):
     x = nn.Parameter(resilin.arange(6.0))
-    shared_pickles.register()
+    shared_pickles.register(sharing.share)
     found = pickle.dumps(x, protocol)
-    monkeypatch.setattr(sharing, "_may_share", False)
+    monkeypatch.setattr(copying, "_may_share", False)
     assert names_in(found) == names_in(pickle.dumps(x, protocol))
 
 
 def test_ranks_exchange_tensors_in_a_process_that_shares_some():
-    shared_pickles.register()
+    shared_pickles.register(sharing.share)
 
     def exchange(rank):
         found = [{"x": resilin.ones(3)} if rank == 0 else None]

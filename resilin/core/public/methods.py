@@ -28,7 +28,7 @@ from resilin.core.ops import creation, random, random_distributions
 from resilin.core.ops.registry import OPS, TENSOR_XP
 from resilin.core.ops.shape import astype
 from resilin.core.public import in_place_names, subclass
-from resilin.core.state import inplace, restride, sharing
+from resilin.core.state import copying, inplace, restride, sharing
 from resilin.core.state.copying import copy_shared
 from resilin.core.state.size import Size
 from resilin.core.tensor import Parameter, Tensor, wrap
@@ -360,12 +360,12 @@ def _reduce_ex(self: Tensor, protocol: int) -> Any:
     if not self._dev.xp.elements:
         parts: Any = (type(self), tuple(self._array.shape), self.dtype, str(self._dev), self._rg)
         return _rebuild_empty, parts, getattr(self, "__dict__", None) or None
-    parts = (type(self), sharing.elements_of(self), str(self._dev), self._rg)
+    parts = (type(self), copying.elements_of(self), str(self._dev), self._rg)
     return _rebuild, parts, getattr(self, "__dict__", None) or None
 
 
 def _rebuild(kind: type, array: Any, where: str, requires_grad: bool) -> Tensor:
-    made = creation.from_numpy(array.array() if isinstance(array, sharing.Elements) else array)  # of copy.copy
+    made = creation.from_numpy(array.array() if isinstance(array, copying.Elements) else array)  # of copy.copy
     return _as_kind(made if where == "cpu" else made.to(where), kind, requires_grad)
 
 

@@ -1,4 +1,4 @@
-"""Arrays over given memory, and deep copies that share memory where their originals do."""
+"""Arrays over given memory, deep copies that share it where their originals do, and what pickles take of tensors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from resilin.core.tensor import Tensor
 
 _MOST_REPEATED_BYTES = 1 << 30  # of an expanded tensor: masks for a batch have some megabytes
 
@@ -68,3 +70,38 @@ def copy_shared(array: Any, memo: dict[int, Any]) -> Any:
         memo.setdefault(id(memo), []).append(whole)  # keeps the id its own, as `copy` does
     offset = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
     return array_over(copied.reshape(-1, order="A").view(np.uint8), array.dtype, array.shape, array.strides, offset)
+
+
+class Elements:
+    """The elements of a tensor, in a pickle: a copy, or in multiprocessing's pickles the memory itself."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As the array itself is pickled: who reads it need not know of this class."""
+        return self.array().__reduce_ex__(protocol)
+
+    def array(self) -> Any:
+        """What they are, on the host."""
+        return self.tensor._dev.backend.to_host(self.tensor._array)
+
+
+_may_share = False
+
+
+def pickles_may_share() -> bool:
+    """Whether a pickle may lead to a tensor's memory."""
+    return _may_share
+
+
+def let_pickles_share() -> None:
+    """From now on tensors are pickled as `Elements`, which multiprocessing's pickles know."""
+    global _may_share
+    _may_share = True
+
+
+def elements_of(tensor: Tensor) -> Any:
+    """What a pickle takes of a tensor: its array, or what may become its memory."""
+    elements = Elements(tensor)
+    return elements if _may_share else elements.array()

@@ -5,26 +5,30 @@ They are those of `ForkingPickler`: arguments of processes that are spawned, que
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Callable
 from multiprocessing import reduction
 from typing import Any
 
 from resilin.core.device import CPU
 from resilin.core.kernels.common import address_of
 from resilin.core.machine import segments
-from resilin.core.state import sharing
+from resilin.core.state import copying
 from resilin.errors import ResilinError
 
+Share = Callable[[list[Any]], None]
 
-def register() -> None:
-    """Have multiprocessing share tensors, from now on."""
-    if not sharing.pickles_may_share():
-        reduction.ForkingPickler.register(sharing.Elements, _reduce_elements)
+
+def register(share: Share) -> None:
+    """Have multiprocessing share tensors, from now on: `share` moves their memory to where others reach it."""
+    if not copying.pickles_may_share():
+        reduction.ForkingPickler.register(copying.Elements, functools.partial(_reduce_elements, share))
         reduction.ForkingPickler.register(segments.Segment, _reduce_segment)
-        sharing.let_pickles_share()
+        copying.let_pickles_share()
 
 
-def _reduce_elements(elements: sharing.Elements) -> Any:
+def _reduce_elements(share: Share, elements: copying.Elements) -> Any:
     tensor = elements.tensor
     if tensor._node is not None and tensor.requires_grad:
         raise RuntimeError(
@@ -33,7 +37,7 @@ def _reduce_elements(elements: sharing.Elements) -> Any:
         )
     if tensor._dev is not CPU or not segments.available:
         return elements.__reduce_ex__(2)  # which every protocol can write
-    sharing.share([tensor])
+    share([tensor])
     array = tensor._array
     segment = segments.segment_of(array)
     assert segment is not None

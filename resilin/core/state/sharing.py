@@ -50,7 +50,7 @@ def share(tensors: Iterable[Tensor]) -> None:
     """
     from resilin.core.state import shared_pickles
 
-    shared_pickles.register()
+    shared_pickles.register(share)
     with _moving:
         waiting = [tensor for tensor in tensors if tensor._dev is CPU and not is_shared(tensor)]
         if not waiting:
@@ -136,41 +136,3 @@ def _references_when_alone() -> int:
 def _is_alone(tensor: Tensor) -> bool:
     """Whether nobody else refers to its memory: then there is nobody to look for."""
     return bool(tensor._array.flags.owndata) and _references(tensor._array) == _references_when_alone()
-
-
-# -- pickles
-
-
-class Elements:
-    """The elements of a tensor, in a pickle: a copy, or in multiprocessing's pickles the memory itself."""
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """As the array itself is pickled: who reads it need not know of this class."""
-        return self.array().__reduce_ex__(protocol)
-
-    def array(self) -> Any:
-        """What they are, on the host."""
-        return self.tensor._dev.backend.to_host(self.tensor._array)
-
-
-_may_share = False
-
-
-def pickles_may_share() -> bool:
-    """Whether a pickle may lead to a tensor's memory."""
-    return _may_share
-
-
-def let_pickles_share() -> None:
-    """From now on tensors are pickled as `Elements`, which multiprocessing's pickles know."""
-    global _may_share
-    _may_share = True
-
-
-def elements_of(tensor: Tensor) -> Any:
-    """What a pickle takes of a tensor: its array, or what may become its memory."""
-    elements = Elements(tensor)
-    return elements if _may_share else elements.array()

@@ -178,7 +178,7 @@ def room_for(lines: int, announced: Iterable[tuple[int, int]]) -> Array:
 
 
 def pad_for(data: Array, sizes: Sequence[int]) -> Array:
-    """`data` with zeros behind it, as long as the largest that is announced: by which rank, all hear who has no room."""
+    """`data` with zeros behind it, as long as the largest that a rank announces: who has no room hears which."""
     largest = max(sizes)
     try:
         return pad(data, largest)

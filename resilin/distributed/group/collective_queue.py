@@ -281,11 +281,11 @@ class CollectiveQueue:
         self, kind: Kind, task: Run, limit: float, background: bool, entry: FlightEntry | None, row: int
     ) -> None:
         group_failure = self._group_failure
-        group_failure.check()
         call = Call(kind, self.sequence, limit, background, entry, row)
-        self.sequence += 1
-        if entry is not None:
+        if entry is not None:  # also where the group has failed before: who came is not missing from the call
             entry.start(call.sequence)
+        group_failure.check()
+        self.sequence += 1
         try:
             if call_phases.heard:
                 call_phases.reached("start", kind.name.lower(), self._owner)

@@ -6,7 +6,8 @@ import pytest
 import resilin as torch
 import resilin.distributed as dist
 from resilin._base.trace import SpanKind
-from resilin.errors import CollectiveMismatch
+from resilin.errors import CollectiveMismatch, PeerLost
+from resilin.testing.faults import FaultPlan
 from resilin.testing.ranks import TRANSPORTS, run_ranks
 
 
@@ -67,6 +68,21 @@ def test_a_call_that_fails_says_so(recorded):
     with recorded() as found:
         run_ranks(2, work).results()
     assert [span.args["Failed"] for span in found.spans if span.kind == SpanKind.COLLECTIVE] == [True, True]
+
+
+def test_who_calls_when_the_group_has_failed_is_not_missing_from_the_call(recorded):
+    def work(rank):
+        dist.all_reduce(torch.ones(2))
+        for _ in range(2):
+            with pytest.raises(PeerLost):
+                dist.all_reduce(torch.ones(2))
+
+    with recorded() as found:
+        faults = FaultPlan().kill(rank=1, at="all_reduce", call=1)
+        outcome = run_ranks(2, work, faults=faults, abort=False)
+    assert not outcome.errors
+    spans = [span.args for span in found.spans if span.kind == SpanKind.COLLECTIVE and span.args["Rank"] == 0]
+    assert [(args["Seq"], args.get("Failed", False)) for args in spans] == [(0, False), (1, True), (2, True)]
 
 
 def test_what_began_before_anybody_recorded_does_no_harm(recorded):

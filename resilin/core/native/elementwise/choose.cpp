@@ -73,13 +73,7 @@ nb::object choose_elements(nb::handle condition, nb::handle a, nb::handle b) {
     if (!walk.plan(operands, 3)) return nb::none();
     PyArray_Descr *descr = PyArray_DESCR(first);
     const auto bytes = static_cast<size_t>(PyDataType_ELSIZE(descr));
-    Py_INCREF(descr);
-    nb::object made = nb::steal(walk.add_new(descr));
-    if (!made.ptr()) throw nb::python_error();
-    if (!walk.size) return made;
-    walk.merge();
-    WithoutGil free(walk.size);
-    walk.run(1, [&](char **at, npy_intp n, const npy_intp *steps) {
+    return walked_into_new(walk, descr, [&](char **at, npy_intp n, const npy_intp *steps) {
         switch (bytes) {
         case 1: return choose<uint8_t, choose_8>(at, n, steps);
         case 2: return choose<uint16_t, choose_16>(at, n, steps);
@@ -88,7 +82,6 @@ nb::object choose_elements(nb::handle condition, nb::handle a, nb::handle b) {
         default: return choose_any(at, n, steps, bytes);
         }
     });
-    return made;
 }
 
 } // namespace

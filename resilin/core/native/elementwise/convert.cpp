@@ -135,17 +135,10 @@ nb::object convert_elements(ExactArray x, nb::handle dtype) {
     operand.array = x.array;
     Walk walk;
     if (!walk.plan(&operand, 1)) return nb::none();
-    Py_INCREF(descr);
-    nb::object made = nb::steal(walk.add_new(descr));
-    if (!made.ptr()) throw nb::python_error();
-    if (!walk.size) return made;
-    walk.merge();
-    WithoutGil free(walk.size);
-    walk.run(1, [&](char **at, npy_intp n, const npy_intp *by) {
+    return walked_into_new(walk, descr, [&](char **at, npy_intp n, const npy_intp *by) {
         if (whole) whole(at, &n, by, nullptr);
         else steps.run(at, n, by);
     });
-    return made;
 }
 
 } // namespace
