@@ -10,8 +10,6 @@ namespace resilin {
 
 enum Digits { SINGLE, DOUBLE };
 
-RESILIN_INLINE double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
-
 RESILIN_INLINE double polynomial(double, double c) { return c; }
 template <class... Rest> RESILIN_INLINE double polynomial(double x, double c0, double c1, Rest... rest) {
     return polynomial(x, fma(c0, x, c1), rest...);
