@@ -114,6 +114,7 @@ bool has_amx() {
 namespace resilin {
 
 bool has_amx() { return false; }
+const Tiles<float> &amx_tiles() { return portable_split_tiles(); } // never asked for: this compiler knows no AMX
 
 } // namespace resilin
 #endif
