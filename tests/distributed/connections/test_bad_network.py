@@ -89,19 +89,21 @@ def until_it_fails(rank, relay_of, after, what, call):
     return None
 
 
+@pytest.mark.parametrize("after", [100, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 5_000, 150_000))])
 @pytest.mark.parametrize(("name", "form"), FORMS)
-def test_a_connection_cut_in_the_middle_is_an_error_that_names_an_end_of_it_on_every_rank(name, form, monkeypatch):
+def test_a_connection_cut_in_the_middle_is_an_error_that_names_an_end_of_it_on_every_rank(
+    name, form, after, monkeypatch
+):
     use(form, monkeypatch)
-    for after in (0, 100, 5_000, 150_000):
-        with relays(3) as (made, told):
-            work = run_ranks(
-                3, until_it_fails, made, after, Relay.CUT, CALLS[name], transport="tcp", told=told, abort=False
-            )
-            errors = work.results()
-            assert made[0].fired
-        assert all(isinstance(error, PeerLost) and error.ranks for error in errors), errors
-        ends = {0}.union(*(error.ranks for error in errors))  # a rank may hear of it from the other end first
-        assert len(ends) <= 2, errors
+    with relays(3) as (made, told):
+        work = run_ranks(
+            3, until_it_fails, made, after, Relay.CUT, CALLS[name], transport="tcp", told=told, abort=False
+        )
+        errors = work.results()
+        assert made[0].fired
+    assert all(isinstance(error, PeerLost) and error.ranks for error in errors), errors
+    ends = {0}.union(*(error.ranks for error in errors))  # a rank may hear of it from the other end first
+    assert len(ends) <= 2, errors
 
 
 @pytest.mark.parametrize("form", ["native", "numpy"])
