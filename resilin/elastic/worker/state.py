@@ -164,9 +164,9 @@ class State:
 
         Call it as the last statement of a step, right after `optimizer.step()`; what belongs to the step (a scheduler's
         step, an average of weights) comes before it. What a device found wrong with indices is raised first, with
-        nothing committed. Gradients are no part of the commit: when they were accumulated
-        over several plans, commit those together. Raises WorldChanged, with the step committed, when a new world waits
-        for this boundary; `@elastic.run` handles it.
+        nothing committed. Gradients are no part of the commit: when they were accumulated over several plans, commit
+        those together. Raises WorldChanged, with the step committed, when a new world waits for this boundary;
+        `@elastic.run` handles it.
         """
         with trace.span("elastic.commit", trace.SpanKind.ELASTIC, step=self.step + 1):
             self._commit(plans)

@@ -72,9 +72,7 @@ def run(args: argparse.Namespace) -> int:
         size = viewing.export(read(), args.export)
         output.show(f"{args.export}: {size / 1e6:.1f} MB, for any browser")
         return 0
-    with viewing.listen(
-        args.port, editor
-    ) as server:  # a port that is taken is told before the minute that reading takes
+    with viewing.listen(args.port, editor) as server:  # before reading, which may take a minute: a port may be taken
         made = read()
         server.show(made.data, made.places)
         output.show(f"{server.url} until Ctrl-C")
