@@ -72,4 +72,4 @@ def test_stages_that_are_killed_come_back_and_the_weights_are_those_of_an_undist
     for workers in (2, 4):
         output = killed_at_steps(root, workers, 2)
         assert re.findall(r"^weights ([0-9a-f]{8})$", output, re.MULTILINE) == undisturbed, output
-        assert output.count("killed by SIGKILL") == 2, output
+        assert output.count("worker died: ") == 2, output  # in full restarts, too, where no replacement was there yet
