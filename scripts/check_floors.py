@@ -94,6 +94,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         "waits",
         "agent",
         "references",
+        "tracing",
         "serialization",
         "autograd",
         "membership",

@@ -13,13 +13,13 @@ from resilin._base.clock import Deadline
 from resilin.distributed.work.future import Future, wait_all
 from resilin.errors import DistStoreError, RpcError, RpcTimeout
 from resilin.rpc import current
-from resilin.rpc.agent import tracing
 from resilin.rpc.agent.agent import Agent
 from resilin.rpc.constants import DEFAULT_SHUTDOWN_TIMEOUT, UNSET_RPC_TIMEOUT
 from resilin.rpc.group import gather
 from resilin.rpc.group.gather import gatherings
 from resilin.rpc.references.rref import RRef, handle
 from resilin.rpc.timeouts import seconds as seconds_of
+from resilin.rpc.tracing import spans
 from resilin.rpc.worker_info import WorkerInfo
 
 __all__ = [
@@ -57,7 +57,7 @@ def rpc_sync(
     agent: Agent = current.require()
     if trace.recorder is None:
         return agent.call(to, func, args, kwargs, timeout)
-    with tracing.called("rpc_sync", func, agent.get_worker_info(), agent.get_worker_info(to)):
+    with spans.called("rpc_sync", func, agent.get_worker_info(), agent.get_worker_info(to)):
         return agent.call(to, func, args, kwargs, timeout)
 
 
@@ -79,7 +79,7 @@ def rpc_async(
         future = agent.call_async(to, func, args, kwargs, timeout)
     else:
         workers = agent.get_worker_info(), agent.get_worker_info(to)
-        future = tracing.begun("rpc_async", func, *workers, lambda: agent.call_async(to, func, args, kwargs, timeout))
+        future = spans.begun("rpc_async", func, *workers, lambda: agent.call_async(to, func, args, kwargs, timeout))
     collected = getattr(_thread_local_var, "future_list", None)
     if collected is not None:
         collected.append(future)
@@ -108,7 +108,7 @@ def remote(
     agent: Agent = current.require()
     if trace.recorder is None:
         return handle(agent.rrefs, agent.remote(to, func, args, kwargs, timeout, recreate))
-    with tracing.called("rpc_remote", func, agent.get_worker_info(), agent.get_worker_info(to)):
+    with spans.called("rpc_remote", func, agent.get_worker_info(), agent.get_worker_info(to)):
         return handle(agent.rrefs, agent.remote(to, func, args, kwargs, timeout, recreate))
 
 

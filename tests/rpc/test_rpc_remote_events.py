@@ -20,8 +20,8 @@ from resilin._base import trace, trace_ring
 from resilin._base.trace import Layer, SpanKind
 from resilin.core.kernels.loader import native
 from resilin.profiler import ProfilerActivity, profile, record_function
-from resilin.rpc.agent import remote_events
-from resilin.rpc.agent.remote_events import Asked
+from resilin.rpc.tracing import remote_events
+from resilin.rpc.tracing.remote_events import Asked
 from resilin.testing.patience import PATIENCE_S
 
 MODES = ("rpc_sync", "rpc_async", "rpc_remote")

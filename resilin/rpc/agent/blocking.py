@@ -11,10 +11,10 @@ from resilin.errors import PeerLost, RpcError
 from resilin.rpc.agent.exchange import Exchange
 from resilin.rpc.agent.peers import KnownPeers, Peer
 from resilin.rpc.agent.pending import late
-from resilin.rpc.agent.remote_events import here
 from resilin.rpc.agent.stats import Stats
 from resilin.rpc.agent.thread_pool import step_down
 from resilin.rpc.serialization.messages import FETCH, HEADER, LOST, PROFILED, REPLIES, expiry
+from resilin.rpc.tracing.remote_events import here
 from resilin.rpc.transports.base import REQUESTS, Queues, ReceiveQueue, RpcMessage
 
 _NOBODY = -1

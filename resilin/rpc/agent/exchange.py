@@ -9,7 +9,6 @@ from resilin._base import trace
 from resilin._base.clock import Deadline
 from resilin.core.autograd.grad_mode import mode
 from resilin.errors import PeerLost
-from resilin.rpc.agent import remote_events
 from resilin.rpc.agent.peers import KnownPeers, Peer
 from resilin.rpc.agent.pending import late
 from resilin.rpc.autograd.contexts import Contexts, DistAutogradContext, here
@@ -29,6 +28,7 @@ from resilin.rpc.serialization.messages import (
     marked_context,
 )
 from resilin.rpc.serialization.serializer import Serializer, dump_plain_call, take_back
+from resilin.rpc.tracing import remote_events
 from resilin.rpc.transports.base import REQUESTS, RpcMessage
 
 

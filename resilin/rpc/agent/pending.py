@@ -11,10 +11,10 @@ from resilin._base.clock import SYSTEM, spell
 from resilin.distributed.work.future import Future
 from resilin.errors import PeerLost, RpcTimeout
 from resilin.rpc.agent.peers import Peer
-from resilin.rpc.agent.remote_events import here
 from resilin.rpc.agent.stats import Counts
 from resilin.rpc.agent.thread_pool import step_down
 from resilin.rpc.serialization.messages import HEADER_BYTES, PROFILED
+from resilin.rpc.tracing.remote_events import here
 from resilin.rpc.transports.base import RpcMessage
 
 RETRY_S = 0.25

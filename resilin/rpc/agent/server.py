@@ -14,9 +14,7 @@ from resilin.distributed.wire.error_codec import copy_error
 from resilin.distributed.work.future import Future
 from resilin.errors import PeerLost, RpcError, UsageError
 from resilin.rpc import functions
-from resilin.rpc.agent import tracing
 from resilin.rpc.agent.peers import KnownPeers, Peer
-from resilin.rpc.agent.remote_events import Collected
 from resilin.rpc.agent.stats import Stats
 from resilin.rpc.autograd.contexts import ANSWER, Contexts, Frame, within
 from resilin.rpc.references.rref_context import RRefContext
@@ -44,6 +42,8 @@ from resilin.rpc.serialization.messages import (
     marked_context,
 )
 from resilin.rpc.serialization.serializer import Serializer, dump_plain, take_back
+from resilin.rpc.tracing import spans
+from resilin.rpc.tracing.remote_events import Collected
 from resilin.rpc.transports.base import REQUESTS, RpcMessage
 
 _LOG = log.logger("rpc.server")
@@ -232,7 +232,7 @@ class Server:
                 if state.error is not None:
                     raise copy_error(state.error)
             if trace.recorder is not None:
-                function = tracing.run(request.source, request.number, function, request.collected)
+                function = spans.run(request.source, request.number, function, request.collected)
             if request.frame is None:
                 value = function(*args, **kwargs) if kwargs else function(*args)
             else:

@@ -13,13 +13,13 @@ from resilin.distributed.wire.error_codec import copy_error
 from resilin.distributed.work.future import Future
 from resilin.errors import OwnerLost, RpcError
 from resilin.rpc import current, functions
-from resilin.rpc.agent import remote_events, tracing
 from resilin.rpc.autograd.contexts import part, within
 from resilin.rpc.constants import UNSET_RPC_TIMEOUT
 from resilin.rpc.references.rref_context import RRefContext, Wire
 from resilin.rpc.references.states import OwnedValue, Recipe, UserReference
 from resilin.rpc.serialization import remote_errors
 from resilin.rpc.serialization.on_the_way import now
+from resilin.rpc.tracing import remote_events, spans
 from resilin.rpc.worker_info import WorkerInfo
 
 T = TypeVar("T")
@@ -105,7 +105,7 @@ class RRef(Generic[T]):
             if trace.recorder is None:
                 value: T = agent.fetch(state, timeout)
             else:
-                with tracing.fetched(agent.get_worker_info(), state.owner):
+                with spans.fetched(agent.get_worker_info(), state.owner):
                     value = agent.fetch(state, timeout)
         except OwnerLost:
             if state.recipe is None:
@@ -177,7 +177,7 @@ class RRef(Generic[T]):
             if trace.recorder is None:
                 asked: Future[Any] = ask()
                 return asked
-            return tracing.begun(_ASYNC, _rref_typeof_on_owner, agent.get_worker_info(), owner, ask)
+            return spans.begun(_ASYNC, _rref_typeof_on_owner, agent.get_worker_info(), owner, ask)
         found: Future[Any] = Future()
         try:
             found.set_result(type(self.local_value()))
@@ -273,7 +273,7 @@ class _Proxy:
             made = make()
         else:
             how = way if way == _SYNC else "rpc_remote"
-            with tracing.called(how, runner, agent.get_worker_info(), owner, Method=name):
+            with spans.called(how, runner, agent.get_worker_info(), owner, Method=name):
                 made = make()
         return made if way == _SYNC else handle(agent.rrefs, made)
 
@@ -297,7 +297,7 @@ class _Proxy:
                         made: Future[Any] = make()
                     else:
                         with remote_events.part_of(collected):
-                            made = tracing.begun(_ASYNC, runner, agent.get_worker_info(), owner, make, Method=name)
+                            made = spans.begun(_ASYNC, runner, agent.get_worker_info(), owner, make, Method=name)
                 made.when_done(settle)
             except Exception as error:  # noqa: BLE001 - raised by who waits
                 result.set_exception(error)

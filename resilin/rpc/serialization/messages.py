@@ -60,7 +60,7 @@ BLOCKS, RREFS, CLOSURE, ANONYMOUS, SMALL, CONTEXT, GRADIENTS, PROFILED = 1, 2, 4
 """Flags: there are blocks; RRefs are in the pickle, which must be read even by who throws it away; code of functions
 is; the function itself is, and its name in the message is for people; one small tensor is, as its bytes; behind the
 pickle is the autograd context; gradients come back for tensors in the pickle; the caller is profiled, and the last part
-is about that (agent/remote_events.py)."""
+is about that (tracing/remote_events.py)."""
 
 HEADER = struct.Struct("<BBHIQd")
 """kind, flags, the queue that takes the reply, length of the name, number of the call, when the caller gives up."""

@@ -8,8 +8,8 @@ from typing import Any
 
 from resilin._base import trace
 from resilin.distributed.work.future import Future
-from resilin.rpc.agent import remote_events
 from resilin.rpc.serialization import function_names
+from resilin.rpc.tracing import remote_events
 from resilin.rpc.worker_info import WorkerInfo
 
 
