@@ -238,7 +238,7 @@ class Run:
         if isinstance(node, Pick):
             return
         parts = parts if parts is not None else [None] * len(node.edges)
-        whole: list[Tensor] = []
+        whole: list[Any] = []
         for position, edge in enumerate(node.edges):
             if edge is not None and self.give(node, position, edge, parts):
                 whole.append(edge)
