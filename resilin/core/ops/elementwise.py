@@ -425,25 +425,19 @@ def _(xp, g, _y, x, low=None, high=None):
 
 
 _forward, _backward, _limit = kernel("clip_forward"), kernel("clip_backward"), kernel("fused_limit")
+_maximum, _minimum = (kernel("looped")(f, f.__name__, True) for f in (np.maximum, np.minimum))
 _INF = float("inf")
 
 
-_looped = kernel("looped")
-_maximum, _minimum = (_looped(f, f.__name__, True) for f in (np.maximum, np.minimum))
-
-
 def _limited(x: Any, low: Any, high: Any) -> Any:
-    if (
-        isinstance(x, np.ndarray)
-        and x.dtype == np.int64
-        and type(low) is int
-        and type(high) is int
-        and _maximum is not None
-    ):
+    """What native code limits; None for the rest."""
+    if not isinstance(x, np.ndarray):
+        return _forward(x, low, high)
+    if x.dtype == np.int64 and type(low) is type(high) is int and _maximum is not None:
         y = _maximum(x, low)
         return None if y is None else _minimum(y, high, y)
     y = _forward(x, low, high)
-    return _limit(None, x, low, high) if y is None and isinstance(x, np.ndarray) and x.dtype.kind in "fV" else y
+    return _limit(None, x, low, high) if y is None and x.dtype.kind in "fV" else y
 
 
 accelerate(

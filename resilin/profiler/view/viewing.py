@@ -53,10 +53,3 @@ def export(made: Report, path: Path) -> int:
 def listen(port: int, editor: Editor | None) -> ViewServer:
     """Return a server that listens, and answers once it runs. UsageError when the port is taken."""
     return ViewServer(port, editor)
-
-
-def serve(made: Report, port: int, editor: Editor | None) -> ViewServer:
-    """Return a server of a report; see `listen`."""
-    server = listen(port, editor)
-    server.show(made.data, made.places)
-    return server

@@ -88,7 +88,8 @@ def serving(place: Path, sources=(), editor=None):
     """The server of a report while the block runs."""
     opens = Opens.EDITOR if editor else Opens.LINK
     made = viewing.read([str(place)], list(sources), MOST_BYTES, opens)
-    with viewing.serve(made, 0, editor) as server:
+    with viewing.listen(0, editor) as server:
+        server.show(made.data, made.places)
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -184,7 +184,7 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with `src` added at `index` along `dim`, one after the other in index order."""
     axis = check_dim(dim, input._array.ndim)
     array, part = index_checks.scattered("scatter_add", input, axis, index, src)
-    if input._dev is CPU:
+    if input._dev is CPU:  # elsewhere by the op that backends list where they have no deterministic form of it
         return ops.scatter_add_to.call(input, part, axis, array)
     return input + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array)
 
