@@ -235,10 +235,6 @@ template <class T, class From = T> const Tiles<T> &tiles() {
     else return portable_tiles(T());
 }
 
-} // namespace
-
-namespace {
-
 // Tiles of matrix layout are set up for each product, and padded: a small one has the same bits sooner without.
 constexpr double MATRIX_FLOPS = 3e4;
 template <class From> const Tiles<float> &tiles_for(const Product<float, From> &product) {
