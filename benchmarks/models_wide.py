@@ -22,6 +22,7 @@ ALONE = (), {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # compile in the process: a 
 CAST = ("resnet18", "encoder", "vit")
 QUICK = ("mlp", "graph")
 UPDATES, COMPILED, JAX = "updates", "compiled", "tiny step"
+ALL = "16 models, their training and inference, and updates by hand: geometric mean"
 AGREE, AGREE_CAST = 2e-3, 5e-2  # how far, relatively, losses and outputs of both sides may lie apart
 PROFILES = {  # of rows that two designs have not brought to their aim, taken with a clock around each part
     JAX: """The tiny step beside JAX: the products take an eighth of it and AdamW's pass a twentieth; the rest is what
@@ -54,7 +55,7 @@ def benchmark(options: Options) -> Report:
         name="models_wide",
         question="Training and inference of common models, beside PyTorch with its defaults and with its memory kept.",
         method=METHOD.format(rounds=rounds, seconds=seconds, tuned=" ".join(f"`{k}={v}`" for k, v in TUNED.items())),
-        rows=[*rows, *steps],
+        rows=[*_mean(rows), *rows, *steps],
         notes=[*_tuned_table(tuned), *_summary(rows, tuned), *_profiles(steps), *_left_out(options), *taken.notes()],
         data={"samples_s": {name: [found["samples"] for found in taken.results(name)] for name in taken.names()}},
     )
@@ -172,9 +173,21 @@ def _summary(rows: list[Row], tuned: list[Row]) -> list[str]:
         if not ratios:
             continue
         mean = math.exp(statistics.fmean(math.log(ratio) for ratio, _ in ratios))
-        slower = ", ".join(f"{what} {ratio:.2f}" for ratio, what in sorted(ratios) if ratio < least)
-        notes.append(f"Beside {name}: geometric mean of the ratios {mean:.2f}. Below {least:g}: {slower or 'none'}.")
+        slower = [f"{what} {ratio:.2f}" for ratio, what in sorted(ratios) if ratio < least]
+        below = f"Below {least:g}, {len(slower)} of {len(ratios)}: {', '.join(slower) or 'none'}."
+        notes.append(f"Beside {name}: geometric mean of the ratios {mean:.2f}. {below}")
     return notes
+
+
+def _mean(rows: list[Row]) -> list[Row]:
+    """One row for all that are of models, autocast and updates: geometric means of the times on both sides."""
+    if not rows or any(row.peer is None for row in rows):
+        return []
+    ours, peer = (
+        math.exp(statistics.fmean(math.log(time) for time in times))
+        for times in ([row.ours for row in rows], [row.peer for row in rows if row.peer is not None])
+    )
+    return [Row(what=ALL, unit=rows[0].unit, ours=ours, peer=peer)]
 
 
 def _profiles(steps: list[Row]) -> list[str]:

@@ -72,8 +72,11 @@ def test_rows_put_pytorch_beside_and_notes_tell_of_kept_memory_and_of_what_is_sl
     assert (jax.ours, jax.peer, jax.baseline) == (1.0, 1.0, "JAX")
     tuned, plain, kept = report.notes
     assert "| ResNet-18, 64x64, a cell | 0.500 | 0.50 |" in tuned.splitlines()
-    assert plain.endswith("ratios 2.00. Below 1: none.")
-    assert "ratios 0.50. Below 0.95: " in kept
+    mean, count = rows[models_wide.ALL], len(rows) - 3  # less this row and the two beside compiled steps
+    assert mean.peer is not None
+    assert (round(mean.ours, 9), round(mean.peer, 9)) == (1.0, 2.0)
+    assert plain.endswith(f"ratios 2.00. Below 1, 0 of {count}: none.")
+    assert f"ratios 0.50. Below 0.95, {count} of {count}: " in kept
     assert "ResNet-18, 64x64, a cell 0.50" in kept
 
 
