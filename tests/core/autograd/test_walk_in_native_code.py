@@ -10,6 +10,7 @@ import pytest
 import resilin
 from resilin.core.autograd import engine
 from resilin.core.kernels.loader import native
+from resilin.core.ops.lazy_gradients import Product
 
 F = resilin.nn.functional
 pytestmark = pytest.mark.skipif(native is None, reason="compares native code with Python: without it there is one walk")
@@ -183,6 +184,21 @@ def test_interrupts_leave_a_walk_as_they_are(walk: str) -> None:
         (h * 3).sum().backward()
     (w * 2).sum().backward()
     assert w.grad.tolist() == [2, 2, 2]
+
+
+def test_an_error_while_a_leafs_gradient_is_computed_is_raised_as_it_is(
+    walk: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    w, x = resilin.ones(3, 4, requires_grad=True), resilin.ones(5, 4)
+
+    def whole(self: Product) -> Any:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch, pytest.raises(MemoryError, match="no room"):
+        patch.setattr(Product, "whole", whole)
+        F.linear(x, w).sum().backward()
+    F.linear(x, w).sum().backward()
+    assert w.grad.tolist() == [[5.0] * 4] * 3
 
 
 def test_backwards_of_several_threads_add_up_at_small_leaves(walk: str) -> None:

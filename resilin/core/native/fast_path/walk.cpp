@@ -372,11 +372,23 @@ private:
             if (!locked) return false;
             Py_DECREF(locked);
             done = place(leaf, g);
-            PyObject *released = PyObject_CallNoArgs(c.release);
-            Py_XDECREF(released);
-            if (!released) return false;
+            if (!unlock()) return false;
         }
         return done == Done::no ? call_method(run_, c.finish, leaf) : done == Done::yes;
+    }
+
+    // Lets the lock of leaves go; an error that is set stays as it is, since nothing may be called with one.
+    static bool unlock() {
+        PyObject *kind, *error, *trace;
+        PyErr_Fetch(&kind, &error, &trace);
+        PyObject *released = PyObject_CallNoArgs(c.release);
+        if (released) {
+            Py_DECREF(released);
+            PyErr_Restore(kind, error, trace);
+            return true;
+        }
+        for (PyObject *each : {kind, error, trace}) Py_XDECREF(each);
+        return false;
     }
 
     // Whether there is no gradient yet, and no memory for it.
