@@ -22,6 +22,9 @@ from resilin.core.kernels.loader import kernel
 
 _native_sum_rows = kernel("sum_rows")
 _native_sum_last = kernel("sum_last")
+_native_mean_last = kernel("mean_last")
+_native_norm_last = kernel("norm_last")
+_native_known_sum_last = kernel("known_sum_last")
 _native_product_last = kernel("product_last")
 
 FAN = 16  # sums added one after another; kernels.hpp has the same number, so both forms give the same bits
@@ -80,17 +83,28 @@ def mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     x = np.asarray(x)
     if x.dtype.kind not in "fcV":
         return np.mean(x, axis, keepdims=keepdims)
+    if (y := _native_mean_last(x, axis, keepdims)) is not None:
+        return y
     wide = pack.widened(x)
     y = total(wide, axis, keepdims)
     found = y / y.dtype.type(x.size // max(y.size, 1))
     return found if wide is x else pack.astype(found, x.dtype)
 
 
-def total_of_squares(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
-    """`total(x * x)` of real numbers."""
-    if isinstance(x, np.ndarray) and (y := _native_sum_last(x, axis, keepdims, True)) is not None:
+def norm(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
+    """The root of `total(x * x)` of real numbers, which are float32 on the way where x is of 16 bits."""
+    if (y := _native_norm_last(x, axis, keepdims)) is not None:
         return y
-    return total(x * x, axis, keepdims)
+    wide = pack.widened(x)
+    found = np.sqrt(total(wide * wide, axis, keepdims))
+    return found if wide is x else pack.astype(found, x.dtype)
+
+
+def known_total(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
+    """`total` of floats, with 0 for NaN."""
+    if (y := _native_known_sum_last(x, axis, keepdims)) is not None:
+        return y
+    return total(np.where(x != x, x.dtype.type(0), x), axis, keepdims)
 
 
 def product(x: Array, axis: Any = None, keepdims: Any = False) -> Array:

@@ -85,10 +85,10 @@ def test_products_have_the_order_of_their_reference(n: int, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 31, 33, 4097])
-def test_sums_of_squares_have_the_bits_of_two_steps(n: int) -> None:
+def test_norms_have_the_bits_of_their_steps(n: int) -> None:
     x = np.random.default_rng(n).normal(size=(3, n)).astype(np.float32)
     for axis in (None, 1, 0):
-        assert np.array_equal(reduce_rows.total_of_squares(x, axis), reduce_rows.total(x * x, axis))
+        assert np.array_equal(reduce_rows.norm(x, axis), np.sqrt(reduce_rows.total(x * x, axis)))
 
 
 def test_running_sums_of_integers_wrap_around() -> None:
