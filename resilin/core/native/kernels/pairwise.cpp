@@ -162,6 +162,8 @@ enum class Finish { sum, mean, root };
 RESILIN_KNOWN(float)
 RESILIN_KNOWN(double)
 
+constexpr auto IN_PLACE = [](const auto *from, int64_t begin, int64_t, auto *) { return from + begin; };
+
 // Sums of rows of T, or of the 16-bit floats that `convert` makes T
 template <class T, class S, class Convert>
 void sum_floats(const S *x, int64_t rows, int64_t length, Term term, Finish finish, Convert convert, T *y) {
@@ -178,15 +180,13 @@ void sum_floats(const S *x, int64_t rows, int64_t length, Term term, Finish fini
         for (int64_t row = 0; row < rows; row++) y[row] = std::sqrt(y[row]);
 }
 
-void sum_halves(const uint16_t *x, bool float16, int64_t rows, int64_t length, Term term, Finish finish, uint16_t *y) {
-    std::vector<float> sums(static_cast<size_t>(rows));
+void sum_halves(const uint16_t *x, bool float16, int64_t rows, int64_t length, Term term, Finish finish, float *y) {
     const auto unpack = float16 ? unpack_half : unpack_bfloat;
     auto convert = [=](const uint16_t *from, int64_t begin, int64_t end, float *scratch) -> const float * {
         unpack(from + begin, 0, end - begin, scratch);
         return scratch;
     };
-    sum_floats(x, rows, length, term, finish, convert, sums.data());
-    (float16 ? pack_half : pack_bfloat)(sums.data(), 0, rows, y);
+    sum_floats(x, rows, length, term, finish, convert, y);
 }
 
 RESILIN_SIMD void add_integers(const int64_t *x, int64_t begin, int64_t end, int64_t length, int64_t *y) {
@@ -226,39 +226,84 @@ template <class S> void sum_integers(void add(const S *, int64_t, int64_t, int64
     add_integers(sums.data(), 0, 1, parts, y);
 }
 
-// A new array of x's dtype, or of int64, for one element per row, and how many rows there are.
-nb::object for_rows(const ExactArray &x, int first, bool keepdims, bool integers, int64_t &rows) {
-    npy_intp dims[NPY_MAXDIMS];
-    rows = 1;
-    for (int i = 0; i < x.ndim(); i++) {
-        dims[i] = i < first ? x.dim(i) : 1;
-        rows *= dims[i];
+// Each of n elements added to itself, `times` of them
+#define RESILIN_REPEATED(T)                                                                                            \
+    RESILIN_SIMD void repeated(const T *x, int64_t n, int64_t times, T *y) {                                           \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            T sum = x[i];                                                                                              \
+            for (int64_t k = 1; k < times; k++) sum += x[i];                                                           \
+            y[i] = sum;                                                                                                \
+        }                                                                                                              \
     }
-    PyArray_Descr *descr = integers ? PyArray_DescrFromType(NPY_INT64) : PyArray_DESCR(x.array);
-    if (!integers) Py_INCREF(descr);
-    nb::object made = nb::steal(
-        PyArray_NewFromDescr(&PyArray_Type, descr, keepdims ? x.ndim() : first, dims, nullptr, nullptr, 0, nullptr));
-    if (!made.ptr()) throw nb::python_error();
+RESILIN_REPEATED(float)
+RESILIN_REPEATED(double)
+
+// How often the elements of an array are repeated that is contiguous but for its first dimension, which is stretched; 0
+// of others
+int64_t repetitions(const ExactArray &x) {
+    int place = 0;
+    while (place < x.ndim() && x.dim(place) == 1) place++;
+    if (place == x.ndim() || PyArray_STRIDE(x.array, place) != 0 || !PyArray_ISALIGNED(x.array)) return 0;
+    int64_t step = PyArray_ITEMSIZE(x.array);
+    for (int i = x.ndim() - 1; i > place; i--) {
+        if (x.dim(i) != 1 && PyArray_STRIDE(x.array, i) != step) return 0;
+        step *= x.dim(i);
+    }
+    return x.dim(place);
+}
+
+template <class T> void sum_repeated(const ExactArray &x, int64_t times, bool mean, T *y) {
+    const T *from = static_cast<const T *>(PyArray_DATA(x.array));
+    auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
+        repeated(from + begin, end - begin, times, scratch);
+        return scratch;
+    };
+    pairwise_rows(read, 1, x.size() / times, 1, false, y);
+    if (mean) *y /= static_cast<T>(x.size());
+}
+
+// The sum, or mean, of a whole array whose first dimension is stretched: that one first
+nb::object reduced_repeated(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
+    const int type = PyArray_TYPE(x.array);
+    if (x.size() <= SMALL || (type != NPY_FLOAT && type != NPY_DOUBLE) || first_trailing(axis, x.ndim()) != 0 || !PyArray_ISNOTSWAPPED(x.array))
+        return nb::none();
+    const int64_t times = repetitions(x);
+    if (times < 2 || times > FAN) return nb::none();
+    nb::object made = without_axes(x, ~uint64_t{0}, keepdims);
+    void *y = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
+    WithoutGil free(x.size());
+    if (type == NPY_FLOAT) sum_repeated(x, times, mean, static_cast<float *>(y));
+    else sum_repeated(x, times, mean, static_cast<double *>(y));
     return made;
 }
 
 template <Term term, Finish finish> nb::object reduced(ExactArray x, nb::handle axis, bool keepdims) {
     constexpr bool PLAIN = term == Term::element && finish == Finish::sum;
-    if (!x || !x.size() || !PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
+    if (!x || !x.size()) return nb::none();
+    if (term == Term::element && !PyArray_ISCARRAY_RO(x.array)) return reduced_repeated(x, axis, keepdims, finish == Finish::mean);
+    if (!PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
     const int type = PyArray_TYPE(x.array), first = first_trailing(axis, x.ndim());
     const bool half = type == NPY_HALF || type == bfloat16_type, integers = type == NPY_INT64 || type == NPY_BOOL;
     if (first < 0 || !(half || type == NPY_FLOAT || type == NPY_DOUBLE || (PLAIN && integers))) return nb::none();
-    int64_t rows;
-    nb::object made = for_rows(x, first, keepdims, integers, rows);
+    int64_t rows = 1;
+    for (int i = 0; i < first; i++) rows *= x.dim(i);
+    nb::object made = without_axes(x, (~uint64_t{0}) << first, keepdims, integers);
     void *y = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
     const int64_t length = x.size() / rows;
-    auto in_place = [](const auto *from, int64_t begin, int64_t, auto *) { return from + begin; };
     WithoutGil free(x.size());
-    if (half) sum_halves(x.data<uint16_t>(), type == NPY_HALF, rows, length, term, finish, static_cast<uint16_t *>(y));
-    else if (type == NPY_FLOAT) sum_floats(x.data<float>(), rows, length, term, finish, in_place, static_cast<float *>(y));
-    else if (type == NPY_DOUBLE) sum_floats(x.data<double>(), rows, length, term, finish, in_place, static_cast<double *>(y));
-    else if (type == NPY_INT64) sum_integers(add_integers, x.data<int64_t>(), rows, length, static_cast<int64_t *>(y));
-    else sum_integers(count_true, x.data<uint8_t>(), rows, length, static_cast<int64_t *>(y));
+    if (half) {
+        std::vector<float> sums(static_cast<size_t>(rows));
+        sum_halves(x.data<uint16_t>(), type == NPY_HALF, rows, length, term, finish, sums.data());
+        (type == NPY_HALF ? pack_half : pack_bfloat)(sums.data(), 0, rows, static_cast<uint16_t *>(y));
+    } else if (type == NPY_FLOAT) {
+        sum_floats(x.data<float>(), rows, length, term, finish, IN_PLACE, static_cast<float *>(y));
+    } else if (type == NPY_DOUBLE) {
+        sum_floats(x.data<double>(), rows, length, term, finish, IN_PLACE, static_cast<double *>(y));
+    } else if (type == NPY_INT64) {
+        sum_integers(add_integers, x.data<int64_t>(), rows, length, static_cast<int64_t *>(y));
+    } else {
+        sum_integers(count_true, x.data<uint8_t>(), rows, length, static_cast<int64_t *>(y));
+    }
     return made;
 }
 
@@ -313,6 +358,15 @@ nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
 }
 
 } // namespace
+
+void pairwise_sums(const void *x, int type, int64_t rows, int64_t length, void *y) {
+    if (type == NPY_DOUBLE)
+        return sum_floats(static_cast<const double *>(x), rows, length, Term::element, Finish::sum, IN_PLACE, static_cast<double *>(y));
+    auto *to = static_cast<float *>(y);
+    if (type == NPY_FLOAT)
+        return sum_floats(static_cast<const float *>(x), rows, length, Term::element, Finish::sum, IN_PLACE, to);
+    sum_halves(static_cast<const uint16_t *>(x), type == NPY_HALF, rows, length, Term::element, Finish::sum, to);
+}
 
 void bind_pairwise(nb::module_ &m) {
     const auto define = [&m](const char *name, auto *function) {

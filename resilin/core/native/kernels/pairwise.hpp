@@ -10,6 +10,7 @@
 namespace resilin {
 
 constexpr int64_t RUN = 128;
+constexpr int64_t SMALL = 1024;   // elements that numpy sums, but along the last dimensions: as _SMALL of reduce_rows.py
 constexpr int64_t AT_ONCE = 1024; // elements that are summed at once: made on the way, they stay in the first cache
 
 inline int64_t first_half(int64_t n) { return n / 2 - n / 2 % 8; }
@@ -99,5 +100,8 @@ void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost,
     const T *at = sums.data();
     for (int64_t row = 0; row < rows; row++) y[row] = joined(length, AT_ONCE, at, 1);
 }
+
+// y[row] = the sum over row `row` of floats of numpy's type number `type`; float32 for 16-bit ones.
+void pairwise_sums(const void *x, int type, int64_t rows, int64_t length, void *y);
 
 } // namespace resilin
