@@ -94,6 +94,36 @@ def known_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
     return None if arrays is None else wrap(np.asarray(reduce_rows.known_total(arrays[0], axis, keepdim)), CPU)
 
 
+_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+_KINDS = {"square": 0, "absolute": 1, "smooth": 2}
+_loss_of_difference, _nll_loss = kernel("loss_of_difference"), kernel("nll_loss")
+
+
+def loss_of_difference(
+    kind: str, input: Tensor, target: Tensor, reduction: str, beta: float = 1.0, scale: float = 1.0
+) -> Tensor | None:
+    """The square, the size, or `scale` times the smooth size of input - target, reduced."""
+    arrays = _floats(input, target) if reduction in _REDUCTIONS else None
+    if arrays is None:
+        return None
+    array = _loss_of_difference(_KINDS[kind], *arrays, beta, scale, _REDUCTIONS[reduction])
+    return None if array is None else wrap(array, CPU)
+
+
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
+) -> Tensor | None:
+    """The negative log-likelihoods of classes that are known to be there, reduced."""
+    arrays = _floats(input) if weight is None else _floats(input, weight)
+    if arrays is None or type(target) is not Tensor or target._dev is not CPU or type(ignore_index) is not int:
+        return None
+    given = arrays[1] if len(arrays) > 1 else None
+    if not -(1 << 63) <= ignore_index < 1 << 63:
+        return None
+    array = _nll_loss(arrays[0], target._array, given, ignore_index, _REDUCTIONS[reduction])
+    return None if array is None else wrap(array, CPU)
+
+
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor | None:
     """input + alpha * other."""
     return _add_scaled(out, (input, other), alpha) if type(alpha) in (float, int) else None

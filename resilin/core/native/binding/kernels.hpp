@@ -47,6 +47,7 @@ void bind_gemm(nanobind::module_ &m);
 void bind_householder(nanobind::module_ &m);
 void bind_in_place(nanobind::module_ &m);
 void bind_layer_norm(nanobind::module_ &m);
+void bind_losses(nanobind::module_ &m);
 void bind_memory(nanobind::module_ &m);
 void bind_optimizer_rules(nanobind::module_ &m);
 void bind_optimizers(nanobind::module_ &m);
