@@ -1,9 +1,9 @@
 """Sums that stay accurate whatever the axis: numpy's own are pairwise only along the fastest dimension in memory.
 
 Order of a sum over one dimension: along the fastest one numpy's pairwise order; along any other in blocks of `FAN`,
-elements ascending inside a block, then blocks of `FAN` of these sums, and so on. Of several dimensions the fastest in
-memory goes first; neighbours in a contiguous array count as one. Small arrays are summed in numpy's order, 16-bit
-floats in float32.
+elements ascending inside a block, then blocks of `FAN` of these sums, and so on. Of several dimensions those that are
+stretched go first, then the fastest in memory; neighbours in a contiguous array count as one. Small arrays are summed in
+numpy's order, 16-bit floats in float32.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ from resilin.core.kernels.loader import kernel
 
 _native_sum_rows = kernel("sum_rows")
 _native_sum_last = kernel("sum_last")
+_native_sum_over = kernel("sum_over")
+_native_mean_last = kernel("mean_last")
+_native_norm_last = kernel("norm_last")
+_native_known_sum_last = kernel("known_sum_last")
 _native_product_last = kernel("product_last")
 
 FAN = 16  # sums added one after another; kernels.hpp has the same number, so both forms give the same bits
@@ -38,6 +42,8 @@ def total(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
         x = np.asarray(x)
     if (y := _native_sum_last(x, axis, keepdims)) is not None:
         return y
+    if (y := _native_sum_over(x, axis, keepdims, False)) is not None:
+        return y
     return reference_total(x, axis, keepdims)
 
 
@@ -50,6 +56,10 @@ def reference_total(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
     if x.dtype.kind not in "fc" or (axis is None and x.flags.forc):
         return np.add.reduce(x, axis, keepdims=keepdims)
     axes = range(x.ndim) if axis is None else normalize_axis_tuple(axis, x.ndim)
+    for i in axes:
+        if x.strides[i] == 0 and x.shape[i] > 1 and x.dtype.kind in "fc":
+            y = total(_along(x, i), tuple(axes), True)
+            return y if keepdims else y.squeeze(tuple(axes))
     y, places = _joined(x, axes)
     if math.prod([y.shape[i] for i in places]) <= FAN or (places == [y.ndim - 1] and y.flags.c_contiguous):
         return np.add.reduce(x, axis, keepdims=keepdims)
@@ -80,17 +90,30 @@ def mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     x = np.asarray(x)
     if x.dtype.kind not in "fcV":
         return np.mean(x, axis, keepdims=keepdims)
+    if (y := _native_mean_last(x, axis, keepdims)) is not None:
+        return y
+    if (y := _native_sum_over(x, axis, keepdims, True)) is not None:
+        return y
     wide = pack.widened(x)
     y = total(wide, axis, keepdims)
     found = y / y.dtype.type(x.size // max(y.size, 1))
     return found if wide is x else pack.astype(found, x.dtype)
 
 
-def total_of_squares(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
-    """`total(x * x)` of real numbers."""
-    if isinstance(x, np.ndarray) and (y := _native_sum_last(x, axis, keepdims, True)) is not None:
+def norm(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
+    """The root of `total(x * x)` of real numbers, which are float32 on the way where x is of 16 bits."""
+    if (y := _native_norm_last(x, axis, keepdims)) is not None:
         return y
-    return total(x * x, axis, keepdims)
+    wide = pack.widened(x)
+    found = np.sqrt(total(wide * wide, axis, keepdims))
+    return found if wide is x else pack.astype(found, x.dtype)
+
+
+def known_total(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
+    """`total` of floats, with 0 for NaN."""
+    if (y := _native_known_sum_last(x, axis, keepdims)) is not None:
+        return y
+    return total(np.where(x != x, x.dtype.type(0), x), axis, keepdims)
 
 
 def product(x: Array, axis: Any = None, keepdims: Any = False) -> Array:

@@ -31,6 +31,8 @@ def reference_running_sum(x: Array, axis: int, reverse: bool = False) -> Array:
     if not x.ndim:
         return x.copy()
     y = accumulate(np.add, np.flip(x, axis) if reverse else x, axis)
+    if x.dtype.kind in "fV":
+        y = y + x.dtype.type(0)  # sums start with 0, which has no sign
     return np.flip(y, axis) if reverse else y
 
 

@@ -177,25 +177,9 @@ def _(xp, g, y, _x, axis=-1):
     return g - xp.exp(y) * xp.sum(g, axis=axis, keepdims=True)
 
 
-def _last(kernel: Any) -> Any:
-    """A kernel over rows, along any axis."""
-
-    def forward(xp, x, axis):
-        if axis == x.ndim - 1:
-            return kernel(x)
-        return kernel(xp.ascontiguousarray(x.swapaxes(axis, -1))).swapaxes(axis, -1)
-
-    return forward
-
-
-def _last_backward(kernel: Any) -> Any:
-    def backward(xp, needs, g, y, _x, axis):
-        if axis == y.ndim - 1:
-            return (kernel(g, y),)
-        g, y = (xp.ascontiguousarray(v.swapaxes(axis, -1)) for v in (g, y))
-        return (kernel(g, y).swapaxes(axis, -1),)
-
-    return backward
+def _along(forward: Any, backward: Any) -> tuple[Any, Any]:
+    """Forward and rule by kernels along any axis."""
+    return lambda xp, x, axis: forward(x, axis), lambda xp, needs, g, y, _x, axis: (backward(g, y, axis),)
 
 
 def _rows_on_device(of_log: bool) -> tuple[Any, Any]:
@@ -212,5 +196,5 @@ def _rows_on_device(of_log: bool) -> tuple[Any, Any]:
 
 override("softmax", "cuda", *_rows_on_device(False))
 override("log_softmax", "cuda", *_rows_on_device(True))
-override("softmax", "cpu", _last(softmax_kernel.forward), _last_backward(softmax_kernel.backward))
-override("log_softmax", "cpu", _last(softmax_kernel.log_forward), _last_backward(softmax_kernel.log_backward))
+override("softmax", "cpu", *_along(softmax_kernel.forward, softmax_kernel.backward))
+override("log_softmax", "cpu", *_along(softmax_kernel.log_forward, softmax_kernel.log_backward))

@@ -241,10 +241,9 @@ def _(xp, g, y, x, axis=None, keepdims=False):
 @op(takes="fc", complex=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
 def norm2(xp, x, axis=None, keepdims=False):
     """The Euclidean norm over `axis`; the gradient of a zero vector is zero."""
-    wide = _wide(x)
-    if isinstance(wide, np.ndarray) and wide.dtype.kind == "f":
-        return _returned(xp.sqrt(reduce_rows.total_of_squares(wide, axis, keepdims)), x)
-    size = xp.absolute(wide)
+    if isinstance(x, np.ndarray) and x.dtype.kind in "fV":
+        return reduce_rows.norm(x, axis, keepdims)
+    size = xp.absolute(_wide(x))
     return _returned(xp.sqrt(xp.sum(size * size, axis=axis, keepdims=keepdims)), x)
 
 

@@ -99,6 +99,36 @@ def test_softmax_and_log_softmax(rand: Any, shape: tuple[int, ...]) -> None:
         same(softmax.forward(strided(x)), y)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((7, 5), 0), ((3, 300, 17), 1), ((2, 4, 9, 31), 1), ((600, 300), 0), ((4, 0, 3), 1), ((3, 0), 0)]
+)
+def test_softmax_along_other_dimensions(rand: Any, shape: tuple[int, ...], axis: int, dtype: Any) -> None:
+    x, g = (rand(*shape).astype(dtype) for _ in range(2))
+    lines = [np.ascontiguousarray(v.swapaxes(axis, -1)) for v in (x, g)]
+    close = 1e-14 if dtype is np.float64 else None
+    for of_log in (False, True):
+        forward, backward = (softmax.log_forward, softmax.log_backward) if of_log else (softmax.forward, softmax.backward)
+        y = forward(x, axis)
+        assert y.flags.c_contiguous and y.dtype == dtype
+        rows = forward(lines[0])
+        expected = rows.swapaxes(axis, -1), backward(lines[1], rows).swapaxes(axis, -1)
+        for found, wanted in zip((y, backward(g, y, axis)), expected, strict=True):
+            np.testing.assert_allclose(found, wanted, close or 1e-5, close or 1e-5)
+        slow = (softmax.reference_log_forward if of_log else softmax.reference_forward)(lines[0])
+        np.testing.assert_allclose(rows, slow, close or 1e-5, close or 1e-5)
+
+
+def test_softmax_of_extreme_columns() -> None:
+    inf, nan = np.inf, np.nan
+    x = np.array([[1e30, -1e30, 0], [-inf, 0, 1], [nan, 0, 1], [-inf, -inf, -inf], [inf, 0, 0]])
+    for dtype in (np.float32, np.float64):
+        for forward in (softmax.forward, softmax.log_forward):
+            rows = forward(x.astype(dtype))
+            np.testing.assert_allclose(forward(x.T.astype(dtype), 0), rows.T, rtol=1e-6)
+    np.testing.assert_allclose(softmax.forward(x), softmax.reference_forward(x), rtol=1e-14)
+
+
 def test_softmax_of_extreme_rows(rand: Any) -> None:
     inf, nan = np.inf, np.nan
     x = np.array([[1e30, -1e30, 0], [-inf, 0, 1], [nan, 0, 1], [-inf, -inf, -inf], [inf, 0, 0]], np.float32)

@@ -8,6 +8,7 @@ import pytest
 
 import resilin
 from resilin.core.machine import threads
+from resilin.nn import functional as F
 
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, -3e38, 3e38, 0.5, -0.5]
 CALLS: dict[str, Callable[..., Any]] = {
@@ -107,3 +108,69 @@ def test_logarithms_of_sums_keep_their_digits() -> None:
     near = np.float32([0.0]), np.float32([-20.0])
     small = resilin.logaddexp(*map(resilin.tensor, near)).numpy()
     np.testing.assert_allclose(small, np.log1p(np.exp(-20.0)), rounding)
+
+
+DTYPES = [resilin.float32, resilin.float64, resilin.float16, resilin.bfloat16]
+LOSSES: dict[str, Callable[..., Any]] = {
+    "mse": lambda x, t, r: F.mse_loss(x, t, reduction=r),
+    "l1": lambda x, t, r: F.l1_loss(x, t, reduction=r),
+    "smooth": lambda x, t, r: F.smooth_l1_loss(x, t, reduction=r, beta=0.3),
+    "smooth without a bend": lambda x, t, r: F.smooth_l1_loss(x, t, reduction=r, beta=0.0),
+    "huber": lambda x, t, r: F.huber_loss(x, t, reduction=r, delta=0.7),
+}
+
+
+def _same(found: Any, steps: Any) -> None:
+    assert (found.dtype, found.shape, found.requires_grad) == (steps.dtype, steps.shape, False)
+    assert _bits(found.float()) == _bits(steps.detach().float()) or found.dtype == resilin.float64
+    assert found.dtype != resilin.float64 or resilin.equal(found.nan_to_num(7.0), steps.detach().nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_in_one_pass_have_the_bits_of_their_steps(name: str, dtype: Any) -> None:
+    r = np.random.default_rng(0)
+    for shape in [(1,), (7, 31), (1025,), (3, 70_001)]:
+        x, t = (resilin.tensor(r.normal(size=shape)).to(dtype) for _ in range(2))
+        for special in (None, np.nan, np.inf):
+            if special is not None:
+                x.view(-1)[-1] = special
+            for reduction in ("none", "mean", "sum"):
+                steps = LOSSES[name](x.detach().requires_grad_(), t, reduction)
+                _same(LOSSES[name](x, t, reduction), steps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(5,), (1, 1), (33, 10), (1500, 3), (4, 6, 3, 5)])
+def test_likelihoods_in_one_pass_have_the_bits_of_their_steps(shape: Any, weighted: bool, dtype: Any) -> None:
+    r = np.random.default_rng(0)
+    classes = shape[1] if len(shape) > 1 else shape[0]
+    x = resilin.tensor(-r.random(shape)).to(dtype)
+    target = resilin.tensor(np.asarray(r.integers(0, classes, shape[:1] + shape[2:] if len(shape) > 1 else ())))
+    weight = resilin.tensor(r.random(classes) + 0.5).to(dtype) if weighted else None
+    for ignore in (-100, 0):
+        for reduction in ("none", "mean", "sum"):
+            with resilin.no_grad():
+                found = F.nll_loss(x, target, weight, ignore_index=ignore, reduction=reduction)
+            steps = F.nll_loss(
+                x.detach().requires_grad_(), target, weight, ignore_index=ignore, reduction=reduction
+            )
+            _same(found, steps)
+
+
+def test_a_target_that_is_no_class_is_refused() -> None:
+    for wrong in (-1, 3):
+        with pytest.raises(IndexError, match="out of bounds"):
+            F.nll_loss(resilin.zeros(2, 3), resilin.tensor([0, wrong]))
+    assert F.nll_loss(resilin.zeros(2, 3), resilin.tensor([1, 1]), ignore_index=1).isnan()
+
+
+def test_losses_in_one_pass_are_the_same_for_any_number_of_threads() -> None:
+    x, t, _ = _three(140_000)
+    before, found = threads.get_num_threads(), set()
+    for count in (1, 2):
+        threads.set_num_threads(count)
+        found.add(b"".join(_bits(call(x, t, "mean")) for call in LOSSES.values()))
+    threads.set_num_threads(before)
+    assert len(found) == 1

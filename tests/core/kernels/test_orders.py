@@ -85,10 +85,22 @@ def test_products_have_the_order_of_their_reference(n: int, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 31, 33, 4097])
-def test_sums_of_squares_have_the_bits_of_two_steps(n: int) -> None:
+def test_norms_have_the_bits_of_their_steps(n: int) -> None:
     x = np.random.default_rng(n).normal(size=(3, n)).astype(np.float32)
     for axis in (None, 1, 0):
-        assert np.array_equal(reduce_rows.total_of_squares(x, axis), reduce_rows.total(x * x, axis))
+        assert np.array_equal(reduce_rows.norm(x, axis), np.sqrt(reduce_rows.total(x * x, axis)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("shape", [(1,), (33,), (8, 5), (21, 33), (3, 7, 4)])
+def test_running_sums_and_products_are_those_of_one_element_after_the_other(shape: Any, dtype: Any) -> None:
+    x = (np.random.default_rng(0).normal(size=shape) * 3).astype(dtype)
+    x.reshape(-1)[0] = -0.0
+    for axis in range(x.ndim):
+        for reverse in (False, True):
+            fast, slow = scan.running_sum(x, axis, reverse), scan.reference_running_sum(x, axis, reverse)
+            assert fast.dtype == x.dtype and fast.tobytes() == np.ascontiguousarray(slow).tobytes()
+        assert scan.running_product(x, axis).tobytes() == scan.accumulate(np.multiply, x, axis).tobytes()
 
 
 def test_running_sums_of_integers_wrap_around() -> None:

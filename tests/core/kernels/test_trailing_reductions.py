@@ -10,7 +10,7 @@ import pytest
 
 import resilin
 from resilin.core.backends import small_array
-from resilin.core.kernels import joining, loader, reduce_rows
+from resilin.core.kernels import joining, loader, pack, reduce_rows
 from resilin.core.machine import threads
 
 pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
@@ -162,3 +162,89 @@ def test_a_dimension_that_is_not_there_is_left_to_cat(dim: Any) -> None:
 @pytest.mark.parametrize("shapes", [[(2, 3), (2,)], [(0,), (2,)], [()], []])
 def test_shapes_that_need_a_word_are_left_to_cat(shapes: Any) -> None:
     assert loader.native.lengths_along([resilin.ones(*shape) for shape in shapes], 0) is None
+
+
+def _of(dtype: Any, shape: tuple[int, ...]) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(dtype)
+
+
+FLOATS = [np.float32, np.float64, np.float16, pack.BFLOAT16]
+
+
+@pytest.mark.parametrize("dtype", FLOATS[2:])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sums_and_means_of_sixteen_bits_are_those_of_float32_rounded_once(shape: tuple[int, ...], dtype: Any) -> None:
+    x = _of(dtype, shape)
+    wide = pack.to_float32(x)
+    for axis in _trailing(len(shape)):
+        found, mean = loader.native.sum_last(x, axis, False), loader.native.mean_last(x, axis, False)
+        total = np.asarray(reduce_rows.reference_total(wide, axis))
+        assert found.tobytes() == total.astype(dtype).tobytes()
+        count = np.float32(wide.size / total.size)
+        assert mean.tobytes() == (total / count).astype(dtype).tobytes()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("shape", "axis"),
+    [
+        ((70, 64), 0), ((17, 3), 0), ((3, 40, 33), 1), ((3, 40, 33), (0, 1)), ((2, 16, 9, 9), (0, 2, 3)), ((4097, 2), 0),
+        ((20, 16, 9), (0, 2)), ((3, 5, 2, 400), (1, 3)), ((300, 1100), 0), ((40, 64, 1), 0), ((3, 8, 70), (0, 2)),
+        ((600, 5, 2), (0, 2)), ((2, 16, 50), (0, 2)), ((2, 600), 0), ((2, 3, 4, 5, 60), (0, 2, 4)),
+    ],
+)  # fmt: skip
+def test_sums_over_other_dimensions_have_the_bits_of_the_reference(shape: Any, axis: Any, dtype: Any) -> None:
+    x = _of(dtype, shape)
+    for keepdims in (True, False):
+        fast, slow = reduce_rows.total(x, axis, keepdims), reduce_rows.reference_total(x, axis, keepdims)
+        assert fast.dtype == x.dtype and fast.shape == slow.shape
+        assert fast.tobytes() == slow.tobytes()
+    mean = pack.to_float32(x) if x.dtype.itemsize == 2 else x
+    mean = reduce_rows.reference_total(mean, axis) / mean.dtype.type(x.size // slow.size)
+    assert reduce_rows.mean(x, axis).tobytes() == mean.astype(dtype).tobytes()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(2, 30, 64), (16, 500), (17, 500), (1, 3, 1, 900), (3, 400)])
+def test_a_stretched_dimension_is_summed_first(shape: tuple[int, ...], dtype: Any) -> None:
+    place = next(i for i, n in enumerate(shape) if n > 1)
+    base = _of(dtype, shape[place + 1 :])
+    x = np.broadcast_to(base, shape)
+    assert reduce_rows.total(x).tobytes() == reduce_rows.reference_total(x).tobytes()
+    wide = base.astype(np.float64)
+    np.testing.assert_allclose(float(reduce_rows.total(x)), wide.sum() * shape[place], 0.02 if x.itemsize == 2 else 1e-4)
+
+
+def test_integers_and_booleans_are_summed_and_wrap_around(thread_counts: Any) -> None:
+    r = np.random.default_rng(0)
+    for shape in SHAPES:
+        k, b = r.integers(-(1 << 62), 1 << 62, shape), r.random(shape) < 0.7
+        for axis in _trailing(len(shape)):
+            for count in (1, 2):
+                thread_counts(count)
+                assert np.array_equal(loader.native.sum_last(np.asarray(k), axis, False), np.add.reduce(k, axis))
+                assert np.array_equal(loader.native.sum_last(np.asarray(b), axis, False), np.add.reduce(b, axis))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_nothing_is_added_for_nan(dtype: Any) -> None:
+    x = _of(dtype, (7, 1500))
+    x[:, ::7] = np.nan
+    known = np.where(np.isnan(x), x.dtype.type(0), x)
+    for axis in (None, 1, 0):
+        fast = np.asarray(reduce_rows.known_total(x, axis))
+        assert fast.tobytes() == np.asarray(reduce_rows.total(known, axis)).tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64])
+@pytest.mark.parametrize("shape", [(1,), (31,), (5, 33), (200_003,)])
+def test_extremes_of_wider_types_are_numpys(shape: tuple[int, ...], dtype: Any, thread_counts: Any) -> None:
+    x = (_of(np.float64, shape) * 100).astype(dtype)
+    for special in (None, np.nan, -np.inf) if dtype is np.float64 else (None, np.iinfo(np.int64).min):
+        if special is not None:
+            x.reshape(-1)[-1] = special
+        for count in (1, 2):
+            thread_counts(count)
+            for axis in (None, -1):
+                np.testing.assert_array_equal(small_array.max(x, axis), np.maximum.reduce(x, axis))
+                np.testing.assert_array_equal(small_array.min(x, axis), np.minimum.reduce(x, axis))

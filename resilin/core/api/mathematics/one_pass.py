@@ -17,6 +17,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import ACTIVE
 from resilin.core.device import CPU
+from resilin.core.kernels import reduce_rows
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.calling import tracked
 from resilin.core.tensor import Tensor, wrap
@@ -59,18 +60,24 @@ _lerp_from_start, _lerp_from_end = _kernel("lerp_from_start"), _kernel("lerp_fro
 _nan_to_num, _heaviside, _limit = map(_kernel, ("nan_to_num", "heaviside", "limit"))
 
 
+def _floats(*tensors: Any) -> list[Any] | None:
+    """The arrays of tensors of floats on the CPU that nothing follows; None of others."""
+    if ACTIVE or (mode.grad and tracked(tensors)):
+        return None
+    for tensor in tensors:
+        if type(tensor) is not Tensor or tensor._dev is not CPU or tensor._array.dtype.kind not in "fV":
+            return None
+    return [tensor._array for tensor in tensors]
+
+
 def _loops(name: str) -> Callable[..., Tensor | None]:
     """The short way by loops over elements (`native/elementwise`), of all floating point dtypes and strides."""
     known = kernel("looped")(getattr(np, name, None), name, True)
 
     def run(input: Tensor, *others: Any, out: Any = None) -> Tensor | None:
-        tensors = (input, *others)
-        if known is None or ACTIVE or (mode.grad and tracked(tensors)):
+        arrays = None if known is None else _floats(input, *others)
+        if arrays is None:
             return None
-        for tensor in tensors:
-            if type(tensor) is not Tensor or tensor._dev is not CPU or tensor._array.dtype.kind not in "fV":
-                return None
-        arrays = [tensor._array for tensor in tensors]
         array = known(*arrays) if out is None else known(*arrays, out)
         return None if array is None else wrap(array, CPU)
 
@@ -79,6 +86,42 @@ def _loops(name: str) -> Callable[..., Tensor | None]:
 
 fmax, fmin, frac, ldexp, copysign = map(_loops, ("fmax", "fmin", "frac", "ldexp", "copysign"))
 neg, abs_, relu, without_nan = map(_loops, ("negative", "absolute", "relu", "without_nan"))
+
+
+def known_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
+    """The sum over `axis` of an op, 0 for NaN."""
+    arrays = _floats(input)
+    return None if arrays is None else wrap(np.asarray(reduce_rows.known_total(arrays[0], axis, keepdim)), CPU)
+
+
+_REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
+_KINDS = {"square": 0, "absolute": 1, "smooth": 2}
+_loss_of_difference, _nll_loss = kernel("loss_of_difference"), kernel("nll_loss")
+
+
+def loss_of_difference(
+    kind: str, input: Tensor, target: Tensor, reduction: str, beta: float = 1.0, scale: float = 1.0
+) -> Tensor | None:
+    """The square, the size, or `scale` times the smooth size of input - target, reduced."""
+    arrays = _floats(input, target) if reduction in _REDUCTIONS else None
+    if arrays is None:
+        return None
+    array = _loss_of_difference(_KINDS[kind], *arrays, beta, scale, _REDUCTIONS[reduction])
+    return None if array is None else wrap(array, CPU)
+
+
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
+) -> Tensor | None:
+    """The negative log-likelihoods of classes that are known to be there, reduced."""
+    arrays = _floats(input) if weight is None else _floats(input, weight)
+    if arrays is None or type(target) is not Tensor or target._dev is not CPU or type(ignore_index) is not int:
+        return None
+    given = arrays[1] if len(arrays) > 1 else None
+    if not -(1 << 63) <= ignore_index < 1 << 63:
+        return None
+    array = _nll_loss(arrays[0], target._array, given, ignore_index, _REDUCTIONS[reduction])
+    return None if array is None else wrap(array, CPU)
 
 
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor | None:

@@ -18,6 +18,9 @@ from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
 
+_INT64 = np.dtype(np.int64)
+
+
 def axes(dim: Any, ndim: int) -> Any:
     """`dim` (None, an int or several) counted from the front; None for an empty tuple of a reduction."""
     if dim is None:
@@ -50,13 +53,17 @@ def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
     """The sum over `dim` (all when None). Booleans and integers are summed as int64."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
-    if dtype is not None:
-        input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
-    elif input._array.dtype.kind in "biu":
-        input = shape_ops.astype.call(input, np.dtype(np.int64))
     array = input._array
+    wanted = _summed(array.dtype) if dtype is None else dtypes.to_numpy(dtype)
+    if array.dtype is not wanted and (array.dtype.char != "?" or wanted is not _INT64 or type(array) is not np.ndarray):
+        input = shape_ops.astype.call(input, wanted)
     total = ops.sum.call(input, None if dim is None else axes(dim, array.ndim), keepdim)
-    return total if total._array.dtype == array.dtype else shape_ops.astype.call(total, array.dtype)
+    return total if total._array.dtype == wanted else shape_ops.astype.call(total, wanted)
+
+
+def _summed(dtype: Any) -> Any:
+    """The dtype of sums and products of `dtype`."""
+    return _INT64 if dtype.kind in "biu" else dtype
 
 
 def _floating(where: str, input: Tensor, dtype: Any) -> Tensor:
@@ -77,8 +84,10 @@ def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 
 def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The product over `dim` (all when None)."""
-    if dtype is not None or input._array.dtype.kind in "biu":
-        input = shape_ops.astype.call(input, np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype))
+    given = input._array.dtype
+    wanted = _summed(given) if dtype is None else dtypes.to_numpy(dtype)
+    if given is not wanted:
+        input = shape_ops.astype.call(input, wanted)
     return ops.prod.call(input, axes(dim, input._array.ndim), keepdim)
 
 
@@ -244,6 +253,9 @@ def std_mean(
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over `dim`, NaN counted as 0."""
+    total = None if dtype is not None else one_pass.known_sum(input, axes(dim, input._array.ndim), keepdim)
+    if total is not None:
+        return total
     known = one_pass.without_nan(input)
     return sum(input.masked_fill(input.isnan(), 0) if known is None else known, dim, keepdim, dtype=dtype)
 
@@ -297,13 +309,17 @@ def _nuclear(input: Tensor, axis: Any, keepdim: bool) -> Tensor:
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Running sums along `dim`."""
-    if dtype is not None or input._array.dtype.kind in "biu":
-        input = shape_ops.astype.call(input, np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype))
+    given = input._array.dtype
+    wanted = _summed(given) if dtype is None else dtypes.to_numpy(dtype)
+    if given is not wanted:
+        input = shape_ops.astype.call(input, wanted)
     return ops.cumsum.call(input, check_dim(dim, input._array.ndim))
 
 
 def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Running products along `dim`."""
-    if dtype is not None or input._array.dtype.kind in "biu":
-        input = shape_ops.astype.call(input, np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype))
+    given = input._array.dtype
+    wanted = _summed(given) if dtype is None else dtypes.to_numpy(dtype)
+    if given is not wanted:
+        input = shape_ops.astype.call(input, wanted)
     return ops.cumprod.call(input, check_dim(dim, input._array.ndim))

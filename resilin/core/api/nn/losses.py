@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api.manipulation import index_checks, shaping
-from resilin.core.api.mathematics import arithmetic, reducing
+from resilin.core.api.mathematics import arithmetic, one_pass, reducing
 from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.api.nn.loss_reduction import check_reduction, old_reduction, reduced, same_shape
 from resilin.core.api.nn.neural import linear, log_softmax, need_tensors, softplus
@@ -202,6 +202,8 @@ def nll_loss(
     reduction = old_reduction(size_average, reduce, reduction)
     check_reduction(reduction)
     _need_class("nll_loss", ignore_index)
+    if (found := one_pass.nll_loss(input, target, weight, ignore_index, reduction)) is not None:
+        return found
     input, weight, narrow = opened(input, weight)
     rows, classes, shape = _rows("nll_loss", input, target)
     valid = classes != ignore_index
@@ -244,6 +246,9 @@ def mse_loss(
     """(input - target) ** 2, reduced; `weight` (of the input's shape) multiplies it, "mean" divides by its sum."""
     reduction = old_reduction(size_average, reduce, reduction)
     same_shape("mse_loss", input, target)
+    found = None if weight is not None else one_pass.loss_of_difference("square", input, target, reduction)
+    if found is not None:
+        return found
     x, t, weight, narrow = opened(input, target, weight)
     made: Tensor = narrow(_weighted_mean((x - t).square(), input, weight, reduction))
     return made
@@ -260,6 +265,9 @@ def l1_loss(
     """|input - target|, reduced; `weight` (of the input's shape) multiplies it, "mean" divides by its sum."""
     reduction = old_reduction(size_average, reduce, reduction)
     same_shape("l1_loss", input, target)
+    found = None if weight is not None else one_pass.loss_of_difference("absolute", input, target, reduction)
+    if found is not None:
+        return found
     x, t, weight, narrow = opened(input, target, weight)
     made: Tensor = narrow(_weighted_mean((x - t).abs(), input, weight, reduction))
     return made
@@ -276,6 +284,10 @@ def huber_loss(
         raise ValueError(
             f"Weights and input must have the same size, got {tuple(weight.shape)} and {tuple(input.shape)}"
         )
+    short = one_pass.loss_of_difference
+    found = None if weight is not None else short("smooth", input, target, reduction, delta, delta)
+    if found is not None:
+        return found
     x, t, weight, narrow = opened(input, target, weight)
     losses = loss.smooth_absolute.call(x - t, delta)
     losses = losses if delta == 1 else losses * delta
@@ -296,6 +308,9 @@ def smooth_l1_loss(
     same_shape("smooth_l1_loss", input, target)
     if beta < 0:
         raise RuntimeError(f"smooth_l1_loss does not support negative values for beta, got {beta}")
+    kind = "smooth" if beta else "absolute"
+    if (found := one_pass.loss_of_difference(kind, input, target, reduction, beta)) is not None:
+        return found
     x, t, narrow = opened(input, target)
     losses = loss.smooth_absolute.call(x - t, beta) if beta else (x - t).abs()
     made: Tensor = narrow(reduced(losses, reduction))

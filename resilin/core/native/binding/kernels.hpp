@@ -11,15 +11,15 @@ constexpr int64_t FAN = 16;
 
 // out[i] = the sum over blocks of partial[block * stride + i], i < n: FAN neighbours ascending, then FAN of these sums,
 // and so on. Overwrites `partial`.
-inline void add_partials(float *partial, int64_t blocks, int64_t stride, int64_t n, float *out) {
+template <class T> void add_partials(T *partial, int64_t blocks, int64_t stride, int64_t n, T *out) {
     for (int64_t step = 1; step < blocks; step *= FAN)
         for (int64_t first = 0; first < blocks; first += FAN * step) {
             const int64_t end = blocks - first < FAN * step ? blocks : first + FAN * step;
-            float *sum = partial + first * stride;
+            T *sum = partial + first * stride;
             for (int64_t b = first + step; b < end; b += step)
                 for (int64_t i = 0; i < n; i++) sum[i] += partial[b * stride + i];
         }
-    for (int64_t i = 0; i < n; i++) out[i] = blocks ? partial[i] : 0.0f;
+    for (int64_t i = 0; i < n; i++) out[i] = blocks ? partial[i] : T(0);
 }
 
 void bind_activations(nanobind::module_ &m);
@@ -47,6 +47,7 @@ void bind_gemm(nanobind::module_ &m);
 void bind_householder(nanobind::module_ &m);
 void bind_in_place(nanobind::module_ &m);
 void bind_layer_norm(nanobind::module_ &m);
+void bind_losses(nanobind::module_ &m);
 void bind_memory(nanobind::module_ &m);
 void bind_optimizer_rules(nanobind::module_ &m);
 void bind_optimizers(nanobind::module_ &m);

@@ -4,56 +4,83 @@
 #include "simd.hpp"
 #include "trailing.hpp"
 
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 namespace resilin {
 namespace {
 
+template <class T> constexpr T END = std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
+template <class T> constexpr T LOW_END = std::numeric_limits<T>::has_infinity ? -END<T> : std::numeric_limits<T>::lowest();
+
 // of n >= 1 elements
-RESILIN_INLINE float largest_of(const float *x, int64_t n) {
-    float best = -std::numeric_limits<float>::infinity();
+template <class T> RESILIN_INLINE T largest_of(const T *x, int64_t n) {
+    T best = LOW_END<T>;
     int unordered = 0;
 #pragma omp simd reduction(max : best) reduction(| : unordered)
     for (int64_t i = 0; i < n; i++) {
         best = x[i] > best ? x[i] : best;
         unordered |= x[i] != x[i];
     }
-    return unordered ? std::numeric_limits<float>::quiet_NaN() : best;
+    return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
 }
-RESILIN_INLINE float smallest_of(const float *x, int64_t n) {
-    float best = std::numeric_limits<float>::infinity();
+template <class T> RESILIN_INLINE T smallest_of(const T *x, int64_t n) {
+    T best = END<T>;
     int unordered = 0;
 #pragma omp simd reduction(min : best) reduction(| : unordered)
     for (int64_t i = 0; i < n; i++) {
         best = x[i] < best ? x[i] : best;
         unordered |= x[i] != x[i];
     }
-    return unordered ? std::numeric_limits<float>::quiet_NaN() : best;
+    return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
 }
 
-RESILIN_SIMD void largest_of_rows(const float *x, int64_t n, int64_t begin, int64_t end, float *y) {
-    for (int64_t row = begin; row < end; row++) y[row] = largest_of(x + row * n, n);
-}
-RESILIN_SIMD void smallest_of_rows(const float *x, int64_t n, int64_t begin, int64_t end, float *y) {
-    for (int64_t row = begin; row < end; row++) y[row] = smallest_of(x + row * n, n);
+#define RESILIN_EXTREMES(T)                                                                                            \
+    RESILIN_SIMD void largest_of_rows(const T *x, int64_t n, int64_t begin, int64_t end, T *y) {                       \
+        for (int64_t row = begin; row < end; row++) y[row] = largest_of(x + row * n, n);                               \
+    }                                                                                                                  \
+    RESILIN_SIMD void smallest_of_rows(const T *x, int64_t n, int64_t begin, int64_t end, T *y) {                      \
+        for (int64_t row = begin; row < end; row++) y[row] = smallest_of(x + row * n, n);                              \
+    }
+RESILIN_EXTREMES(float)
+RESILIN_EXTREMES(double)
+RESILIN_EXTREMES(int64_t)
+
+constexpr int64_t PART = 1 << 15; // elements of one long row that a thread takes
+
+template <class T> nb::object extremes_of_type(const ExactArray &x, int first, bool keepdims, bool largest) {
+    int64_t rows;
+    NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
+    nb::object made = y.object;
+    WithoutGil free(x.size());
+    const auto of_rows = [largest](const T *from, int64_t n, int64_t begin, int64_t end, T *to) {
+        if (largest) largest_of_rows(from, n, begin, end, to);
+        else smallest_of_rows(from, n, begin, end, to);
+    };
+    const int64_t n = x.size() / rows, parts = rows == 1 ? n / PART : 0;
+    if (parts < 2) {
+        parallel_rows(rows, n, [&](int64_t begin, int64_t end) { of_rows(x.data<T>(), n, begin, end, y.data); });
+        return made;
+    }
+    std::vector<T> found(static_cast<size_t>(parts));
+    parallel_rows(parts, PART, [&](int64_t begin, int64_t end) {
+        of_rows(x.data<T>(), PART, begin, std::min(end, parts - 1), found.data());
+        if (end == parts) // the last one has what is left
+            of_rows(x.data<T>() + (parts - 1) * PART, n - (parts - 1) * PART, 0, 1, found.data() + parts - 1);
+    });
+    of_rows(found.data(), parts, 0, 1, y.data);
+    return made;
 }
 
 nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool largest) {
     if (!PyArray_CheckExact(given.ptr())) return nb::none();
     const ExactArray x{reinterpret_cast<PyArrayObject *>(given.ptr())};
-    if (!x.is<float>() || !x.size()) return nb::none();
-    const int first = first_trailing(axis, x.ndim());
+    const int first = x.size() ? first_trailing(axis, x.ndim()) : -1;
     if (first < 0) return nb::none();
-    int64_t rows;
-    NewArray<float> y = without_trailing<float>(x, first, keepdims, rows);
-    {
-        WithoutGil free(x.size());
-        const int64_t n = x.size() / rows;
-        parallel_rows(rows, n, [&](int64_t begin, int64_t end) {
-            (largest ? largest_of_rows : smallest_of_rows)(x.data<float>(), n, begin, end, y.data);
-        });
-    }
-    return y.object;
+    if (x.is<float>()) return extremes_of_type<float>(x, first, keepdims, largest);
+    if (x.is<double>()) return extremes_of_type<double>(x, first, keepdims, largest);
+    return x.is<int64_t>() ? extremes_of_type<int64_t>(x, first, keepdims, largest) : nb::none();
 }
 
 RESILIN_SIMD void range_of(const int64_t *x, int64_t n, int64_t *range) {

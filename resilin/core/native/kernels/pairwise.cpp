@@ -1,19 +1,17 @@
-// Sums over the last dimensions of contiguous arrays, in numpy's pairwise order: at most 128 elements in eight
-// interleaved sums, these in a tree, then the remainder one by one; more as two halves, the first a multiple of eight.
-// Four such runs at a time hide the latency of the addition. Of the elements, or of their squares.
+// Sums over the last dimensions of contiguous arrays, in numpy's pairwise order (pairwise.hpp): of the elements, of their
+// squares, of those that are no NaN; 16-bit floats in float32, rounded once. Four runs at a time hide the latency of the
+// addition. Integers wrap around, booleans are counted.
+#include "pairwise.hpp"
 #include "binding/kernels.hpp"
-#include "memory/parallel.hpp"
+#include "elementwise/half_blocks.hpp"
+#include "elementwise/ufunc_loops.hpp"
 #include "simd.hpp"
 #include "trailing.hpp"
 
-#include <vector>
+#include <cmath>
 
 namespace resilin {
 namespace {
-
-constexpr int64_t RUN = 128;
-
-int64_t first_half(int64_t n) { return n / 2 - n / 2 % 8; }
 
 template <class T> struct Vector {
     typedef T Eight __attribute__((vector_size(8 * sizeof(T)), aligned(sizeof(T)), may_alias));
@@ -74,11 +72,11 @@ template <bool Squared, class T> RESILIN_INLINE void add_unequal(const T *x, con
     }
 }
 
-// One after the other, four at a time where they have eight elements and more.
+// One after the other, and four at a time, which have eight elements and more: they are a sum's over more than 2 * RUN.
 template <bool Squared, class T>
 RESILIN_INLINE void add_all(const T *x, const int64_t *starts, int64_t begin, int64_t end, T *sums) {
     for (int64_t i = begin; i < end;) {
-        if (i + 4 <= end && starts[end] - starts[begin] >= 8 * RUN) { // of so many elements no run is short
+        if (i + 4 <= end) {
             add_unequal<Squared>(x, starts + i, sums + i);
             i += 4;
         } else {
@@ -89,83 +87,224 @@ RESILIN_INLINE void add_all(const T *x, const int64_t *starts, int64_t begin, in
     }
 }
 
-template <bool Squared, class T> RESILIN_INLINE void add_rows(const T *x, int64_t length, int64_t run, int64_t n, T *sums) {
-    const int64_t starts[4] = {run, run + length, run + 2 * length, run + 3 * length};
-    add_four<Squared>(x, starts, n, sums);
+// Rows of N < 8 elements, one by one
+template <bool Squared, int N, class T> RESILIN_INLINE void add_short(const T *x, int64_t rows, T *y) {
+    for (int64_t row = 0; row < rows; row++) {
+        T sum = T(-0.0);
+        for (int i = 0; i < N; i++) sum += term<Squared>(x[row * N + i]);
+        y[row] = sum;
+    }
 }
 
+template <bool Squared, class T> RESILIN_INLINE void add_rows(const T *x, int64_t rows, const Runs &runs, T *y) {
+    switch (runs.n) {
+    case 1: return add_short<Squared, 1>(x, rows, y);
+    case 2: return add_short<Squared, 2>(x, rows, y);
+    case 3: return add_short<Squared, 3>(x, rows, y);
+    case 4: return add_short<Squared, 4>(x, rows, y);
+    case 5: return add_short<Squared, 5>(x, rows, y);
+    case 6: return add_short<Squared, 6>(x, rows, y);
+    case 7: return add_short<Squared, 7>(x, rows, y);
+    }
+    T sums[AT_ONCE / 8];
+    int64_t row = 0;
+    for (; row + 4 <= rows; row += 4) {
+        const T *four = x + row * runs.n;
+        for (int64_t i = 0; i < runs.count; i++) {
+            const int64_t run = runs.starts[i];
+            const int64_t starts[4] = {run, run + runs.n, run + 2 * runs.n, run + 3 * runs.n};
+            add_four<Squared>(four, starts, runs.starts[i + 1] - run, sums + 4 * i);
+        }
+        for (int64_t k = 0; k < 4; k++) {
+            const T *at = sums + k;
+            y[row + k] = runs.count == 1 ? *at : joined(runs.n, RUN, at, 4);
+        }
+    }
+    for (; row < rows; row++) {
+        add_all<Squared>(x + row * runs.n, runs.starts, 0, runs.count, sums);
+        const T *at = sums;
+        y[row] = joined(runs.n, RUN, at, 1);
+    }
+}
+
+// Of several runs
+template <bool Squared, class T> RESILIN_INLINE T add_chunk(const T *x, const Runs &runs) {
+    T sums[AT_ONCE / 32];
+    add_all<Squared>(x, runs.starts, 0, runs.count, sums);
+    if (runs.count == 8) // of eight runs all are at one depth
+        return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    const T *at = sums;
+    return joined(runs.n, RUN, at, 1);
+}
+
+} // namespace
+
 #define RESILIN_RUNS(T)                                                                                                \
-    RESILIN_SIMD void runs_of(bool squared, const T *x, const int64_t *starts, int64_t begin, int64_t end, T *sums) {  \
-        if (squared) add_all<true>(x, starts, begin, end, sums);                                                       \
-        else add_all<false>(x, starts, begin, end, sums);                                                              \
+    RESILIN_SIMD T sum_of_chunk(bool squared, const T *x, const Runs &runs) {                                          \
+        return squared ? add_chunk<true>(x, runs) : add_chunk<false>(x, runs);                                         \
     }                                                                                                                  \
-    RESILIN_SIMD void run_of_rows(bool squared, const T *x, int64_t length, int64_t run, int64_t n, T *sums) {         \
-        if (squared) add_rows<true>(x, length, run, n, sums);                                                          \
-        else add_rows<false>(x, length, run, n, sums);                                                                 \
+    RESILIN_SIMD void sums_of_rows(bool squared, const T *x, int64_t rows, const Runs &runs, T *y) {                   \
+        if (squared) add_rows<true>(x, rows, runs, y);                                                                 \
+        else add_rows<false>(x, rows, runs, y);                                                                        \
     }
 RESILIN_RUNS(float)
 RESILIN_RUNS(double)
 
-// Where the runs of a sum over n elements start, and where the last one ends.
-void cut(int64_t n, std::vector<int64_t> &starts) {
-    if (n <= RUN) {
-        starts.push_back(starts.back() + n);
-        return;
+namespace {
+
+enum class Term { element, square, known }; // known: 0 for NaN
+enum class Finish { sum, mean, root };
+
+#define RESILIN_KNOWN(T)                                                                                               \
+    RESILIN_SIMD void known_of(const T *x, int64_t n, T *y) {                                                          \
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] != x[i] ? T(0) : x[i];                                             \
     }
-    cut(first_half(n), starts);
-    cut(n - first_half(n), starts);
+RESILIN_KNOWN(float)
+RESILIN_KNOWN(double)
+
+constexpr auto IN_PLACE = [](const auto *from, int64_t begin, int64_t, auto *) { return from + begin; };
+
+// Sums of rows of T, or of the 16-bit floats that `convert` makes T
+template <class T, class S, class Convert>
+void sum_floats(const S *x, int64_t rows, int64_t length, Term term, Finish finish, Convert convert, T *y) {
+    auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
+        const T *found = convert(x, begin, end, scratch);
+        if (term != Term::known) return found;
+        known_of(found, end - begin, scratch);
+        return scratch;
+    };
+    pairwise_rows(read, rows, length, 1, term == Term::square, y);
+    if (finish == Finish::mean)
+        for (int64_t row = 0; row < rows; row++) y[row] /= static_cast<T>(length);
+    if (finish == Finish::root)
+        for (int64_t row = 0; row < rows; row++) y[row] = std::sqrt(y[row]);
 }
 
-// The sum over n elements from the sums of its runs, `step` apart.
-template <class T> T joined(int64_t n, const T *&sums, int64_t step) {
-    if (n <= RUN) {
-        const T sum = *sums;
-        sums += step;
-        return sum;
-    }
-    const T first = joined(first_half(n), sums, step);
-    return first + joined(n - first_half(n), sums, step);
+void sum_halves(const uint16_t *x, bool float16, int64_t rows, int64_t length, Term term, Finish finish, float *y) {
+    const auto unpack = float16 ? unpack_half : unpack_bfloat;
+    auto convert = [=](const uint16_t *from, int64_t begin, int64_t end, float *scratch) -> const float * {
+        unpack(from + begin, 0, end - begin, scratch);
+        return scratch;
+    };
+    sum_floats(x, rows, length, term, finish, convert, y);
 }
 
-template <class T> void sum_rows_of(const T *x, int64_t rows, int64_t length, bool squared, T *y) {
-    std::vector<int64_t> starts{0};
-    cut(length, starts);
-    const int64_t runs = static_cast<int64_t>(starts.size()) - 1, fours = rows / 4;
-    parallel_rows(fours, 4 * length, [&](int64_t begin, int64_t end) {
-        std::vector<T> sums(static_cast<size_t>(4 * runs));
-        for (int64_t row = 4 * begin; row < 4 * end; row += 4) {
-            for (int64_t i = 0; i < runs; i++)
-                run_of_rows(squared, x + row * length, length, starts[i], starts[i + 1] - starts[i], sums.data() + 4 * i);
-            for (int64_t k = 0; k < 4; k++) {
-                const T *at = sums.data() + k;
-                y[row + k] = joined(length, at, 4);
-            }
+RESILIN_SIMD void add_integers(const int64_t *x, int64_t begin, int64_t end, int64_t length, int64_t *y) {
+    for (int64_t row = begin; row < end; row++) {
+        uint64_t sum = 0;
+        for (int64_t i = 0; i < length; i++) sum += static_cast<uint64_t>(x[row * length + i]);
+        y[row] = static_cast<int64_t>(sum);
+    }
+}
+// Bytes of 0 and 1, as many as a byte can count at a time
+RESILIN_SIMD void count_true(const uint8_t *x, int64_t begin, int64_t end, int64_t length, int64_t *y) {
+    constexpr int64_t WIDTH = 64, TIMES = 255;
+    for (int64_t row = begin; row < end; row++) {
+        const uint8_t *at = x + row * length;
+        int64_t sum = 0, i = 0;
+        while (i + WIDTH <= length) {
+            uint8_t counts[WIDTH] = {};
+            for (int64_t k = 0; k < TIMES && i + WIDTH <= length; k++, i += WIDTH)
+                for (int64_t j = 0; j < WIDTH; j++) counts[j] = static_cast<uint8_t>(counts[j] + at[i + j]);
+            for (int64_t j = 0; j < WIDTH; j++) sum += counts[j];
         }
-    });
-    std::vector<T> sums(static_cast<size_t>(runs));
-    for (int64_t row = 4 * fours; row < rows; row++) {
-        parallel_rows(runs, RUN, [&](int64_t begin, int64_t end) {
-            runs_of(squared, x + row * length, starts.data(), begin, end, sums.data());
-        });
-        const T *at = sums.data();
-        y[row] = joined(length, at, 1);
+        for (; i < length; i++) sum += at[i];
+        y[row] = sum;
     }
 }
+// Integers go in pieces that threads share: their order does not matter
+template <class S> void sum_integers(void add(const S *, int64_t, int64_t, int64_t, int64_t *), const S *x, int64_t rows, int64_t length,
+                                     int64_t *y) {
+    constexpr int64_t PART = 8192;
+    const int64_t parts = rows == 1 ? (length + PART - 1) / PART : 1;
+    if (parts == 1) return parallel_rows(rows, length, [&](int64_t begin, int64_t end) { add(x, begin, end, length, y); });
+    std::vector<int64_t> sums(static_cast<size_t>(parts));
+    parallel_rows(parts, PART, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++)
+            add(x + i * PART, 0, 1, std::min(PART, length - i * PART), sums.data() + i);
+    });
+    add_integers(sums.data(), 0, 1, parts, y);
+}
 
-template <class T> nb::object sum_of_type(ExactArray x, int first, bool keepdims, bool squared) {
-    int64_t rows;
-    NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
-    nb::object made = y.object;
+// Each of n elements added to itself, `times` of them
+#define RESILIN_REPEATED(T)                                                                                            \
+    RESILIN_SIMD void repeated(const T *x, int64_t n, int64_t times, T *y) {                                           \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            T sum = x[i];                                                                                              \
+            for (int64_t k = 1; k < times; k++) sum += x[i];                                                           \
+            y[i] = sum;                                                                                                \
+        }                                                                                                              \
+    }
+RESILIN_REPEATED(float)
+RESILIN_REPEATED(double)
+
+// How often the elements of an array are repeated that is contiguous but for its first dimension, which is stretched; 0
+// of others
+int64_t repetitions(const ExactArray &x) {
+    int place = 0;
+    while (place < x.ndim() && x.dim(place) == 1) place++;
+    if (place == x.ndim() || PyArray_STRIDE(x.array, place) != 0 || !PyArray_ISALIGNED(x.array)) return 0;
+    int64_t step = PyArray_ITEMSIZE(x.array);
+    for (int i = x.ndim() - 1; i > place; i--) {
+        if (x.dim(i) != 1 && PyArray_STRIDE(x.array, i) != step) return 0;
+        step *= x.dim(i);
+    }
+    return x.dim(place);
+}
+
+template <class T> void sum_repeated(const ExactArray &x, int64_t times, bool mean, T *y) {
+    const T *from = static_cast<const T *>(PyArray_DATA(x.array));
+    auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
+        repeated(from + begin, end - begin, times, scratch);
+        return scratch;
+    };
+    pairwise_rows(read, 1, x.size() / times, 1, false, y);
+    if (mean) *y /= static_cast<T>(x.size());
+}
+
+// The sum, or mean, of a whole array whose first dimension is stretched: that one first
+nb::object reduced_repeated(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
+    const int type = PyArray_TYPE(x.array);
+    if (x.size() <= SMALL || (type != NPY_FLOAT && type != NPY_DOUBLE) || first_trailing(axis, x.ndim()) != 0 || !PyArray_ISNOTSWAPPED(x.array))
+        return nb::none();
+    const int64_t times = repetitions(x);
+    if (times < 2 || times > FAN) return nb::none();
+    nb::object made = without_axes(x, ~uint64_t{0}, keepdims);
+    void *y = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
     WithoutGil free(x.size());
-    sum_rows_of(x.data<T>(), rows, x.size() / rows, squared, y.data);
+    if (type == NPY_FLOAT) sum_repeated(x, times, mean, static_cast<float *>(y));
+    else sum_repeated(x, times, mean, static_cast<double *>(y));
     return made;
 }
 
-nb::object sum_last(ExactArray x, nb::handle axis, bool keepdims, bool squared) {
-    if ((!x.is<float>() && !x.is<double>()) || !x.size()) return nb::none();
-    const int first = first_trailing(axis, x.ndim());
-    if (first < 0) return nb::none();
-    return x.is<float>() ? sum_of_type<float>(x, first, keepdims, squared) : sum_of_type<double>(x, first, keepdims, squared);
+template <Term term, Finish finish> nb::object reduced(ExactArray x, nb::handle axis, bool keepdims) {
+    constexpr bool PLAIN = term == Term::element && finish == Finish::sum;
+    if (!x || !x.size()) return nb::none();
+    if (term == Term::element && !PyArray_ISCARRAY_RO(x.array)) return reduced_repeated(x, axis, keepdims, finish == Finish::mean);
+    if (!PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
+    const int type = PyArray_TYPE(x.array), first = first_trailing(axis, x.ndim());
+    const bool half = type == NPY_HALF || type == bfloat16_type, integers = type == NPY_INT64 || type == NPY_BOOL;
+    if (first < 0 || !(half || type == NPY_FLOAT || type == NPY_DOUBLE || (PLAIN && integers))) return nb::none();
+    int64_t rows = 1;
+    for (int i = 0; i < first; i++) rows *= x.dim(i);
+    nb::object made = without_axes(x, (~uint64_t{0}) << first, keepdims, integers);
+    void *y = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
+    const int64_t length = x.size() / rows;
+    WithoutGil free(x.size());
+    if (half) {
+        std::vector<float> sums(static_cast<size_t>(rows));
+        sum_halves(x.data<uint16_t>(), type == NPY_HALF, rows, length, term, finish, sums.data());
+        (type == NPY_HALF ? pack_half : pack_bfloat)(sums.data(), 0, rows, static_cast<uint16_t *>(y));
+    } else if (type == NPY_FLOAT) {
+        sum_floats(x.data<float>(), rows, length, term, finish, IN_PLACE, static_cast<float *>(y));
+    } else if (type == NPY_DOUBLE) {
+        sum_floats(x.data<double>(), rows, length, term, finish, IN_PLACE, static_cast<double *>(y));
+    } else if (type == NPY_INT64) {
+        sum_integers(add_integers, x.data<int64_t>(), rows, length, static_cast<int64_t *>(y));
+    } else {
+        sum_integers(count_true, x.data<uint8_t>(), rows, length, static_cast<int64_t *>(y));
+    }
+    return made;
 }
 
 // -- products, in float64: PRODUCTS of them with every PRODUCTS-th element, folded in a tree, and pieces of PIECE elements
@@ -220,8 +359,23 @@ nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
 
 } // namespace
 
+void pairwise_sums(const void *x, int type, int64_t rows, int64_t length, void *y) {
+    if (type == NPY_DOUBLE)
+        return sum_floats(static_cast<const double *>(x), rows, length, Term::element, Finish::sum, IN_PLACE, static_cast<double *>(y));
+    auto *to = static_cast<float *>(y);
+    if (type == NPY_FLOAT)
+        return sum_floats(static_cast<const float *>(x), rows, length, Term::element, Finish::sum, IN_PLACE, to);
+    sum_halves(static_cast<const uint16_t *>(x), type == NPY_HALF, rows, length, Term::element, Finish::sum, to);
+}
+
 void bind_pairwise(nb::module_ &m) {
-    m.def("sum_last", &sum_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("squared") = false);
+    const auto define = [&m](const char *name, auto *function) {
+        m.def(name, function, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
+    };
+    define("sum_last", &reduced<Term::element, Finish::sum>);
+    define("mean_last", &reduced<Term::element, Finish::mean>);
+    define("known_sum_last", &reduced<Term::known, Finish::sum>);
+    define("norm_last", &reduced<Term::square, Finish::root>);
     m.def("product_last", &product_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
 }
 

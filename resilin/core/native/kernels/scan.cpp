@@ -14,64 +14,73 @@ namespace {
 constexpr int64_t ABREAST = 8;    // rows at a time, whose additions wait for one another no more
 constexpr int64_t COLUMNS = 1024; // columns at a time: their sums stay in the first cache
 
-struct Sum {
-    static constexpr double START = 0.0;
-    static double with(double all, double x) { return all + x; }
+// What sums and products of T are kept in: integers wrap around.
+template <class T> struct Kept {
+    using type = double;
 };
-struct Product {
-    static constexpr double START = 1.0;
-    static double with(double all, double x) { return all * x; }
+template <> struct Kept<int64_t> {
+    using type = uint64_t;
 };
 
-// `rows` <= ABREAST rows of n elements; the result of one row by itself stays in a register
-template <class Op>
-RESILIN_INLINE void scan_rows(const float *x, int64_t rows, int64_t n, bool reverse, float *y) {
-    if (rows == 1) {
-        double all = Op::START;
-        for (int64_t step = 0; step < n; step++) {
-            const int64_t i = reverse ? n - 1 - step : step;
-            all = Op::with(all, static_cast<double>(x[i]));
-            y[i] = static_cast<float>(all);
+struct Sum {
+    static constexpr int START = 0;
+    template <class A> static A with(A all, A x) { return all + x; }
+};
+struct Product {
+    static constexpr int START = 1;
+    template <class A> static A with(A all, A x) { return all * x; }
+};
+
+// `Rows` rows of n elements, whose results stay in registers
+template <class Op, int64_t Rows, class T> RESILIN_INLINE void scan_some(const T *x, int64_t n, bool reverse, T *y) {
+    using A = typename Kept<T>::type;
+    A all[Rows];
+    for (A &start : all) start = Op::START;
+    const int64_t first = reverse ? n - 1 : 0, step = reverse ? -1 : 1;
+    for (int64_t k = 0, i = first; k < n; k++, i += step)
+        for (int64_t row = 0; row < Rows; row++) {
+            all[row] = Op::with(all[row], static_cast<A>(x[row * n + i]));
+            y[row * n + i] = static_cast<T>(all[row]);
         }
-        return;
-    }
-    double all[ABREAST];
-    for (double &start : all) start = Op::START;
-    for (int64_t step = 0; step < n; step++) {
-        const int64_t i = reverse ? n - 1 - step : step;
-        for (int64_t row = 0; row < rows; row++) {
-            all[row] = Op::with(all[row], static_cast<double>(x[row * n + i]));
-            y[row * n + i] = static_cast<float>(all[row]);
-        }
-    }
+}
+
+template <class Op, class T> RESILIN_INLINE void scan_rows(const T *x, int64_t rows, int64_t n, bool reverse, T *y) {
+    int64_t row = 0;
+    for (; row + ABREAST <= rows; row += ABREAST) scan_some<Op, ABREAST>(x + row * n, n, reverse, y + row * n);
+    for (; row < rows; row++) scan_some<Op, 1>(x + row * n, n, reverse, y + row * n);
 }
 
 // `width` <= COLUMNS columns of a matrix of n rows, D elements apart
-template <class Op>
-RESILIN_INLINE void scan_columns(const float *x, int64_t n, int64_t D, int64_t width, bool reverse, float *y) {
-    double all[COLUMNS];
+template <class Op, class T>
+RESILIN_INLINE void scan_columns(const T *x, int64_t n, int64_t D, int64_t width, bool reverse, T *y) {
+    using A = typename Kept<T>::type;
+    A all[COLUMNS];
     for (int64_t j = 0; j < width; j++) all[j] = Op::START;
     for (int64_t step = 0; step < n; step++) {
         const int64_t i = (reverse ? n - 1 - step : step) * D;
         for (int64_t j = 0; j < width; j++) {
-            all[j] = Op::with(all[j], static_cast<double>(x[i + j]));
-            y[i + j] = static_cast<float>(all[j]);
+            all[j] = Op::with(all[j], static_cast<A>(x[i + j]));
+            y[i + j] = static_cast<T>(all[j]);
         }
     }
 }
 
-RESILIN_SIMD void sum_rows(const float *x, int64_t rows, int64_t n, bool reverse, float *y) {
-    scan_rows<Sum>(x, rows, n, reverse, y);
-}
-RESILIN_SIMD void sum_columns(const float *x, int64_t n, int64_t D, int64_t width, bool reverse, float *y) {
-    scan_columns<Sum>(x, n, D, width, reverse, y);
-}
-RESILIN_SIMD void multiply_rows(const float *x, int64_t rows, int64_t n, bool reverse, float *y) {
-    scan_rows<Product>(x, rows, n, reverse, y);
-}
-RESILIN_SIMD void multiply_columns(const float *x, int64_t n, int64_t D, int64_t width, bool reverse, float *y) {
-    scan_columns<Product>(x, n, D, width, reverse, y);
-}
+#define RESILIN_SCANS(T)                                                                                               \
+    RESILIN_SIMD void sum_rows(const T *x, int64_t rows, int64_t n, bool reverse, T *y) {                              \
+        scan_rows<Sum>(x, rows, n, reverse, y);                                                                        \
+    }                                                                                                                  \
+    RESILIN_SIMD void sum_columns(const T *x, int64_t n, int64_t D, int64_t width, bool reverse, T *y) {               \
+        scan_columns<Sum>(x, n, D, width, reverse, y);                                                                 \
+    }                                                                                                                  \
+    RESILIN_SIMD void multiply_rows(const T *x, int64_t rows, int64_t n, bool reverse, T *y) {                         \
+        scan_rows<Product>(x, rows, n, reverse, y);                                                                    \
+    }                                                                                                                  \
+    RESILIN_SIMD void multiply_columns(const T *x, int64_t n, int64_t D, int64_t width, bool reverse, T *y) {          \
+        scan_columns<Product>(x, n, D, width, reverse, y);                                                             \
+    }
+RESILIN_SCANS(float)
+RESILIN_SCANS(double)
+RESILIN_SCANS(int64_t)
 
 // How many lines lie before and behind `axis`, and how long they are.
 struct Lines {
@@ -87,19 +96,21 @@ struct Lines {
     }
 };
 
-template <class Rows, class Columns>
-nb::object running(const Array &x, int64_t axis, bool reverse, Rows rows, Columns columns) {
-    if (!x.is<float>() || axis < 0 || axis >= x.ndim()) return nb::none();
+template <class T> using OverRows = void(const T *, int64_t, int64_t, bool, T *);
+template <class T> using OverColumns = void(const T *, int64_t, int64_t, int64_t, bool, T *);
+
+template <class T>
+nb::object running(const Array &x, int64_t axis, bool reverse, OverRows<T> *rows, OverColumns<T> *columns) {
     const Lines lines(x, axis);
     const int64_t outer = lines.outer, n = lines.n, inner = lines.inner;
-    NewArray<float> y(x);
+    NewArray<T> y(x);
     nb::object made = y.object;
     WithoutGil free(x.size());
     if (inner == 1) {
         const int64_t groups = (outer + ABREAST - 1) / ABREAST;
         parallel_rows(groups, ABREAST * n, [&](int64_t begin, int64_t end) {
-            for (int64_t row = begin * ABREAST; row < std::min(end * ABREAST, outer); row += ABREAST)
-                rows(x.data<float>() + row * n, std::min(ABREAST, outer - row), n, reverse, y.data + row * n);
+            const int64_t first = begin * ABREAST, last = std::min(end * ABREAST, outer);
+            rows(x.data<T>() + first * n, last - first, n, reverse, y.data + first * n);
         });
         return made;
     }
@@ -107,37 +118,24 @@ nb::object running(const Array &x, int64_t axis, bool reverse, Rows rows, Column
     parallel_rows(outer * tiles, n * std::min(inner, COLUMNS), [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; task++) {
             const int64_t first = task % tiles * COLUMNS, at = task / tiles * n * inner + first;
-            columns(x.data<float>() + at, n, inner, std::min(COLUMNS, inner - first), reverse, y.data + at);
+            columns(x.data<T>() + at, n, inner, std::min(COLUMNS, inner - first), reverse, y.data + at);
         }
     });
     return made;
 }
 
-// of integers, which wrap around
-void running_sum_of_line(const int64_t *x, int64_t n, int64_t step, bool reverse, int64_t *y) {
-    uint64_t sum = 0;
-    for (int64_t k = 0; k < n; k++) {
-        const int64_t i = (reverse ? n - 1 - k : k) * step;
-        sum += static_cast<uint64_t>(x[i]);
-        y[i] = static_cast<int64_t>(sum);
-    }
-}
-nb::object running_sum_of_integers(const Array &x, int64_t axis, bool reverse) {
-    const Lines lines(x, axis);
-    NewArray<int64_t> y(x);
-    nb::object made = y.object;
-    WithoutGil free(x.size());
-    lines.each(1, [&](int64_t at) {
-        running_sum_of_line(x.data<int64_t>() + at, lines.n, lines.inner, reverse, y.data + at);
-    });
-    return made;
-}
-
 nb::object running_sum(Array x, int64_t axis, bool reverse) {
-    if (x.is<int64_t>() && axis >= 0 && axis < x.ndim()) return running_sum_of_integers(x, axis, reverse);
-    return running(x, axis, reverse, sum_rows, sum_columns);
+    if (axis < 0 || axis >= x.ndim()) return nb::none();
+    if (x.is<float>()) return running<float>(x, axis, reverse, sum_rows, sum_columns);
+    if (x.is<double>()) return running<double>(x, axis, reverse, sum_rows, sum_columns);
+    return x.is<int64_t>() ? running<int64_t>(x, axis, reverse, sum_rows, sum_columns) : nb::none();
 }
-nb::object running_product(Array x, int64_t axis) { return running(x, axis, false, multiply_rows, multiply_columns); }
+nb::object running_product(Array x, int64_t axis) {
+    if (axis < 0 || axis >= x.ndim()) return nb::none();
+    if (x.is<float>()) return running<float>(x, axis, false, multiply_rows, multiply_columns);
+    if (x.is<double>()) return running<double>(x, axis, false, multiply_rows, multiply_columns);
+    return x.is<int64_t>() ? running<int64_t>(x, axis, false, multiply_rows, multiply_columns) : nb::none();
+}
 
 // The last of equals and every NaN counts as a new extreme.
 template <bool Largest, class T>

@@ -1,88 +1,220 @@
-// Softmax and log-softmax of contiguous rows.
+// Softmax and log-softmax along any dimension of contiguous arrays: of rows, or of columns, whose sums are made of FAN
+// elements ascending, FAN of these sums, and the rest ascending.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "elementwise/doubles.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace resilin {
 namespace {
 
-// N rows, D elements each
-RESILIN_SIMD void forward_rows(const float *x, int64_t D, int64_t begin, int64_t end, float *y) {
-    for (int64_t n = begin; n < end; n++) {
-        const float *row = x + n * D;
-        float *out = y + n * D;
-        const float top = max_of(row, D);
-        for (int64_t i = 0; i < D; i++) out[i] = exp_low(row[i] - top);
-        const float inv = 1.0f / sum_of(out, D);
-        for (int64_t i = 0; i < D; i++) out[i] *= inv;
+using resilin::dot_of;
+using resilin::sum_of;
+
+RESILIN_INLINE float exponential(float x) { return exp_low(x); }
+RESILIN_INLINE double exponential(double x) { return exp_(x); }
+
+// The sums of rows of float64 in eight lanes, four times, as those of float32 in sixteen
+typedef double WideLanes __attribute__((vector_size(64), aligned(8), may_alias));
+template <bool WithY> RESILIN_INLINE double sum_wide(const double *x, const double *y, int64_t n) {
+    auto term = [=](int64_t i) __attribute__((always_inline)) {
+        const WideLanes at = *reinterpret_cast<const WideLanes *>(x + i);
+        return WithY ? at * *reinterpret_cast<const WideLanes *>(y + i) : at;
+    };
+    WideLanes a = {}, b = {}, c = {}, d = {};
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) a += term(i), b += term(i + 8), c += term(i + 16), d += term(i + 24);
+    for (; i + 8 <= n; i += 8) a += term(i);
+    a = (a + b) + (c + d);
+    double rest = 0.0;
+    for (; i < n; i++) rest += WithY ? x[i] * y[i] : x[i];
+    return (((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))) + rest;
+}
+RESILIN_INLINE double sum_of(const double *x, int64_t n) { return sum_wide<false>(x, nullptr, n); }
+RESILIN_INLINE double dot_of(const double *x, const double *y, int64_t n) { return sum_wide<true>(x, y, n); }
+
+// Rows of D elements
+template <class T> RESILIN_INLINE T top_of(const T *row, int64_t D) {
+    T top = -std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < D; i++) top = row[i] > top ? row[i] : top;
+    return top;
+}
+template <bool OfLog, class T> RESILIN_INLINE void forward_rows_of(const T *x, int64_t D, int64_t rows, T *y) {
+    for (int64_t n = 0; n < rows; n++) {
+        const T *row = x + n * D;
+        T *out = y + n * D;
+        const T top = top_of(row, D);
+        for (int64_t i = 0; i < D; i++) out[i] = exponential(row[i] - top);
+        if (OfLog) {
+            const T log_sum = std::log(sum_of(out, D));
+            for (int64_t i = 0; i < D; i++) out[i] = row[i] - top - log_sum;
+        } else {
+            const T inv = T(1) / sum_of(out, D);
+            for (int64_t i = 0; i < D; i++) out[i] *= inv;
+        }
+    }
+}
+template <bool OfLog, class T>
+RESILIN_INLINE void backward_rows_of(const T *g, const T *y, int64_t D, int64_t rows, T *dx) {
+    for (int64_t n = 0; n < rows; n++) {
+        const T *gr = g + n * D, *yr = y + n * D;
+        T *out = dx + n * D;
+        if (OfLog) {
+            const T sum = sum_of(gr, D);
+            for (int64_t i = 0; i < D; i++) out[i] = gr[i] - exponential(yr[i]) * sum;
+        } else {
+            const T dot = dot_of(gr, yr, D);
+            for (int64_t i = 0; i < D; i++) out[i] = yr[i] * (gr[i] - dot);
+        }
     }
 }
 
-RESILIN_SIMD void backward_rows(const float *g, const float *y, int64_t D, int64_t begin, int64_t end, float *dx) {
-    for (int64_t n = begin; n < end; n++) {
-        const float *gr = g + n * D, *yr = y + n * D;
-        float *out = dx + n * D;
-        const float dot = dot_of(gr, yr, D);
-        for (int64_t i = 0; i < D; i++) out[i] = yr[i] * (gr[i] - dot);
+// Columns: `width` <= TILE of n elements, D apart
+constexpr int64_t TILE = 256;
+
+// sum[j] = the sum of term(i, j) over i < n
+template <class T, class Term> RESILIN_INLINE void sum_columns(int64_t n, int64_t width, T *sum, const Term &term) {
+    T part[TILE], block[TILE];
+    for (int64_t j = 0; j < width; j++) sum[j] = block[j] = T(0);
+    for (int64_t first = 0; first < n; first += FAN) {
+        for (int64_t j = 0; j < width; j++) part[j] = term(first, j);
+        for (int64_t i = first + 1; i < std::min(n, first + FAN); i++)
+            for (int64_t j = 0; j < width; j++) part[j] += term(i, j);
+        const bool last = first / FAN % FAN == FAN - 1 || first + FAN >= n;
+        for (int64_t j = 0; j < width; j++) block[j] += part[j];
+        for (int64_t j = 0; last && j < width; j++) sum[j] += block[j], block[j] = T(0);
     }
 }
-
-RESILIN_SIMD void log_forward_rows(const float *x, int64_t D, int64_t begin, int64_t end, float *y) {
-    for (int64_t n = begin; n < end; n++) {
-        const float *row = x + n * D;
-        float *out = y + n * D;
-        const float top = max_of(row, D);
-        for (int64_t i = 0; i < D; i++) out[i] = exp_low(row[i] - top);
-        const float log_sum = std::log(sum_of(out, D));
-        for (int64_t i = 0; i < D; i++) out[i] = row[i] - top - log_sum;
-    }
+template <bool OfLog, class T>
+RESILIN_INLINE void forward_columns_of(const T *x, int64_t n, int64_t D, int64_t width, T *__restrict y) {
+    T top[TILE], sum[TILE];
+    for (int64_t j = 0; j < width; j++) top[j] = -std::numeric_limits<T>::infinity();
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++) top[j] = x[i * D + j] > top[j] ? x[i * D + j] : top[j];
+    sum_columns(n, width, sum, [&](int64_t i, int64_t j) __attribute__((always_inline)) {
+        const T e = exponential(x[i * D + j] - top[j]);
+        if (!OfLog) y[i * D + j] = e;
+        return e;
+    });
+    for (int64_t j = 0; j < width; j++) sum[j] = OfLog ? std::log(sum[j]) : T(1) / sum[j];
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++)
+            y[i * D + j] = OfLog ? x[i * D + j] - top[j] - sum[j] : y[i * D + j] * sum[j];
+}
+template <bool OfLog, class T>
+RESILIN_INLINE void backward_columns_of(const T *g, const T *y, int64_t n, int64_t D, int64_t width, T *__restrict dx) {
+    T sum[TILE];
+    sum_columns(n, width, sum, [&](int64_t i, int64_t j) __attribute__((always_inline)) {
+        return OfLog ? g[i * D + j] : g[i * D + j] * y[i * D + j];
+    });
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++) {
+            const T gi = g[i * D + j], yi = y[i * D + j];
+            dx[i * D + j] = OfLog ? gi - exponential(yi) * sum[j] : yi * (gi - sum[j]);
+        }
 }
 
-RESILIN_SIMD void log_backward_rows(const float *g, const float *y, int64_t D, int64_t begin, int64_t end, float *dx) {
-    for (int64_t n = begin; n < end; n++) {
-        const float *gr = g + n * D, *yr = y + n * D;
-        float *out = dx + n * D;
-        const float sum = sum_of(gr, D);
-        for (int64_t i = 0; i < D; i++) out[i] = gr[i] - exp_low(yr[i]) * sum;
+#define RESILIN_SOFTMAX(T, name, of_log)                                                                               \
+    RESILIN_SIMD void name##_rows(const T *x, int64_t D, int64_t rows, T *y) {                                         \
+        forward_rows_of<of_log>(x, D, rows, y);                                                                        \
+    }                                                                                                                  \
+    RESILIN_SIMD void name##_columns(const T *x, int64_t n, int64_t D, int64_t width, T *y) {                          \
+        forward_columns_of<of_log>(x, n, D, width, y);                                                                 \
+    }                                                                                                                  \
+    RESILIN_SIMD void name##_rows(const T *g, const T *y, int64_t D, int64_t rows, T *dx) {                            \
+        backward_rows_of<of_log>(g, y, D, rows, dx);                                                                   \
+    }                                                                                                                  \
+    RESILIN_SIMD void name##_columns(const T *g, const T *y, int64_t n, int64_t D, int64_t width, T *dx) {             \
+        backward_columns_of<of_log>(g, y, n, D, width, dx);                                                            \
     }
+RESILIN_SOFTMAX(float, softmax, false)
+RESILIN_SOFTMAX(double, softmax, false)
+RESILIN_SOFTMAX(float, log_softmax, true)
+RESILIN_SOFTMAX(double, log_softmax, true)
+
+// rows(first element, count), or columns(first element, width), over all lines along `axis` of an array of x's shape
+template <class T, class Rows, class Columns>
+void each_line(const ExactArray &x, int64_t axis, const Rows &rows, const Columns &columns) {
+    int64_t outer = 1, inner = 1;
+    const int64_t n = x.dim(static_cast<int>(axis));
+    for (int i = 0; i < x.ndim(); i++) (i < axis ? outer : inner) *= i == axis ? 1 : x.dim(i);
+    if (inner == 1)
+        return parallel_rows(outer, n, [&](int64_t begin, int64_t end) { rows(begin * n, n, end - begin); });
+    int64_t tile = TILE; // narrower where there are few: threads share them
+    while (tile > 32 && outer * ((inner + tile - 1) / tile) < 8) tile /= 2;
+    const int64_t tiles = (inner + tile - 1) / tile;
+    parallel_rows(outer * tiles, n * std::min(inner, tile), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; i++) {
+            const int64_t first = i % tiles * tile;
+            columns(i / tiles * n * inner + first, n, inner, std::min(tile, inner - first));
+        }
+    });
 }
 
-using Forward = void(const float *, int64_t, int64_t, int64_t, float *);
-using Backward = void(const float *, const float *, int64_t, int64_t, int64_t, float *);
-
-template <Forward *rows> nb::object forward(Array x) {
-    if (!x.is<float>()) return nb::none();
-    NewArray<float> y(x);
-    {
-        WithoutGil free(x.size());
-        parallel_rows(x.rows(), x.last(),
-                      [&](int64_t begin, int64_t end) { rows(x.data<float>(), x.last(), begin, end, y.data); });
-    }
-    return y.object;
-}
-
-template <Backward *rows> nb::object backward(Array g, Array y) {
-    if (!g.is<float>() || !y.is<float>() || !g.same_shape(y)) return nb::none();
-    NewArray<float> dx(y);
-    {
-        WithoutGil free(y.size());
-        parallel_rows(y.rows(), y.last(), [&](int64_t begin, int64_t end) {
-            rows(g.data<float>(), y.data<float>(), y.last(), begin, end, dx.data);
+template <bool of_log, class T> nb::object forward_of(const Array &x, int64_t axis) {
+    NewArray<T> y(x);
+    nb::object made = y.object;
+    WithoutGil free(x.size());
+    const T *from = x.data<T>();
+    each_line<T>(
+        x, axis,
+        [&](int64_t at, int64_t D, int64_t rows) {
+            if (of_log) log_softmax_rows(from + at, D, rows, y.data + at);
+            else softmax_rows(from + at, D, rows, y.data + at);
+        },
+        [&](int64_t at, int64_t n, int64_t D, int64_t width) {
+            if (of_log) log_softmax_columns(from + at, n, D, width, y.data + at);
+            else softmax_columns(from + at, n, D, width, y.data + at);
         });
-    }
-    return dx.object;
+    return made;
+}
+template <bool of_log, class T> nb::object backward_of(const Array &g, const Array &y, int64_t axis) {
+    NewArray<T> dx(y);
+    nb::object made = dx.object;
+    WithoutGil free(y.size());
+    const T *gs = g.data<T>(), *ys = y.data<T>();
+    each_line<T>(
+        y, axis,
+        [&](int64_t at, int64_t D, int64_t rows) {
+            if (of_log) log_softmax_rows(gs + at, ys + at, D, rows, dx.data + at);
+            else softmax_rows(gs + at, ys + at, D, rows, dx.data + at);
+        },
+        [&](int64_t at, int64_t n, int64_t D, int64_t width) {
+            if (of_log) log_softmax_columns(gs + at, ys + at, n, D, width, dx.data + at);
+            else softmax_columns(gs + at, ys + at, n, D, width, dx.data + at);
+        });
+    return made;
+}
+
+// `axis` from the front; -1 for one that is not there
+int64_t front(const ExactArray &x, int64_t axis) {
+    const int64_t place = axis < 0 ? axis + x.ndim() : axis;
+    return place < x.ndim() ? place : -1;
+}
+
+template <bool of_log> nb::object forward(Array x, int64_t axis) {
+    if ((axis = front(x, axis)) < 0) return nb::none();
+    if (x.is<float>()) return forward_of<of_log, float>(x, axis);
+    return x.is<double>() ? forward_of<of_log, double>(x, axis) : nb::none();
+}
+template <bool of_log> nb::object backward(Array g, Array y, int64_t axis) {
+    if ((axis = front(y, axis)) < 0 || !g.same_shape(y)) return nb::none();
+    if (g.is<float>() && y.is<float>()) return backward_of<of_log, float>(g, y, axis);
+    return g.is<double>() && y.is<double>() ? backward_of<of_log, double>(g, y, axis) : nb::none();
 }
 
 } // namespace
 
 void bind_softmax(nb::module_ &m) {
-    m.def("softmax_forward", &forward<forward_rows>);
-    m.def("softmax_backward", &backward<backward_rows>);
-    m.def("log_softmax_forward", &forward<log_forward_rows>);
-    m.def("log_softmax_backward", &backward<log_backward_rows>);
+    m.def("softmax_forward", &forward<false>, nb::arg("x"), nb::arg("axis") = -1);
+    m.def("softmax_backward", &backward<false>, nb::arg("g"), nb::arg("y"), nb::arg("axis") = -1);
+    m.def("log_softmax_forward", &forward<true>, nb::arg("x"), nb::arg("axis") = -1);
+    m.def("log_softmax_backward", &backward<true>, nb::arg("g"), nb::arg("y"), nb::arg("axis") = -1);
 }
 
 } // namespace resilin
