@@ -4,6 +4,7 @@
 // depend on the number of threads.
 #include "binding/array.hpp"
 #include "conv_columns.hpp"
+#include "conv_direct.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
 #include "pairs.hpp"
@@ -182,6 +183,12 @@ template <class T> nb::object forward_as(Array x, Array w, Array bias, const Sha
     const Conv<T> conv(s);
     NewArray<T> y({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.P),
                    static_cast<npy_intp>(s.Q)});
+    if constexpr (std::is_same_v<T, float>)
+        if (has_direct_forward<float>(s)) {
+            WithoutGil free(s.N * s.O * s.positions() * s.depth());
+            direct_forward(s, x.data<float>(), w.data<float>(), bias.data<float>(), y.data);
+            return y.object;
+        }
     const int64_t parts = parts_of(conv.tiles.count, s.O), items = conv.tiles.count * parts;
     const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), items);
     NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
@@ -199,6 +206,12 @@ template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s
     const Conv<T> conv(s);
     NewArray<T> dx({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C), static_cast<npy_intp>(s.H),
                     static_cast<npy_intp>(s.W)});
+    if constexpr (std::is_same_v<T, float>)
+        if (has_direct_input<float>(s)) {
+            WithoutGil free(s.N * s.O * s.positions() * s.depth());
+            direct_input(s, g.data<float>(), w.data<float>(), dx.data);
+            return dx.object;
+        }
     const int64_t runs = conv.tiles.count / conv.tiles.per_sample, parts = parts_of(runs, s.C);
     const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), runs * parts);
     NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
