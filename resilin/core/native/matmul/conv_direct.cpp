@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t BLOCK_DEPTH = 384;          // kernel positions of a block of channels: its panel of weights stays in the first cache
 constexpr int64_t TILE = 1024, LEAST = 256;   // output positions of a tile: many, so that few rows are copied twice
 constexpr int64_t IMAGE_BYTES = 512 << 10;    // of a tile's copy: half of a core's second cache
+constexpr int64_t MANY = 512;                 // positions that are worth packing crowded weights for
 constexpr int64_t FEW = 64;                   // positions of all samples that are not worth turning the weights for
 
 // Weights as rows of a product: of output `o`, channel `c` and place `t` at w[o * output + c * channel + place[t]].
@@ -42,12 +43,21 @@ struct Task {
 RESILIN_INLINE uint32_t pair_of(uint16_t earlier, uint16_t later) { return static_cast<uint32_t>(earlier) << 16 | later; }
 
 // The weights of one group packed as tiles read them: panels of rows, one after another.
-RESILIN_SIMD void pack_weights(const float *w, const Weights &of, int64_t rows, int64_t channels, float *to) {
-    for (int64_t c = 0; c < channels; c++)
-        for (const int64_t place : of.place) {
-            const float *from = w + c * of.channel + place;
-            for (int64_t i = 0; i < rows; i++) *to++ = from[i * of.output];
+template <int64_t Places> RESILIN_INLINE void pack_places(const float *w, const Weights &of, int64_t rows, int64_t channels, float *to) {
+    const int64_t *place = of.place.data();
+    const int64_t places = Places ? Places : static_cast<int64_t>(of.place.size());
+    for (int64_t c = 0; c < channels; c++, to += rows * places)
+        for (int64_t i = 0; i < rows; i++) {
+            const float *from = w + c * of.channel + i * of.output;
+            for (int64_t t = 0; t < places; t++) to[t * rows + i] = from[place[t]];
         }
+}
+RESILIN_SIMD void pack_weights(const float *w, const Weights &of, int64_t rows, int64_t channels, float *to) {
+    switch (of.place.size()) { // the usual kernels without a loop
+    case 4: return pack_places<4>(w, of, rows, channels, to);
+    case 9: return pack_places<9>(w, of, rows, channels, to);
+    default: return pack_places<0>(w, of, rows, channels, to);
+    }
 }
 RESILIN_SIMD void pack_pair_weights(const BFloat *w, const Weights &of, int64_t rows, int64_t channels, float *panel) {
     uint32_t *to = reinterpret_cast<uint32_t *>(panel);
@@ -74,14 +84,13 @@ template <class T> class Direct {
   public:
     Direct(const Task &task, const T *x, const T *w, const T *bias, T *y)
         : task_(task), tiles_(spread_tiles<T>()), x_(x), w_(w), y_(y), panels_(Panels::of_rows(task.outputs, tiles_.height)),
-          block_(block_of(task)), cut_(cut_of(task)), images_(task.down, task.across, cut_, tiles_.lanes) {
+          block_(block_of(task)), cut_(cut_of(task)), images_(task.down, task.across, cut_, task.outputs, tiles_.lanes) {
         for (int64_t o = 0; o < task.outputs * task.groups && bias; o++) bias_.push_back(value(bias[o]));
         set_offsets();
     }
 
     void run() {
-        packs_ = !std::is_same_v<T, float> || task_.weights.output != task_.channels * task_.places() ||
-                 crowded<float>(task_.weights.output);
+        packs_ = !FLOATS || !together() || (crowded<float>(task_.weights.output) && task_.samples * task_.positions() >= MANY);
         static thread_local Scratch<float> scratch;
         const int64_t threads = num_threads(), items = cut_.count() * parts();
         const int64_t slots = std::min(threads, items), size = image_size() + side_size();
@@ -100,6 +109,9 @@ template <class T> class Direct {
     static float value(float x) { return x; }
     static float value(BFloat x) { return from_bfloat(x.bits); }
 
+    // whether the weights of an output lie in the order of its sum
+    bool together() const { return task_.weights.output == task_.channels * task_.places(); }
+
     static int64_t block_of(const Task &task) {
         if (!FLOATS) return task.channels;
         const int64_t most = std::max<int64_t>(1, BLOCK_DEPTH / task.places()), blocks = ceil_div(task.channels, most);
@@ -109,7 +121,7 @@ template <class T> class Direct {
     static Cut cut_of(const Task &task) {
         for (int64_t positions = TILE;; positions /= 2) {
             const Cut cut(task.samples, task.down.count, task.across.count, positions == TILE && task.samples > 1 ? LEAST : positions, positions);
-            const Images images(task.down, task.across, cut, spread_tiles<T>().lanes);
+            const Images images(task.down, task.across, cut, task.outputs, spread_tiles<T>().lanes);
             if (positions <= LEAST / 2 || images.channel() * ceil_div(block_of(task) * static_cast<int64_t>(sizeof(float)), per_float()) <= IMAGE_BYTES)
                 return cut;
         }
@@ -150,6 +162,7 @@ template <class T> class Direct {
         const int64_t row = panels_.begin(panel), rows = panels_.used(panel);
         const T *from = weights(group) + row * task_.weights.output;
         float *to = packed_ + (group * task_.outputs + row) * depth();
+        if (FLOATS && together()) return resilin::pack(reinterpret_cast<const float *>(from), task_.weights.output, 1, rows, rows, depth(), to);
         if constexpr (FLOATS) pack_weights(from, task_.weights, rows, task_.channels, to);
         else if (tiles_.layout == Layout::pairs) pack_pair_weights(from, task_.weights, rows, task_.channels, to);
         else pack_split_weights(from, task_.weights, rows, task_.channels, to);
@@ -169,7 +182,7 @@ template <class T> class Direct {
                 const int64_t channels = std::min(block_, task_.channels - c);
                 const int64_t size = task_.down.length * task_.across.length; // of a channel of x
                 const T *x = x_ + piece.n0 * task_.groups * task_.channels * size + (group * task_.channels + c) * size;
-                images_.copy(x, task_.groups * task_.channels * size, size, task_.across.length, piece, channels, per_float() == 2, image);
+                images_.copy(x, {task_.groups * task_.channels * size, size}, piece, channels, per_float() == 2, image);
                 for (int64_t i = from; i < to; i++) panel(piece, lanes, group, i, c, channels, image, side, length);
             }
             if (FLOATS && aside())
@@ -218,9 +231,11 @@ template <class T> class Direct {
     void put(const Piece &piece, int64_t group, int64_t row, const float *from) const {
         const int64_t width = piece.columns();
         T *to = y_ + output(piece, group, row);
-        if (piece.samples() == 1 && task_.y_column == 1 && task_.y_row == width) return put_rows(from, 0, 1, piece.positions(), to, 0, 1);
-        for (int64_t n = 0; n < piece.samples(); n++)
-            put_rows(from + n * width, piece.samples() * width, piece.rows(), width, to + n * task_.y_sample, task_.y_row, task_.y_column);
+        const Apart at = images_.matrix(piece);
+        const bool run = task_.y_column == 1 && task_.y_row == width && at.next == width;
+        for (int64_t n = 0; n < piece.samples(); n++, from += at.sample, to += task_.y_sample)
+            if (run) put_rows(from, 0, 1, piece.rows() * width, to, 0, 1);
+            else put_rows(from, at.next, piece.rows(), width, to, task_.y_row, task_.y_column);
     }
 
     const Task &task_;
@@ -293,7 +308,11 @@ template <class T> void direct_input(const Shape &s, const T *g, const T *w, T *
 }
 
 template <> bool has_direct_forward<float>(const Shape &s) { return !s.pointwise(); }
-template <> bool has_direct_input<float>(const Shape &s) { return !s.pointwise() && s.N * s.H * s.W >= FEW * s.sh * s.sw; }
+template <> bool has_direct_input<float>(const Shape &s) {
+    // few channels leave most of a tile empty, and places of the kernel that no other position shares are not worth a pass
+    const bool strided = s.sh * s.sw > 1;
+    return !s.pointwise() && s.N * s.H * s.W >= FEW * s.sh * s.sw && (!strided || (s.channels() >= 8 && s.KH * s.KW > 2 * s.sh * s.sw));
+}
 template <> bool has_direct_forward<BFloat>(const Shape &s) { return s.channels() % 4 == 0 && s.channels() >= 8; }
 template <> bool has_direct_input<BFloat>(const Shape &s) { return s.outputs() % 4 == 0 && s.outputs() >= 8; }
 

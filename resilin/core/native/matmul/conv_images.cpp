@@ -8,6 +8,8 @@
 namespace resilin::conv {
 namespace {
 
+constexpr int64_t COPY_STEPS = 8; // of a tile, which a copied row costs beside its vectors
+
 int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -ceil_div(-a, b); }
 
 } // namespace
@@ -42,20 +44,30 @@ Images::Copies::Copies(const Axis &axis, bool shared) {
     }
 }
 
-Images::Images(const Axis &down, const Axis &across, const Cut &cut, int64_t lanes)
-    : down_(down), across_(across), lanes_(lanes),
-      // vectors that fill rows by 7/8 cost less than more copies
-      shared_(across.at.size() > 1 && 7 * ceil_div(cut.columns, lanes) * lanes <= 8 * cut.columns), rows_(down, true),
-      columns_(across, shared_), most_rows_(cut.rows), each_(cut.columns + columns_.most()), row_(cut.samples * each_) {
-    for (const int64_t extra : rows_.extra) {
-        begin_.push_back(channel_);
-        channel_ += (cut.rows + extra) * row_ * static_cast<int64_t>(columns_.first.size());
-    }
+namespace {
+
+// Whether vectors that rows do not fill cost less than a copy for each place along a row: in steps of a tile, per row.
+bool better_shared(const Axis &down, const Axis &across, int64_t columns, int64_t outputs, int64_t lanes) {
+    const int64_t places = static_cast<int64_t>(across.at.size());
+    const double steps = static_cast<double>(outputs) * static_cast<double>(down.at.size() * across.at.size()) / 2;
+    const int64_t whole = ceil_div(columns, lanes);
+    const double gap = static_cast<double>(whole) - static_cast<double>(columns) / static_cast<double>(lanes);
+    return places > 1 && gap * steps <= static_cast<double>((places - 1) * (COPY_STEPS + 2 * whole));
+}
+
+} // namespace
+
+Images::Images(const Axis &down, const Axis &across, const Cut &cut, int64_t outputs, int64_t lanes)
+    : down_(down), across_(across), lanes_(lanes), shared_(better_shared(down, across, cut.columns, outputs, lanes)), rows_(down, true),
+      columns_(across, shared_), most_rows_(cut.rows + rows_.most()),
+      by_sample_(cut.samples == 1 || (!shared_ && cut.rows * cut.columns % lanes == 0)), each_(cut.columns + columns_.most()),
+      row_(by_sample_ ? each_ : cut.samples * each_), sample_(by_sample_ ? most_rows_ * each_ : each_),
+      copy_(cut.samples * most_rows_ * each_),
+      channel_(copy_ * static_cast<int64_t>(rows_.first.size() * columns_.first.size())) {
     for (size_t i = 0; i < down.at.size(); i++)
         for (size_t j = 0; j < across.at.size(); j++) {
-            const size_t a = rows_.copy[i];
-            const int64_t each = (cut.rows + rows_.extra[a]) * row_; // of a copy of the columns
-            offset.push_back(begin_[a] + static_cast<int64_t>(columns_.copy[j]) * each + rows_.shift[i] * row_ + columns_.shift[j]);
+            const size_t copy = rows_.copy[i] * columns_.first.size() + columns_.copy[j];
+            offset.push_back(static_cast<int64_t>(copy) * copy_ + rows_.shift[i] * row_ + columns_.shift[j]);
         }
 }
 
@@ -64,67 +76,130 @@ std::vector<Lanes> Images::lanes(const Piece &piece, bool aside, int64_t y_row) 
     auto run = [&](int64_t from, int64_t to, int64_t length) {
         for (int64_t i = 0; i < length; i += lanes_) all.push_back({from + i, to + i, std::min(lanes_, length - i)});
     };
-    const int64_t N = piece.samples(), Q = piece.columns();
-    if (!aside) y_row = std::max(y_row, Q);
-    else y_row = N * Q;
-    if (!shared_ && N * Q == row_ && y_row == row_) {
-        run(0, 0, piece.rows() * row_);
-        return all;
-    }
-    for (int64_t p = 0; p < piece.rows(); p++) {
-        if (!shared_ && N * each_ == N * Q) run(p * row_, p * y_row, N * Q);
-        else
-            for (int64_t n = 0; n < N; n++) run(p * row_ + n * each_, p * y_row + n * Q, Q);
+    const int64_t N = piece.samples(), P = piece.rows(), Q = piece.columns();
+    const bool gapless = !shared_ && Q == each_;
+    const Apart to = aside ? matrix(piece) : Apart{0, y_row};
+    if (gapless && by_sample_ && to.next == Q) { // vectors of several rows
+        for (int64_t n = 0; n < N; n++) run(n * sample_, n * to.sample, P * Q);
+    } else if (gapless && !by_sample_ && N * Q == row_) {
+        run(0, 0, P * row_);
+    } else {
+        for (int64_t p = 0; p < P; p++)
+            for (int64_t n = 0; n < N; n++) run(p * row_ + n * sample_, p * to.next + n * to.sample, Q);
     }
     return all;
 }
 
+bool Images::keeps_rows(const Piece &piece) const {
+    if (!by_sample_ || shared_ || down_.step > 1 || across_.step > 1 || piece.columns() != across_.length) return false;
+    const auto [least, most] = std::minmax_element(columns_.first.begin(), columns_.first.end());
+    return *least > -across_.length && *most < across_.length && piece.p0 + rows_.first[0] < down_.length;
+}
+
+// Where the elements of a channel's row that a copy's positions read are: `length` positions, of which [begin, end) are
+// inside, from `first` on.
+struct Span {
+    int64_t first, length, begin, end;
+    Span(int64_t first, int64_t step, int64_t length, int64_t width)
+        : first(first), length(length), begin(first < 0 ? std::min(length, (-first + step - 1) / step) : 0),
+          end(std::max(begin, first < width ? std::min(length, (width - first - 1) / step + 1) : 0)) {}
+};
+
 struct Copying {
-    // to[j] for `length` positions from `first` on
-    template <class S, bool Pairs>
-    static RESILIN_INLINE void fill(const S *x, const S *later, int64_t first, int64_t step, int64_t length, int64_t width, float *to) {
-        int64_t begin = first < 0 ? std::min(length, (-first + step - 1) / step) : 0;
-        int64_t end = first < width ? std::min(length, (width - first - 1) / step + 1) : 0;
-        if (!x || begin >= end) begin = end = length;
-        for (int64_t j = 0; j < begin; j++) to[j] = 0;
-        if (begin == length) return;
-        if (step == 1) values<S, Pairs>(x + first, later + first, begin, end, 1, to);
-        else if (step == 2) values<S, Pairs>(x + first, later + first, begin, end, 2, to);
-        else values<S, Pairs>(x + first, later + first, begin, end, step, to);
-        for (int64_t j = end; j < length; j++) to[j] = 0;
+    static constexpr int64_t V = 8; // elements that are copied at a time, of which the last may be too many: they are written again
+    static constexpr int64_t AHEAD = 6; // rows that are fetched ahead, of a channel or of the next one
+    template <class S> static RESILIN_INLINE void fetch(const S *row, int64_t width) {
+        for (int64_t j = 0; j < width; j += 64 / static_cast<int64_t>(sizeof(S))) __builtin_prefetch(row + j);
     }
-    template <class S, bool Pairs>
-    static RESILIN_INLINE void values(const S *x, const S *later, int64_t begin, int64_t end, int64_t step, float *to) {
+    template <class S, bool Pairs> static RESILIN_INLINE void value(const S *x, const S *later, float *to) {
         if constexpr (Pairs) {
-            uint32_t *pairs = reinterpret_cast<uint32_t *>(to);
-            for (int64_t j = begin; j < end; j++) pairs[j] = static_cast<uint32_t>(x[j * step].bits) << 16 | later[j * step].bits;
+            const uint32_t pair = static_cast<uint32_t>(x->bits) << 16 | later->bits;
+            std::memcpy(to, &pair, sizeof(pair));
         } else if constexpr (std::is_same_v<S, float>) {
-            for (int64_t j = begin; j < end; j++) to[j] = x[j * step];
+            *to = *x;
         } else {
-            for (int64_t j = begin; j < end; j++) to[j] = from_bfloat(x[j * step].bits);
+            *to = from_bfloat(x->bits);
         }
     }
     template <class S, bool Pairs>
-    static RESILIN_INLINE void copy(const Images &of, const S *x, int64_t sample, int64_t channel, int64_t width, const Piece &piece, int64_t channels,
-                             float *to) {
-        const int64_t columns = static_cast<int64_t>(of.columns_.first.size()), step = of.down_.step;
+    static RESILIN_INLINE void fill(const S *x, const S *later, const Span &span, int64_t step, const S *limit, float *to) {
+        for (int64_t j = 0; j < span.begin; j++) to[j] = 0;
+        const int64_t n = span.end - span.begin;
+        x += span.first + span.begin * step, later += span.first + span.begin * step;
+        float *into = to + span.begin;
+        if (step == 1 && (Pairs ? later : x) + (n + V) <= limit) {
+            for (int64_t j = 0; j < n; j += V)
+                for (int64_t v = 0; v < V; v++) value<S, Pairs>(x + j + v, later + j + v, into + j + v);
+        } else if (step == 2) {
+            for (int64_t j = 0; j < n; j++) value<S, Pairs>(x + 2 * j, later + 2 * j, into + j);
+        } else {
+            for (int64_t j = 0; j < n; j++) value<S, Pairs>(x + j * step, later + j * step, into + j);
+        }
+        for (int64_t j = span.end; j < span.length; j++) to[j] = 0;
+    }
+    // Rows that lie one after another in both, `first` elements apart from where they are read: as one run, whose ends of rows
+    // that belong to no window are cleared.
+    template <class S, bool Pairs>
+    static RESILIN_INLINE void fill_block(const S *x, const S *later, int64_t first, int64_t begin, int64_t rows, int64_t end, int64_t width, const S *limit,
+                                          float *to) {
+        std::fill(to, to + begin * width, 0.0f);
+        const int64_t skipped = std::max<int64_t>(-first, 0), n = rows * width - std::max(first, -first);
+        float *into = to + begin * width;
+        const S *from = x + std::max<int64_t>(first, 0), *behind = later + std::max<int64_t>(first, 0);
+        if ((Pairs ? behind : from) + (n + V) <= limit)
+            for (int64_t j = 0; j < n; j += V)
+                for (int64_t v = 0; v < V; v++) value<S, Pairs>(from + j + v, behind + j + v, into + skipped + j + v);
+        else
+            for (int64_t j = 0; j < n; j++) value<S, Pairs>(from + j, behind + j, into + skipped + j);
+        for (int64_t i = 0; i < rows; i++) {
+            for (int64_t j = 0; j < -first; j++) into[i * width + j] = 0;
+            for (int64_t j = width - std::max<int64_t>(first, 0); j < width; j++) into[i * width + j] = 0;
+        }
+        std::fill(into + rows * width, to + end * width, 0.0f);
+    }
+    template <class S, bool Pairs>
+    static RESILIN_INLINE void copy_blocks(const Images &of, const S *x, const Apart &from, const Piece &piece, int64_t channels, float *to) {
+        const int64_t width = of.across_.length, h = piece.p0 + of.rows_.first[0], all = piece.rows() + of.rows_.extra[0];
+        const int64_t begin = std::clamp<int64_t>(-h, 0, all), rows = std::clamp<int64_t>(of.down_.length - h, begin, all) - begin;
+        const S *limit = x + (piece.samples() - 1) * from.sample + channels * from.next;
+        for (int64_t c = 0; c < channels; c++) {
+            if (Pairs && c % 4 >= 2) continue;
+            for (size_t b = 0; b < of.columns_.first.size(); b++)
+                for (int64_t n = 0; n < piece.samples(); n++) {
+                    const S *image = x + c * from.next + n * from.sample + (h + begin) * width;
+                    fill_block<S, Pairs>(image, image + (Pairs ? 2 * from.next : 0), of.columns_.first[b], begin, rows, all, width, limit,
+                                         to + static_cast<int64_t>(b) * of.copy_ + n * of.sample_);
+                }
+            to += of.channel_;
+        }
+    }
+    template <class S, bool Pairs>
+    static RESILIN_INLINE void copy(const Images &of, const S *x, const Apart &from, const Piece &piece, int64_t channels, float *to) {
+        if (of.keeps_rows(piece)) return copy_blocks<S, Pairs>(of, x, from, piece, channels, to);
+        const int64_t columns = static_cast<int64_t>(of.columns_.first.size()), step = of.down_.step, width = of.across_.length;
+        const S *limit = x + (piece.samples() - 1) * from.sample + channels * from.next; // of the elements that are there
+        std::vector<Span> spans;
+        for (int64_t b = 0; b < columns; b++) {
+            const size_t k = static_cast<size_t>(b);
+            spans.emplace_back(piece.q0 * of.across_.step + of.columns_.first[k], of.across_.step, piece.columns() + of.columns_.extra[k], width);
+        }
         for (int64_t c = 0; c < channels; c++) {
             if (Pairs && c % 4 >= 2) continue;
             for (size_t a = 0; a < of.rows_.first.size(); a++) {
                 const int64_t rows = piece.rows() + of.rows_.extra[a];
-                const int64_t copy = (of.most_rows_ + of.rows_.extra[a]) * of.row_; // of the columns
                 for (int64_t b = 0; b < columns; b++)
                     for (int64_t i = 0; i < rows; i++) {
                         const int64_t h = (piece.p0 + i) * step + of.rows_.first[a];
-                        const bool inside = h >= 0 && h < of.down_.length;
-                        const size_t k = static_cast<size_t>(b);
-                        const int64_t first = piece.q0 * of.across_.step + of.columns_.first[k];
-                        float *row = to + of.begin_[a] + b * copy + i * of.row_;
-                        for (int64_t n = 0; n < piece.samples(); n++) {
-                            const S *from = inside ? x + n * sample + c * channel + h * width : nullptr;
-                            fill<S, Pairs>(from, from && Pairs ? from + 2 * channel : from, first, of.across_.step, piece.columns() + of.columns_.extra[k], width,
-                                           row + n * of.each_);
+                        float *row = to + (static_cast<int64_t>(a) * columns + b) * of.copy_ + i * of.row_;
+                        if (h < 0 || h >= of.down_.length) {
+                            for (int64_t n = 0; n < piece.samples(); n++) std::fill_n(row + n * of.sample_, of.each_, 0.0f);
+                            continue;
                         }
+                        const S *line = x + c * from.next + h * width;
+                        if (b == 0) fetch(i + AHEAD < rows ? line + AHEAD * step * width : line + (Pairs && c % 4 == 1 ? 3 : 1) * from.next + (AHEAD - rows) * step * width, width);
+                        for (int64_t n = 0; n < piece.samples(); n++, line += from.sample)
+                            fill<S, Pairs>(line, line + (Pairs ? 2 * from.next : 0), spans[static_cast<size_t>(b)], of.across_.step, limit,
+                                           row + n * of.sample_);
                     }
             }
             to += of.channel_;
@@ -133,14 +208,14 @@ struct Copying {
 };
 
 namespace {
-RESILIN_SIMD void copy_floats(const Images &of, const float *x, int64_t sample, int64_t channel, int64_t width, const Piece &piece, int64_t channels, float *to) {
-    Copying::copy<float, false>(of, x, sample, channel, width, piece, channels, to);
+RESILIN_SIMD void copy_floats(const Images &of, const float *x, const Apart &from, const Piece &piece, int64_t channels, float *to) {
+    Copying::copy<float, false>(of, x, from, piece, channels, to);
 }
-RESILIN_SIMD void copy_wide(const Images &of, const BFloat *x, int64_t sample, int64_t channel, int64_t width, const Piece &piece, int64_t channels, float *to) {
-    Copying::copy<BFloat, false>(of, x, sample, channel, width, piece, channels, to);
+RESILIN_SIMD void copy_wide(const Images &of, const BFloat *x, const Apart &from, const Piece &piece, int64_t channels, float *to) {
+    Copying::copy<BFloat, false>(of, x, from, piece, channels, to);
 }
-RESILIN_SIMD void copy_pairs(const Images &of, const BFloat *x, int64_t sample, int64_t channel, int64_t width, const Piece &piece, int64_t channels, float *to) {
-    Copying::copy<BFloat, true>(of, x, sample, channel, width, piece, channels, to);
+RESILIN_SIMD void copy_pairs(const Images &of, const BFloat *x, const Apart &from, const Piece &piece, int64_t channels, float *to) {
+    Copying::copy<BFloat, true>(of, x, from, piece, channels, to);
 }
 RESILIN_INLINE void put(const float *from, int64_t n, float *to, int64_t column) {
     for (int64_t j = 0; j < n; j++) to[j * column] = from[j];
@@ -157,12 +232,12 @@ template <class T> RESILIN_INLINE void put_all(const float *from, int64_t down, 
 }
 } // namespace
 
-void Images::copy(const float *x, int64_t sample, int64_t channel, int64_t width, const Piece &piece, int64_t channels, bool, float *to) const {
-    copy_floats(*this, x, sample, channel, width, piece, channels, to);
+void Images::copy(const float *x, const Apart &from, const Piece &piece, int64_t channels, bool, float *to) const {
+    copy_floats(*this, x, from, piece, channels, to);
 }
-void Images::copy(const BFloat *x, int64_t sample, int64_t channel, int64_t width, const Piece &piece, int64_t channels, bool pairs, float *to) const {
-    if (pairs) copy_pairs(*this, x, sample, channel, width, piece, channels, to);
-    else copy_wide(*this, x, sample, channel, width, piece, channels, to);
+void Images::copy(const BFloat *x, const Apart &from, const Piece &piece, int64_t channels, bool pairs, float *to) const {
+    if (pairs) copy_pairs(*this, x, from, piece, channels, to);
+    else copy_wide(*this, x, from, piece, channels, to);
 }
 RESILIN_SIMD void put_rows(const float *from, int64_t down, int64_t rows, int64_t width, float *to, int64_t row, int64_t column) {
     put_all(from, down, rows, width, to, row, column);

@@ -41,22 +41,32 @@ struct Lanes {
     int64_t from, to, count;
 };
 
+// How many elements samples are apart, and channels or rows.
+struct Apart {
+    int64_t sample, next;
+};
+
 // Where things are in a piece's copy. A channel's rows are sorted by their remainder modulo the stride; so are its columns,
 // with padding, where vectors of outputs fill rows; else each place along a row has a copy of its own, without gaps.
 class Images {
   public:
-    Images(const Axis &down, const Axis &across, const Cut &cut, int64_t lanes);
+    // for `outputs` output channels, vectors of `lanes`
+    Images(const Axis &down, const Axis &across, const Cut &cut, int64_t outputs, int64_t lanes);
 
     std::vector<int64_t> offset; // of each place of the kernel
     int64_t channel() const { return channel_; } // elements of one
-    // The vectors of a piece. Outputs go to one matrix of positions (row, sample, column), or to an image with rows `y_row`
-    // apart.
+    // Where a piece's outputs lie in one matrix of positions: samples, or their rows, one after another.
+    Apart matrix(const Piece &piece) const {
+        const int64_t Q = piece.columns();
+        return by_sample_ ? Apart{piece.rows() * Q, Q} : Apart{Q, piece.samples() * Q};
+    }
+    // The vectors of a piece. Outputs go to such a matrix, or to an image with rows `y_row` apart.
     std::vector<Lanes> lanes(const Piece &piece, bool aside, int64_t y_row) const;
     // `channels` channels of a piece, `sample` and `channel` elements apart, of rows of `width`, `x` being the piece's first
     // sample. BFloat: as float32, or (`pairs`) channels c and c + 2 in the place of one float, c in its upper half, the
     // pairs of c = 0, 1, 4, 5, 8 ...
-    void copy(const float *x, int64_t sample, int64_t channel, int64_t width, const Piece &piece, int64_t channels, bool pairs, float *to) const;
-    void copy(const BFloat *x, int64_t sample, int64_t channel, int64_t width, const Piece &piece, int64_t channels, bool pairs, float *to) const;
+    void copy(const float *x, const Apart &from, const Piece &piece, int64_t channels, bool pairs, float *to) const;
+    void copy(const BFloat *x, const Apart &from, const Piece &piece, int64_t channels, bool pairs, float *to) const;
 
   private:
     friend struct Copying;
@@ -68,13 +78,18 @@ class Images {
         Copies(const Axis &axis, bool shared);
         int64_t most() const { return *std::max_element(extra.begin(), extra.end()); }
     };
+    // whether a channel's rows in the copy are the image's
+    bool keeps_rows(const Piece &piece) const;
+
     Axis down_, across_;
     int64_t lanes_;
     bool shared_;
     Copies rows_, columns_;
     int64_t most_rows_;                // of a piece
-    int64_t each_, row_, channel_ = 0; // elements of a sample's part of a row, of a row, of a channel
-    std::vector<int64_t> begin_;       // of each copy of the rows
+    bool by_sample_;                   // samples lie one after another, else their rows side by side
+    int64_t each_;                     // elements of a sample's row
+    int64_t row_, sample_, copy_ = 0;  // from row to row, sample to sample, copy to copy
+    int64_t channel_ = 0;
 };
 
 // Rows of sums into an image, rounded where it is BFloat.
