@@ -326,6 +326,26 @@ bool shape_of(const ExactArray &x, const ExactArray &w, const Lengths &lengths, 
 bool is_output(const ExactArray &g, const Shape &s) {
     return g.ndim() == 4 && g.dim(0) == s.N && g.dim(1) == s.O && g.dim(2) == s.P && g.dim(3) == s.Q;
 }
+// bfloat16, as its bits.
+nb::object bfloat_forward(Array x, Array w, Array bias, const Shape &s) {
+    if (!has_direct_forward<BFloat>(s)) return nb::none();
+    NewArray<uint16_t> y({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.P), static_cast<npy_intp>(s.Q)});
+    {
+        WithoutGil free(s.N * s.O * s.positions() * s.depth());
+        direct_forward(s, x.data<BFloat>(), w.data<BFloat>(), bias.data<BFloat>(), reinterpret_cast<BFloat *>(y.data));
+    }
+    return y.object;
+}
+nb::object bfloat_input(Array g, Array w, const Shape &s) {
+    if (!has_direct_input<BFloat>(s)) return nb::none();
+    NewArray<uint16_t> dx({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C), static_cast<npy_intp>(s.H), static_cast<npy_intp>(s.W)});
+    {
+        WithoutGil free(s.N * s.O * s.positions() * s.depth());
+        direct_input(s, g.data<BFloat>(), w.data<BFloat>(), reinterpret_cast<BFloat *>(dx.data));
+    }
+    return dx.object;
+}
+
 template <class T> bool all_are(const ExactArray &a, const ExactArray &b) { return a.is<T>() && b.is<T>(); }
 
 nb::object forward(Array x, Array w, Array bias, Lengths lengths, int64_t groups) {
@@ -333,6 +353,7 @@ nb::object forward(Array x, Array w, Array bias, Lengths lengths, int64_t groups
     if (!x || !w || x.ndim() != 4 || w.ndim() != 4 || !shape_of(x, w, lengths, groups, s)) return nb::none();
     if (bias && (bias.ndim() != 1 || bias.size() != s.O)) return nb::none();
     if (all_are<float>(x, w) && bias.is_or_none<float>()) return forward_as<float>(x, w, bias, s);
+    if (all_are<uint16_t>(x, w) && bias.is_or_none<uint16_t>()) return bfloat_forward(x, w, bias, s);
     if (all_are<double>(x, w) && bias.is_or_none<double>()) return forward_as<double>(x, w, bias, s);
     return nb::none();
 }
@@ -343,6 +364,7 @@ nb::object input_gradient(Array g, Array w, int64_t H, int64_t W, Lengths length
     const int64_t from[] = {g.dim(0), w.dim(1) * groups, H, W}, with[] = {w.dim(0), w.dim(1), w.dim(2), w.dim(3)};
     if (!shape_of(from, with, lengths, groups, s) || !is_output(g, s)) return nb::none();
     if (all_are<float>(g, w)) return input_gradient_as<float>(g, w, s);
+    if (all_are<uint16_t>(g, w)) return bfloat_input(g, w, s);
     if (all_are<double>(g, w)) return input_gradient_as<double>(g, w, s);
     return nb::none();
 }

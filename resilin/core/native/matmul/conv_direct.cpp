@@ -313,8 +313,11 @@ template <> bool has_direct_input<float>(const Shape &s) {
     const bool strided = s.sh * s.sw > 1;
     return !s.pointwise() && s.N * s.H * s.W >= FEW * s.sh * s.sw && (!strided || (s.channels() >= 8 && s.KH * s.KW > 2 * s.sh * s.sw));
 }
+// chains of pairs, of the same length
 template <> bool has_direct_forward<BFloat>(const Shape &s) { return s.channels() % 4 == 0 && s.channels() >= 8; }
-template <> bool has_direct_input<BFloat>(const Shape &s) { return s.outputs() % 4 == 0 && s.outputs() >= 8; }
+template <> bool has_direct_input<BFloat>(const Shape &s) {
+    return s.outputs() % 4 == 0 && s.outputs() >= 8 && (s.pointwise() || has_direct_input<float>(s));
+}
 
 template void direct_forward(const Shape &, const float *, const float *, const float *, float *);
 template void direct_forward(const Shape &, const BFloat *, const BFloat *, const BFloat *, BFloat *);
