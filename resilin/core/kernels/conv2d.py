@@ -163,13 +163,19 @@ def _backward_of_halves(
     if need[0] and {g.dtype, w.dtype} == _BFLOAT16:
         geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
         dx = _native_input_gradient(_bits(g), _bits(w), *x.shape[2:], geometry.lengths, groups)
-    rest = (need[0] and dx is None, need[1], need[2])
-    found: Any = (None, None, None)
+    found: Any = None
+    if (need[1] or need[2]) and {g.dtype, x.dtype} == _BFLOAT16:
+        found = _native_weight_gradient(
+            _bits(g), _bits(x), w.shape[2], w.shape[3], (*stride, *padding, *dilation), groups, need[1], need[2]
+        )
+    sums = () if found is None else tuple(None if part is None else part.view(pack.BFLOAT16) for part in found)
+    rest = (need[0] and dx is None, need[1] and not sums, need[2] and not sums)
+    found = (None, None, None)
     if any(rest):  # what is not needed is there for its shape only
-        wide = pack.widened(g), pack.widened(x) if need[1] else x, pack.widened(w) if rest[0] else w
+        wide = pack.widened(g), pack.widened(x) if rest[1] or rest[2] else x, pack.widened(w) if rest[0] else w
         found = _gradients(*wide, stride, padding, dilation, groups, rest)
     rounded = [part if part is None or part.dtype != np.float32 else pack.astype(part, g.dtype) for part in found]
-    return rounded[0] if dx is None else dx.view(pack.BFLOAT16), rounded[1], rounded[2]
+    return (rounded[0] if dx is None else dx.view(pack.BFLOAT16), *(sums or rounded[1:]))
 
 
 def _input_gradient(g: Array, w: Array, shape: tuple[int, ...], geometry: Geometry, groups: int) -> Array | None:

@@ -271,6 +271,18 @@ constexpr int64_t TURNED = 64; // depths that are turned at a time
 // Tiles in runs that are summed one after the other; the runs' sums are added in order. Where there are few runs (large
 // weights allow few partial sums), output channels are divided among the threads, too.
 template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &s, bool weight, bool bias) {
+    if constexpr (std::is_same_v<T, float>)
+        if (weight && has_direct_weight<float>(s)) {
+            NewArray<float> dw({static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.channels()), static_cast<npy_intp>(s.KH),
+                                static_cast<npy_intp>(s.KW)});
+            {
+                WithoutGil free(s.N * s.O * s.positions() * s.depth());
+                direct_weight(s, g.data<float>(), x.data<float>(), dw.data);
+            }
+            if (!bias) return nb::make_tuple(dw.object, nb::none());
+            const nb::object rest = weight_gradient_as<float>(g, x, s, false, true);
+            return nb::make_tuple(dw.object, rest[1]);
+        }
     const Conv<T> conv(s);
     const int64_t wide = weight ? s.O * s.depth() : 0, row = wide + s.O;
     const int64_t room = std::max<int64_t>(1, SUMS_BYTES / static_cast<int64_t>(sizeof(T)) / row);
@@ -346,6 +358,18 @@ nb::object bfloat_input(Array g, Array w, const Shape &s) {
     return dx.object;
 }
 
+nb::object bfloat_weight(Array g, Array x, const Shape &s, bool weight, bool bias) {
+    if (!has_direct_weight<BFloat>(s)) return nb::none();
+    NewArray<uint16_t> dw({static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.channels()), static_cast<npy_intp>(s.KH), static_cast<npy_intp>(s.KW)});
+    NewArray<uint16_t> db({static_cast<npy_intp>(s.O)});
+    {
+        WithoutGil free(s.N * s.O * s.positions() * s.depth());
+        if (weight) direct_weight(s, g.data<BFloat>(), x.data<BFloat>(), reinterpret_cast<BFloat *>(dw.data));
+        if (bias) direct_bias(s, g.data<BFloat>(), reinterpret_cast<BFloat *>(db.data));
+    }
+    return nb::make_tuple(weight ? dw.object : nb::none(), bias ? db.object : nb::none());
+}
+
 template <class T> bool all_are(const ExactArray &a, const ExactArray &b) { return a.is<T>() && b.is<T>(); }
 
 nb::object forward(Array x, Array w, Array bias, Lengths lengths, int64_t groups) {
@@ -376,6 +400,7 @@ nb::object weight_gradient(Array g, Array x, int64_t KH, int64_t KW, Lengths len
     const int64_t from[] = {x.dim(0), x.dim(1), x.dim(2), x.dim(3)}, with[] = {g.dim(1), x.dim(1) / groups, KH, KW};
     if (!shape_of(from, with, lengths, groups, s) || !is_output(g, s)) return nb::none();
     if (all_are<float>(g, x)) return weight_gradient_as<float>(g, x, s, weight, bias);
+    if (all_are<uint16_t>(g, x)) return bfloat_weight(g, x, s, weight, bias);
     if (all_are<double>(g, x)) return weight_gradient_as<double>(g, x, s, weight, bias);
     return nb::none();
 }

@@ -16,8 +16,12 @@ namespace resilin::conv {
 // Whether there is a way for such shapes; T is float or BFloat.
 template <class T> bool has_direct_forward(const Shape &s);
 template <class T> bool has_direct_input(const Shape &s);
+template <class T> bool has_direct_weight(const Shape &s);
 
 template <class T> void direct_forward(const Shape &s, const T *x, const T *w, const T *bias, T *y);
 template <class T> void direct_input(const Shape &s, const T *g, const T *w, T *dx);
+template <class T> void direct_weight(const Shape &s, const T *g, const T *x, T *dw);
+// Of the bias: samples ascending, of each the sum of a row in blocks of 256.
+void direct_bias(const Shape &s, const BFloat *g, BFloat *db);
 
 } // namespace resilin::conv

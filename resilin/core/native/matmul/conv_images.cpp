@@ -58,7 +58,10 @@ bool better_shared(const Axis &down, const Axis &across, int64_t columns, int64_
 } // namespace
 
 Images::Images(const Axis &down, const Axis &across, const Cut &cut, int64_t outputs, int64_t lanes)
-    : down_(down), across_(across), lanes_(lanes), shared_(better_shared(down, across, cut.columns, outputs, lanes)), rows_(down, true),
+    : Images(down, across, cut, better_shared(down, across, cut.columns, outputs, lanes), lanes) {}
+
+Images::Images(const Axis &down, const Axis &across, const Cut &cut, bool shared, int64_t lanes)
+    : down_(down), across_(across), lanes_(lanes), shared_(shared), rows_(down, true),
       columns_(across, shared_), most_rows_(cut.rows + rows_.most()),
       by_sample_(cut.samples == 1 || (!shared_ && cut.rows * cut.columns % lanes == 0)), each_(cut.columns + columns_.most()),
       row_(by_sample_ ? each_ : cut.samples * each_), sample_(by_sample_ ? most_rows_ * each_ : each_),
@@ -111,54 +114,54 @@ struct Copying {
     template <class S> static RESILIN_INLINE void fetch(const S *row, int64_t width) {
         for (int64_t j = 0; j < width; j += 64 / static_cast<int64_t>(sizeof(S))) __builtin_prefetch(row + j);
     }
-    template <class S, bool Pairs> static RESILIN_INLINE void value(const S *x, const S *later, float *to) {
-        if constexpr (Pairs) {
+    template <class S, bool Pairs, class D> static RESILIN_INLINE void value(const S *x, const S *later, D *to) {
+        if constexpr (std::is_same_v<S, D>) {
+            *to = *x;
+        } else if constexpr (Pairs) {
             const uint32_t pair = static_cast<uint32_t>(x->bits) << 16 | later->bits;
             std::memcpy(to, &pair, sizeof(pair));
-        } else if constexpr (std::is_same_v<S, float>) {
-            *to = *x;
         } else {
             *to = from_bfloat(x->bits);
         }
     }
-    template <class S, bool Pairs>
-    static RESILIN_INLINE void fill(const S *x, const S *later, const Span &span, int64_t step, const S *limit, float *to) {
-        for (int64_t j = 0; j < span.begin; j++) to[j] = 0;
+    template <class S, bool Pairs, class D>
+    static RESILIN_INLINE void fill(const S *x, const S *later, const Span &span, int64_t step, const S *limit, D *to) {
+        for (int64_t j = 0; j < span.begin; j++) to[j] = D{};
         const int64_t n = span.end - span.begin;
         x += span.first + span.begin * step, later += span.first + span.begin * step;
-        float *into = to + span.begin;
+        D *into = to + span.begin;
         if (step == 1 && (Pairs ? later : x) + (n + V) <= limit) {
             for (int64_t j = 0; j < n; j += V)
-                for (int64_t v = 0; v < V; v++) value<S, Pairs>(x + j + v, later + j + v, into + j + v);
+                for (int64_t v = 0; v < V; v++) value<S, Pairs, D>(x + j + v, later + j + v, into + j + v);
         } else if (step == 2) {
-            for (int64_t j = 0; j < n; j++) value<S, Pairs>(x + 2 * j, later + 2 * j, into + j);
+            for (int64_t j = 0; j < n; j++) value<S, Pairs, D>(x + 2 * j, later + 2 * j, into + j);
         } else {
-            for (int64_t j = 0; j < n; j++) value<S, Pairs>(x + j * step, later + j * step, into + j);
+            for (int64_t j = 0; j < n; j++) value<S, Pairs, D>(x + j * step, later + j * step, into + j);
         }
-        for (int64_t j = span.end; j < span.length; j++) to[j] = 0;
+        for (int64_t j = span.end; j < span.length; j++) to[j] = D{};
     }
     // Rows that lie one after another in both, `first` elements apart from where they are read: as one run, whose ends of rows
     // that belong to no window are cleared.
-    template <class S, bool Pairs>
+    template <class S, bool Pairs, class D>
     static RESILIN_INLINE void fill_block(const S *x, const S *later, int64_t first, int64_t begin, int64_t rows, int64_t end, int64_t width, const S *limit,
-                                          float *to) {
-        std::fill(to, to + begin * width, 0.0f);
+                                          D *to) {
+        std::fill(to, to + begin * width, D{});
         const int64_t skipped = std::max<int64_t>(-first, 0), n = rows * width - std::max(first, -first);
-        float *into = to + begin * width;
+        D *into = to + begin * width;
         const S *from = x + std::max<int64_t>(first, 0), *behind = later + std::max<int64_t>(first, 0);
         if ((Pairs ? behind : from) + (n + V) <= limit)
             for (int64_t j = 0; j < n; j += V)
-                for (int64_t v = 0; v < V; v++) value<S, Pairs>(from + j + v, behind + j + v, into + skipped + j + v);
+                for (int64_t v = 0; v < V; v++) value<S, Pairs, D>(from + j + v, behind + j + v, into + skipped + j + v);
         else
-            for (int64_t j = 0; j < n; j++) value<S, Pairs>(from + j, behind + j, into + skipped + j);
+            for (int64_t j = 0; j < n; j++) value<S, Pairs, D>(from + j, behind + j, into + skipped + j);
         for (int64_t i = 0; i < rows; i++) {
-            for (int64_t j = 0; j < -first; j++) into[i * width + j] = 0;
-            for (int64_t j = width - std::max<int64_t>(first, 0); j < width; j++) into[i * width + j] = 0;
+            for (int64_t j = 0; j < -first; j++) into[i * width + j] = D{};
+            for (int64_t j = width - std::max<int64_t>(first, 0); j < width; j++) into[i * width + j] = D{};
         }
-        std::fill(into + rows * width, to + end * width, 0.0f);
+        std::fill(into + rows * width, to + end * width, D{});
     }
-    template <class S, bool Pairs>
-    static RESILIN_INLINE void copy_blocks(const Images &of, const S *x, const Apart &from, const Piece &piece, int64_t channels, float *to) {
+    template <class S, bool Pairs, class D>
+    static RESILIN_INLINE void copy_blocks(const Images &of, const S *x, const Apart &from, const Piece &piece, int64_t channels, D *to) {
         const int64_t width = of.across_.length, h = piece.p0 + of.rows_.first[0], all = piece.rows() + of.rows_.extra[0];
         const int64_t begin = std::clamp<int64_t>(-h, 0, all), rows = std::clamp<int64_t>(of.down_.length - h, begin, all) - begin;
         const S *limit = x + (piece.samples() - 1) * from.sample + channels * from.next;
@@ -167,15 +170,15 @@ struct Copying {
             for (size_t b = 0; b < of.columns_.first.size(); b++)
                 for (int64_t n = 0; n < piece.samples(); n++) {
                     const S *image = x + c * from.next + n * from.sample + (h + begin) * width;
-                    fill_block<S, Pairs>(image, image + (Pairs ? 2 * from.next : 0), of.columns_.first[b], begin, rows, all, width, limit,
+                    fill_block<S, Pairs, D>(image, image + (Pairs ? 2 * from.next : 0), of.columns_.first[b], begin, rows, all, width, limit,
                                          to + static_cast<int64_t>(b) * of.copy_ + n * of.sample_);
                 }
             to += of.channel_;
         }
     }
-    template <class S, bool Pairs>
-    static RESILIN_INLINE void copy(const Images &of, const S *x, const Apart &from, const Piece &piece, int64_t channels, float *to) {
-        if (of.keeps_rows(piece)) return copy_blocks<S, Pairs>(of, x, from, piece, channels, to);
+    template <class S, bool Pairs, class D>
+    static RESILIN_INLINE void copy(const Images &of, const S *x, const Apart &from, const Piece &piece, int64_t channels, D *to) {
+        if (of.keeps_rows(piece)) return copy_blocks<S, Pairs, D>(of, x, from, piece, channels, to);
         const int64_t columns = static_cast<int64_t>(of.columns_.first.size()), step = of.down_.step, width = of.across_.length;
         const S *limit = x + (piece.samples() - 1) * from.sample + channels * from.next; // of the elements that are there
         std::vector<Span> spans;
@@ -190,15 +193,15 @@ struct Copying {
                 for (int64_t b = 0; b < columns; b++)
                     for (int64_t i = 0; i < rows; i++) {
                         const int64_t h = (piece.p0 + i) * step + of.rows_.first[a];
-                        float *row = to + (static_cast<int64_t>(a) * columns + b) * of.copy_ + i * of.row_;
+                        D *row = to + (static_cast<int64_t>(a) * columns + b) * of.copy_ + i * of.row_;
                         if (h < 0 || h >= of.down_.length) {
-                            for (int64_t n = 0; n < piece.samples(); n++) std::fill_n(row + n * of.sample_, of.each_, 0.0f);
+                            for (int64_t n = 0; n < piece.samples(); n++) std::fill_n(row + n * of.sample_, of.each_, D{});
                             continue;
                         }
                         const S *line = x + c * from.next + h * width;
                         if (b == 0) fetch(i + AHEAD < rows ? line + AHEAD * step * width : line + (Pairs && c % 4 == 1 ? 3 : 1) * from.next + (AHEAD - rows) * step * width, width);
                         for (int64_t n = 0; n < piece.samples(); n++, line += from.sample)
-                            fill<S, Pairs>(line, line + (Pairs ? 2 * from.next : 0), spans[static_cast<size_t>(b)], of.across_.step, limit,
+                            fill<S, Pairs, D>(line, line + (Pairs ? 2 * from.next : 0), spans[static_cast<size_t>(b)], of.across_.step, limit,
                                            row + n * of.sample_);
                     }
             }
@@ -216,6 +219,9 @@ RESILIN_SIMD void copy_wide(const Images &of, const BFloat *x, const Apart &from
 }
 RESILIN_SIMD void copy_pairs(const Images &of, const BFloat *x, const Apart &from, const Piece &piece, int64_t channels, float *to) {
     Copying::copy<BFloat, true>(of, x, from, piece, channels, to);
+}
+RESILIN_SIMD void copy_bits(const Images &of, const BFloat *x, const Apart &from, const Piece &piece, int64_t channels, BFloat *to) {
+    Copying::copy<BFloat, false>(of, x, from, piece, channels, to);
 }
 RESILIN_INLINE void put(const float *from, int64_t n, float *to, int64_t column) {
     for (int64_t j = 0; j < n; j++) to[j * column] = from[j];
@@ -238,6 +244,9 @@ void Images::copy(const float *x, const Apart &from, const Piece &piece, int64_t
 void Images::copy(const BFloat *x, const Apart &from, const Piece &piece, int64_t channels, bool pairs, float *to) const {
     if (pairs) copy_pairs(*this, x, from, piece, channels, to);
     else copy_wide(*this, x, from, piece, channels, to);
+}
+void Images::copy(const BFloat *x, const Apart &from, const Piece &piece, int64_t channels, BFloat *to) const {
+    copy_bits(*this, x, from, piece, channels, to);
 }
 RESILIN_SIMD void put_rows(const float *from, int64_t down, int64_t rows, int64_t width, float *to, int64_t row, int64_t column) {
     put_all(from, down, rows, width, to, row, column);

@@ -52,6 +52,8 @@ class Images {
   public:
     // for `outputs` output channels, vectors of `lanes`
     Images(const Axis &down, const Axis &across, const Cut &cut, int64_t outputs, int64_t lanes);
+    // the same, columns being shared or not
+    Images(const Axis &down, const Axis &across, const Cut &cut, bool shared, int64_t lanes);
 
     std::vector<int64_t> offset; // of each place of the kernel
     int64_t channel() const { return channel_; } // elements of one
@@ -67,6 +69,10 @@ class Images {
     // pairs of c = 0, 1, 4, 5, 8 ...
     void copy(const float *x, const Apart &from, const Piece &piece, int64_t channels, bool pairs, float *to) const;
     void copy(const BFloat *x, const Apart &from, const Piece &piece, int64_t channels, bool pairs, float *to) const;
+    // as it is
+    void copy(const BFloat *x, const Apart &from, const Piece &piece, int64_t channels, BFloat *to) const;
+    // where position (sample, row, column) of a piece is in a channel's copy
+    int64_t place(int64_t n, int64_t p, int64_t q) const { return n * sample_ + p * row_ + q; }
 
   private:
     friend struct Copying;

@@ -185,7 +185,11 @@ template <class T, int Height, int Vectors> void split_spread_tile(const Spread<
     using V = Vector<T>;
     alignas(64) T total[Height][Vectors * V::lanes];
     for (int i = 0; i < Height; i++)
-        for (int j = 0; j < Vectors; j++) V::store(&total[i][j * V::lanes], V::broadcast(of.bias ? of.bias[i] : T(0)));
+        for (int j = 0; j < Vectors; j++) {
+            T *row = &total[i][j * V::lanes];
+            V::store(row, V::broadcast(of.bias ? of.bias[i] : T(0)));
+            for (int64_t q = 0; q < of.columns[j] && of.add; q++) row[q] = of.c[j][i * of.ldc + q];
+        }
     const T *a = of.a, *b0 = of.b[0], *b1 = of.b[Vectors - 1];
     const int64_t *offset = of.offset;
     for (int64_t group = 0; group < of.groups + of.last_groups; group++) {
