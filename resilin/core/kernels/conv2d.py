@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels import pack
 from resilin.core.kernels.common import Array, array_namespace, compute_dtype
 from resilin.core.kernels.cuda import windows
 from resilin.core.kernels.loader import kernel
@@ -69,7 +70,10 @@ def forward(x: Array, w: Array, bias: Array | None, stride: Pair, padding: Pair,
     """Cross-correlation, as in PyTorch.
 
     Shape: x (N, C, H, W), w (O, C / groups, KH, KW), bias (O,); y (N, O, P, Q).
+    16-bit floats of one dtype are summed in float32 and rounded once.
     """
+    if pack.is_half(x) or pack.is_half(w) or pack.is_half(bias):
+        return _forward_of_halves(x, w, bias, stride, padding, dilation, groups)
     geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
     geometry.out_size(x.shape[2], x.shape[3])
     y: Array | None = None
@@ -77,6 +81,28 @@ def forward(x: Array, w: Array, bias: Array | None, stride: Pair, padding: Pair,
         y = _depthwise_forward(x, w, bias, geometry.lengths) if groups == x.shape[1] > 1 else None
         y = _native_forward(x, w, bias, geometry.lengths, groups) if y is None else y
     return reference_forward(x, w, bias, geometry, groups) if y is None else y
+
+
+def _forward_of_halves(
+    x: Array, w: Array, bias: Array | None, stride: Pair, padding: Pair, dilation: Pair, groups: int
+) -> Array:
+    dtypes = {array.dtype for array in (x, w, bias) if array is not None}
+    if dtypes == _BFLOAT16:
+        geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
+        geometry.out_size(x.shape[2], x.shape[3])
+        y = _native_forward(_bits(x), _bits(w), None if bias is None else _bits(bias), geometry.lengths, groups)
+        if y is not None:
+            return y.view(pack.BFLOAT16)  # type: ignore[no-any-return]
+    y = forward(*map(pack.widened, (x, w, bias)), stride, padding, dilation, groups)
+    return pack.astype(y, x.dtype) if len(dtypes) == 1 else y
+
+
+_BFLOAT16 = {pack.BFLOAT16}
+
+
+def _bits(x: Array) -> Array:
+    """An array of bfloat16 as native kernels take it."""
+    return x.view(np.uint16)
 
 
 def backward(
@@ -92,8 +118,23 @@ def backward(
     """Gradients (dx, dw, db); None for those not in `need`.
 
     Order: dw and db are summed in runs of samples that depend on the shapes alone, the runs ascending; dw of channels
-    by themselves sample by sample, in float64.
+    by themselves sample by sample, in float64. 16-bit floats are summed in float32 and rounded once.
     """
+    if pack.is_half(g) or pack.is_half(x) or pack.is_half(w):
+        return _backward_of_halves(g, x, w, stride, padding, dilation, groups, need)
+    return _gradients(g, x, w, stride, padding, dilation, groups, need)
+
+
+def _gradients(
+    g: Array,
+    x: Array,
+    w: Array,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    groups: int,
+    need: tuple[bool, bool, bool],
+) -> tuple[Array | None, Array | None, Array | None]:
     geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
     dx = dw = db = found = None
     native = isinstance(g, np.ndarray)
@@ -106,6 +147,35 @@ def backward(
             found = _weight_gradient(g, x, geometry, groups, need[1], need[2])
         dw, db = reference_weight_gradient(g, x, w.shape, geometry, groups, need[1:]) if found is None else found
     return dx, dw, db
+
+
+def _backward_of_halves(
+    g: Array,
+    x: Array,
+    w: Array,
+    stride: Pair,
+    padding: Pair,
+    dilation: Pair,
+    groups: int,
+    need: tuple[bool, bool, bool],
+) -> tuple[Array | None, Array | None, Array | None]:
+    dx = None
+    if need[0] and {g.dtype, w.dtype} == _BFLOAT16:
+        geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
+        dx = _native_input_gradient(_bits(g), _bits(w), *x.shape[2:], geometry.lengths, groups)
+    found: Any = None
+    if (need[1] or need[2]) and {g.dtype, x.dtype} == _BFLOAT16:
+        found = _native_weight_gradient(
+            _bits(g), _bits(x), w.shape[2], w.shape[3], (*stride, *padding, *dilation), groups, need[1], need[2]
+        )
+    sums = () if found is None else tuple(None if part is None else part.view(pack.BFLOAT16) for part in found)
+    rest = (need[0] and dx is None, need[1] and not sums, need[2] and not sums)
+    found = (None, None, None)
+    if any(rest):  # what is not needed is there for its shape only
+        wide = pack.widened(g), pack.widened(x) if rest[1] or rest[2] else x, pack.widened(w) if rest[0] else w
+        found = _gradients(*wide, stride, padding, dilation, groups, rest)
+    rounded = [part if part is None or part.dtype != np.float32 else pack.astype(part, g.dtype) for part in found]
+    return (rounded[0] if dx is None else dx.view(pack.BFLOAT16), *(sums or rounded[1:]))
 
 
 def _input_gradient(g: Array, w: Array, shape: tuple[int, ...], geometry: Geometry, groups: int) -> Array | None:

@@ -14,7 +14,7 @@ from resilin.core.kernels import conv2d as conv_kernel
 from resilin.core.kernels import pool as pool_kernel
 from resilin.core.kernels.cuda import pool as pool_cuda
 from resilin.core.kernels.cuda.sources import FLOATS
-from resilin.core.ops.errstate import ON_DEVICES
+from resilin.core.ops.errstate import BY_KERNEL
 from resilin.core.ops.registry import op, override
 
 
@@ -34,7 +34,7 @@ def _samples(r: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-@op(tensors=3, complex=True, single=ON_DEVICES, narrow=ON_DEVICES, samples=_samples)
+@op(tensors=3, complex=True, single=BY_KERNEL, narrow=True, samples=_samples)
 def conv2d(xp, x, w, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     """Cross-correlation of x (N, C, H, W) with w (O, C / groups, KH, KW)."""
     return conv_kernel.forward(x, w, bias, stride, padding, dilation, groups)
@@ -56,7 +56,7 @@ override(
 )
 
 
-@op(complex=True, narrow=ON_DEVICES, samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 3, 2), (2, 3, 5, 4), *_PLAIN)])
+@op(complex=True, single=BY_KERNEL, narrow=True, samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 3, 2), (2, 3, 5, 4), *_PLAIN)])
 def conv2d_input(xp, g, w, shape=(), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     """The gradient of conv2d's input of `shape`; also the transposed convolution."""
     x = xp.broadcast_to(xp.empty((), g.dtype), shape)  # for its shape
@@ -70,7 +70,7 @@ def _(xp, needs, h, _y, g, w, shape, *geometry):
     return dg, dw
 
 
-@op(complex=True, narrow=ON_DEVICES, samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 5, 4), (2, 3, 3, 2), *_PLAIN)])
+@op(complex=True, single=BY_KERNEL, narrow=True, samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 5, 4), (2, 3, 3, 2), *_PLAIN)])
 def conv2d_weight(xp, g, x, shape=(), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     """The gradient of conv2d's weight of `shape`."""
     w = xp.broadcast_to(xp.empty((), g.dtype), shape)  # for its shape

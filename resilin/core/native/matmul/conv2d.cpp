@@ -4,6 +4,7 @@
 // depend on the number of threads.
 #include "binding/array.hpp"
 #include "conv_columns.hpp"
+#include "conv_direct.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
 #include "pairs.hpp"
@@ -182,6 +183,12 @@ template <class T> nb::object forward_as(Array x, Array w, Array bias, const Sha
     const Conv<T> conv(s);
     NewArray<T> y({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.P),
                    static_cast<npy_intp>(s.Q)});
+    if constexpr (std::is_same_v<T, float>)
+        if (has_direct_forward<float>(s)) {
+            WithoutGil free(s.N * s.O * s.positions() * s.depth());
+            direct_forward(s, x.data<float>(), w.data<float>(), bias.data<float>(), y.data);
+            return y.object;
+        }
     const int64_t parts = parts_of(conv.tiles.count, s.O), items = conv.tiles.count * parts;
     const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), items);
     NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
@@ -199,6 +206,12 @@ template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s
     const Conv<T> conv(s);
     NewArray<T> dx({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C), static_cast<npy_intp>(s.H),
                     static_cast<npy_intp>(s.W)});
+    if constexpr (std::is_same_v<T, float>)
+        if (has_direct_input<float>(s)) {
+            WithoutGil free(s.N * s.O * s.positions() * s.depth());
+            direct_input(s, g.data<float>(), w.data<float>(), dx.data);
+            return dx.object;
+        }
     const int64_t runs = conv.tiles.count / conv.tiles.per_sample, parts = parts_of(runs, s.C);
     const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), runs * parts);
     NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
@@ -258,6 +271,18 @@ constexpr int64_t TURNED = 64; // depths that are turned at a time
 // Tiles in runs that are summed one after the other; the runs' sums are added in order. Where there are few runs (large
 // weights allow few partial sums), output channels are divided among the threads, too.
 template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &s, bool weight, bool bias) {
+    if constexpr (std::is_same_v<T, float>)
+        if (weight && has_direct_weight<float>(s)) {
+            NewArray<float> dw({static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.channels()), static_cast<npy_intp>(s.KH),
+                                static_cast<npy_intp>(s.KW)});
+            {
+                WithoutGil free(s.N * s.O * s.positions() * s.depth());
+                direct_weight(s, g.data<float>(), x.data<float>(), dw.data);
+            }
+            if (!bias) return nb::make_tuple(dw.object, nb::none());
+            const nb::object rest = weight_gradient_as<float>(g, x, s, false, true);
+            return nb::make_tuple(dw.object, rest[1]);
+        }
     const Conv<T> conv(s);
     const int64_t wide = weight ? s.O * s.depth() : 0, row = wide + s.O;
     const int64_t room = std::max<int64_t>(1, SUMS_BYTES / static_cast<int64_t>(sizeof(T)) / row);
@@ -313,6 +338,38 @@ bool shape_of(const ExactArray &x, const ExactArray &w, const Lengths &lengths, 
 bool is_output(const ExactArray &g, const Shape &s) {
     return g.ndim() == 4 && g.dim(0) == s.N && g.dim(1) == s.O && g.dim(2) == s.P && g.dim(3) == s.Q;
 }
+// bfloat16, as its bits.
+nb::object bfloat_forward(Array x, Array w, Array bias, const Shape &s) {
+    if (!has_direct_forward<BFloat>(s)) return nb::none();
+    NewArray<uint16_t> y({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.P), static_cast<npy_intp>(s.Q)});
+    {
+        WithoutGil free(s.N * s.O * s.positions() * s.depth());
+        direct_forward(s, x.data<BFloat>(), w.data<BFloat>(), bias.data<BFloat>(), reinterpret_cast<BFloat *>(y.data));
+    }
+    return y.object;
+}
+nb::object bfloat_input(Array g, Array w, const Shape &s) {
+    if (!has_direct_input<BFloat>(s)) return nb::none();
+    NewArray<uint16_t> dx({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C), static_cast<npy_intp>(s.H), static_cast<npy_intp>(s.W)});
+    {
+        WithoutGil free(s.N * s.O * s.positions() * s.depth());
+        direct_input(s, g.data<BFloat>(), w.data<BFloat>(), reinterpret_cast<BFloat *>(dx.data));
+    }
+    return dx.object;
+}
+
+nb::object bfloat_weight(Array g, Array x, const Shape &s, bool weight, bool bias) {
+    if (!has_direct_weight<BFloat>(s)) return nb::none();
+    NewArray<uint16_t> dw({static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.channels()), static_cast<npy_intp>(s.KH), static_cast<npy_intp>(s.KW)});
+    NewArray<uint16_t> db({static_cast<npy_intp>(s.O)});
+    {
+        WithoutGil free(s.N * s.O * s.positions() * s.depth());
+        if (weight) direct_weight(s, g.data<BFloat>(), x.data<BFloat>(), reinterpret_cast<BFloat *>(dw.data));
+        if (bias) direct_bias(s, g.data<BFloat>(), reinterpret_cast<BFloat *>(db.data));
+    }
+    return nb::make_tuple(weight ? dw.object : nb::none(), bias ? db.object : nb::none());
+}
+
 template <class T> bool all_are(const ExactArray &a, const ExactArray &b) { return a.is<T>() && b.is<T>(); }
 
 nb::object forward(Array x, Array w, Array bias, Lengths lengths, int64_t groups) {
@@ -320,6 +377,7 @@ nb::object forward(Array x, Array w, Array bias, Lengths lengths, int64_t groups
     if (!x || !w || x.ndim() != 4 || w.ndim() != 4 || !shape_of(x, w, lengths, groups, s)) return nb::none();
     if (bias && (bias.ndim() != 1 || bias.size() != s.O)) return nb::none();
     if (all_are<float>(x, w) && bias.is_or_none<float>()) return forward_as<float>(x, w, bias, s);
+    if (all_are<uint16_t>(x, w) && bias.is_or_none<uint16_t>()) return bfloat_forward(x, w, bias, s);
     if (all_are<double>(x, w) && bias.is_or_none<double>()) return forward_as<double>(x, w, bias, s);
     return nb::none();
 }
@@ -330,6 +388,7 @@ nb::object input_gradient(Array g, Array w, int64_t H, int64_t W, Lengths length
     const int64_t from[] = {g.dim(0), w.dim(1) * groups, H, W}, with[] = {w.dim(0), w.dim(1), w.dim(2), w.dim(3)};
     if (!shape_of(from, with, lengths, groups, s) || !is_output(g, s)) return nb::none();
     if (all_are<float>(g, w)) return input_gradient_as<float>(g, w, s);
+    if (all_are<uint16_t>(g, w)) return bfloat_input(g, w, s);
     if (all_are<double>(g, w)) return input_gradient_as<double>(g, w, s);
     return nb::none();
 }
@@ -341,6 +400,7 @@ nb::object weight_gradient(Array g, Array x, int64_t KH, int64_t KW, Lengths len
     const int64_t from[] = {x.dim(0), x.dim(1), x.dim(2), x.dim(3)}, with[] = {g.dim(1), x.dim(1) / groups, KH, KW};
     if (!shape_of(from, with, lengths, groups, s) || !is_output(g, s)) return nb::none();
     if (all_are<float>(g, x)) return weight_gradient_as<float>(g, x, s, weight, bias);
+    if (all_are<uint16_t>(g, x)) return bfloat_weight(g, x, s, weight, bias);
     if (all_are<double>(g, x)) return weight_gradient_as<double>(g, x, s, weight, bias);
     return nb::none();
 }

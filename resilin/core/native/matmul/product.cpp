@@ -235,6 +235,24 @@ template <class T, class From = T> const Tiles<T> &tiles() {
     else return portable_tiles(T());
 }
 
+} // namespace
+
+template <class From> const SpreadTiles<float> &spread_tiles() {
+    constexpr bool halves = std::is_same_v<From, BFloat>;
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+    const Set set = running();
+    if (halves && set == Set::avx512_bf16) return avx512_bf16_spread_tiles();
+    if (set == Set::amx || set == Set::avx512_bf16 || set == Set::avx512)
+        return halves ? avx512_split_spread_tiles() : avx512_spread_tiles();
+    if (set == Set::avx2) return halves ? avx2_split_spread_tiles() : avx2_spread_tiles();
+#endif
+    return halves ? portable_split_spread_tiles() : portable_spread_tiles();
+}
+template const SpreadTiles<float> &spread_tiles<float>();
+template const SpreadTiles<float> &spread_tiles<BFloat>();
+
+namespace {
+
 // Tiles of matrix layout are set up for each product, and padded: a small one has the same bits sooner without.
 constexpr double MATRIX_FLOPS = 3e4;
 template <class From> const Tiles<float> &tiles_for(const Product<float, From> &product) {

@@ -34,6 +34,29 @@ template <class T> struct Tiles {
     void (*enter)() = nullptr, (*leave)() = nullptr; // called before and after a thread's tiles, if not null
 };
 
+// A tile whose vectors of b lie anywhere, one by one: step p of vector j is at b[j] + offset[p]. c[j] (rows ldc apart) = c[j]
+// where `add` says so, else the rows' `bias` (null: nothing), plus the sums; `columns[j]` elements of each row.
+// Of layout `plain` the depth is `depth` steps, one chain. Else it is groups of two chains, of `steps` steps each, the last
+// `last_groups` of `last_steps`: all of a group's even chain, then its odd one, and `a` has lanes side by side.
+template <class T> struct Spread {
+    const T *a;
+    int64_t a_lane, a_step;
+    const T *b[2];
+    const int64_t *offset;
+    int64_t depth, groups, steps, last_groups, last_steps;
+    T *c[2];
+    int64_t ldc, columns[2];
+    bool add;
+    const T *bias;
+};
+template <class T> using SpreadTile = void (*)(const Spread<T> &);
+template <class T> struct SpreadTiles {
+    int64_t height, lanes;     // of the largest tile, and of a vector
+    const SpreadTile<T> *two;  // two[h - 1]: tiles h <= height high of two vectors
+    const SpreadTile<T> *one;
+    Layout layout = Layout::plain;
+};
+
 // x86-64-v4, x86-64-v3 (on x86-64 only) and any CPU. One that has no fused multiply-add rounds twice.
 const Tiles<float> &avx512_tiles(float);
 const Tiles<double> &avx512_tiles(double);
@@ -46,6 +69,17 @@ const Tiles<float> &avx2_split_tiles();
 const Tiles<float> &portable_tiles(float);
 const Tiles<double> &portable_tiles(double);
 const Tiles<float> &portable_split_tiles();
+
+const SpreadTiles<float> &avx512_spread_tiles();
+const SpreadTiles<float> &avx512_bf16_spread_tiles(); // pairs
+const SpreadTiles<float> &avx512_split_spread_tiles();
+const SpreadTiles<float> &avx2_spread_tiles();
+const SpreadTiles<float> &avx2_split_spread_tiles();
+const SpreadTiles<float> &portable_spread_tiles();
+const SpreadTiles<float> &portable_split_spread_tiles();
+
+// Those that run on this CPU for operands of type From (float or BFloat).
+template <class From> const SpreadTiles<float> &spread_tiles();
 
 // Whether the CPU has AMX for bfloat16 and the kernel lets this process use it: it is asked at the first call.
 bool has_amx();

@@ -49,7 +49,18 @@ const Tiles<float> &avx512_split_tiles() {
     static constexpr Tiles<float> tiles{14, 2 * Vector<float>::lanes, Wide::of, Narrow::of, false, Layout::split};
     return tiles;
 }
-
+const SpreadTiles<float> &avx512_spread_tiles() {
+    using Two = SpreadHeights<float, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+    using One = SpreadHeights<float, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+    static constexpr SpreadTiles<float> tiles{14, Vector<float>::lanes, Two::of, One::of, Layout::plain};
+    return tiles;
+}
+const SpreadTiles<float> &avx512_split_spread_tiles() {
+    using Two = SplitSpreadHeights<float, 2, 1, 2, 3, 4, 5, 6, 7>;
+    using One = SplitSpreadHeights<float, 1, 1, 2, 3, 4, 5, 6, 7>;
+    static constexpr SpreadTiles<float> tiles{7, Vector<float>::lanes, Two::of, One::of, Layout::split};
+    return tiles;
+}
 } // namespace resilin
 #pragma GCC pop_options
 #endif

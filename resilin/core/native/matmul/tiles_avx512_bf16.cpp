@@ -33,7 +33,12 @@ const Tiles<float> &avx512_bf16_tiles() {
     static constexpr Tiles<float> tiles{14, 32, Wide::of, Narrow::of, false, Layout::pairs};
     return tiles;
 }
-
+const SpreadTiles<float> &avx512_bf16_spread_tiles() {
+    using Two = SplitSpreadHeights<float, 2, 1, 2, 3, 4, 5, 6, 7>;
+    using One = SplitSpreadHeights<float, 1, 1, 2, 3, 4, 5, 6, 7>;
+    static constexpr SpreadTiles<float> tiles{7, Vector<float>::lanes, Two::of, One::of, Layout::pairs};
+    return tiles;
+}
 } // namespace resilin
 #pragma GCC pop_options
 #endif

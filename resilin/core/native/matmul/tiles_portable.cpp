@@ -40,5 +40,16 @@ const Tiles<float> &portable_split_tiles() {
     static constexpr Tiles<float> tiles{6, 2 * Vector<float>::lanes, Wide::of, Narrow::of, false, Layout::split};
     return tiles;
 }
-
+const SpreadTiles<float> &portable_spread_tiles() {
+    using Two = SpreadHeights<float, 2, 1, 2, 3, 4, 5, 6>;
+    using One = SpreadHeights<float, 1, 1, 2, 3, 4, 5, 6>;
+    static constexpr SpreadTiles<float> tiles{6, Vector<float>::lanes, Two::of, One::of, Layout::plain};
+    return tiles;
+}
+const SpreadTiles<float> &portable_split_spread_tiles() {
+    using Two = SplitSpreadHeights<float, 2, 1, 2, 3>;
+    using One = SplitSpreadHeights<float, 1, 1, 2, 3>;
+    static constexpr SpreadTiles<float> tiles{3, Vector<float>::lanes, Two::of, One::of, Layout::split};
+    return tiles;
+}
 } // namespace resilin
