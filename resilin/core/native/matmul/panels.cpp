@@ -81,7 +81,13 @@ RESILIN_INLINE void transpose_lanes(const T *from, int64_t lane, int64_t used, i
             for (int64_t i = 0; i < used; i += SQUARE<T>) lines(i, p);
         }
     }
-    for (int64_t p = whole; p < depth; p++)
+    int64_t p = whole;
+    for (; p + SQUARE<T> <= depth && used >= SQUARE<T>; p += SQUARE<T>)
+        for (int64_t i = 0; i < used; i += SQUARE<T>) {
+            const int64_t first = std::min(i, used - SQUARE<T>);
+            transpose(from + first * lane + p, lane, size, to + p * size + first);
+        }
+    for (; p < depth; p++)
         for (int64_t i = 0; i < used; i++) to[p * size + i] = from[i * lane + p];
 }
 
@@ -102,6 +108,12 @@ RESILIN_SIMD void pack(const float *from, int64_t lane, int64_t step, int64_t us
 }
 RESILIN_SIMD void pack(const double *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, double *to) {
     pack_panel(from, lane, step, used, size, depth, to);
+}
+RESILIN_SIMD void turn(const float *from, int64_t lane, int64_t used, int64_t size, int64_t depth, float *to) {
+    transpose_lanes(from, lane, used, size, depth, to);
+}
+RESILIN_SIMD void turn(const double *from, int64_t lane, int64_t used, int64_t size, int64_t depth, double *to) {
+    transpose_lanes(from, lane, used, size, depth, to);
 }
 
 namespace {

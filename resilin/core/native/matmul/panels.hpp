@@ -36,7 +36,10 @@ struct Panels {
 // to[p * size + i] = from[i * lane + p * step] for `used` lanes of `depth`; the other lanes up to `size` are zero.
 void pack(const float *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
 void pack(const double *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, double *to);
-// The same of 16-bit floats, as float32.
+// to[p * size + i] = from[i * lane + p] for `used` lanes of `depth`; nothing else is written.
+void turn(const float *from, int64_t lane, int64_t used, int64_t size, int64_t depth, float *to);
+void turn(const double *from, int64_t lane, int64_t used, int64_t size, int64_t depth, double *to);
+// As pack(), of 16-bit floats, as float32.
 void pack(const BFloat *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
 void pack(const Half *from, int64_t lane, int64_t step, int64_t used, int64_t size, int64_t depth, float *to);
 // The same of bfloat16 for tiles of layout split, pairs or matrix. Groups of the depth follow one another; lanes up to `size`

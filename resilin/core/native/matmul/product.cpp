@@ -294,13 +294,14 @@ template <class T> void multiply_turned(const Product<T> &whole, bool threads) {
     static thread_local Scratch<T> scratch;
     const int64_t rows = whole.rows, columns = whole.columns;
     T *turned = scratch.of(rows * columns);
-    for (int64_t j = 0; j < columns && whole.plus; j++)
-        for (int64_t i = 0; i < rows; i++) turned[j * rows + i] = whole.plus[i * whole.ld_plus + j];
+    if (whole.plus && whole.ld_plus == 0)
+        for (int64_t j = 0; j < columns; j++) std::fill_n(turned + j * rows, rows, whole.plus[j]);
+    else if (whole.plus)
+        turn(whole.plus, whole.ld_plus, rows, rows, columns, turned);
     multiply<T>({columns, rows, whole.depth, {whole.b.data, whole.b.column, 1}, {whole.a.data, whole.a.column, whole.a.row},
                  turned, rows, whole.plus ? turned : nullptr, rows},
                 threads);
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j++) whole.c[i * whole.ldc + j] = turned[j * rows + i];
+    turn(turned, rows, columns, whole.ldc, rows, whole.c);
 }
 
 } // namespace

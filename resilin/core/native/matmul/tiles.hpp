@@ -10,7 +10,7 @@ namespace resilin {
 
 // c (height, columns; rows ldc apart) = plus + scale * (a @ b). The sums come first, then `scale` where `scaled` says so, then
 // `plus` (rows ld_plus apart; 0: the same for every row; null: nothing), each rounded. Lanes of `a` may lie anywhere, those of `b` side by side: all of the tile's width is
-// read, only `columns` are written.
+// read, only `columns` are written. Tiles of bfloat16 read both as they are packed: `a_lane` and `b_step` are theirs.
 template <class T> struct Multiplicands {
     const T *a;
     int64_t a_lane, a_step;

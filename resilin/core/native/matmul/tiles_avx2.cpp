@@ -44,8 +44,8 @@ template <class T> static const Tiles<T> &all() {
 const Tiles<float> &avx2_tiles(float) { return all<float>(); }
 const Tiles<double> &avx2_tiles(double) { return all<double>(); }
 const Tiles<float> &avx2_split_tiles() {
-    using Wide = SplitHeights<float, 2, 1, 1, 2, 3, 4, 5, 6>;
-    using Narrow = SplitHeights<float, 1, 1, 1, 2, 3, 4, 5, 6>;
+    using Wide = SplitHeights<float, 2, 1, 0, 1, 2, 3, 4, 5, 6>;
+    using Narrow = SplitHeights<float, 1, 1, 0, 1, 2, 3, 4, 5, 6>;
     static constexpr Tiles<float> tiles{6, 2 * Vector<float>::lanes, Wide::of, Narrow::of, false, Layout::split};
     return tiles;
 }

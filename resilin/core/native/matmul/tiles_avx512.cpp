@@ -44,8 +44,8 @@ template <class T> static const Tiles<T> &all() {
 const Tiles<float> &avx512_tiles(float) { return all<float>(); }
 const Tiles<double> &avx512_tiles(double) { return all<double>(); }
 const Tiles<float> &avx512_split_tiles() {
-    using Wide = SplitHeights<float, 2, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
-    using Narrow = SplitHeights<float, 1, 1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+    using Wide = SplitHeights<float, 2, 1, 7, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+    using Narrow = SplitHeights<float, 1, 1, 14, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
     static constexpr Tiles<float> tiles{14, 2 * Vector<float>::lanes, Wide::of, Narrow::of, false, Layout::split};
     return tiles;
 }

@@ -28,8 +28,8 @@ template <> struct Vector<float> {
 
 // as in tiles_avx512.cpp
 const Tiles<float> &avx512_bf16_tiles() {
-    using Wide = SplitHeights<float, 2, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
-    using Narrow = SplitHeights<float, 1, 2, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+    using Wide = SplitHeights<float, 2, 2, 7, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
+    using Narrow = SplitHeights<float, 1, 2, 14, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14>;
     static constexpr Tiles<float> tiles{14, 32, Wide::of, Narrow::of, false, Layout::pairs};
     return tiles;
 }

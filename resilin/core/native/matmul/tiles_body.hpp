@@ -19,20 +19,32 @@ template <class T, int Height, int Vectors> void tile(const Multiplicands<T> &of
         for (int i = 0; i < Height; i++)
 #pragma GCC unroll 2
             for (int j = 0; j < Vectors; j++) __builtin_prefetch(of.plus + i * of.ld_plus + j * V::lanes, 1);
-    const T *a = of.a, *b = of.b;
-    const int64_t a_lane = of.a_lane, a_step = of.a_step, b_step = of.b_step;
-    for (int64_t p = 0; p < of.depth; p++, a += a_step, b += b_step) {
+    // Every fifth lane of `a` has a register, the others lie so many bytes behind it: a register for each would be
+    // spilled, and reloaded in every step.
+    constexpr int bases = (Height + 4) / 5;
+    const int64_t a_step = of.a_step, b_step = of.b_step;
+    int64_t one = of.a_lane * static_cast<int64_t>(sizeof(T)), three = 3 * one;
+    asm("" : "+r"(one), "+r"(three)); // the compiler would join them again
+    const T *a[bases], *b = of.b;
+#pragma GCC unroll 3
+    for (int k = 0; k < bases; k++) a[k] = of.a + 5 * k * of.a_lane;
+    for (int64_t p = 0; p < of.depth; p++, b += b_step) {
         __builtin_prefetch(b + AHEAD * b_step);
         if (Vectors == 2) __builtin_prefetch(b + AHEAD * b_step + V::lanes);
         typename V::type right[Vectors];
 #pragma GCC unroll 2
         for (int j = 0; j < Vectors; j++) right[j] = V::load(b + j * V::lanes);
+#pragma GCC unroll 3
+        for (int k = 0; k < bases; k++) asm("" : "+r"(a[k]));
 #pragma GCC unroll 16
         for (int i = 0; i < Height; i++) {
-            const typename V::type left = V::broadcast(a[i * a_lane]);
+            const char *lane = reinterpret_cast<const char *>(a[i / 5]) + (i % 5 == 3 ? three : i % 5 * one);
+            const typename V::type left = V::broadcast(*reinterpret_cast<const T *>(lane));
 #pragma GCC unroll 2
             for (int j = 0; j < Vectors; j++) sum[i][j] = V::fma(left, right[j], sum[i][j]);
         }
+#pragma GCC unroll 3
+        for (int k = 0; k < bases; k++) a[k] += a_step;
     }
     if (of.scaled) {
         const typename V::type scale = V::broadcast(of.scale);
@@ -65,73 +77,87 @@ template <class T, int Vectors, int... H> struct Heights {
     static constexpr Tile<T> of[] = {&tile<T, H, Vectors>...};
 };
 
-// The sums of one chain of fused multiply-adds from zero; a and b move on.
-template <class T, int Height, int Vectors>
-__attribute__((always_inline)) inline void add_chain(const T *&a, const T *&b, const Multiplicands<T> &of, int64_t steps,
-                                                     typename Vector<T>::type (&sum)[Height][Vectors]) {
+// The sums of one chain of fused multiply-adds from zero; a and b, which are packed, move on.
+template <class T, int Rows, int Vectors>
+__attribute__((always_inline)) inline void add_chain(const T *&a, const T *&b, int64_t a_step, int64_t steps,
+                                                     typename Vector<T>::type (&sum)[Rows][Vectors]) {
     using V = Vector<T>;
+    constexpr int width = Vectors * V::lanes;
 #pragma GCC unroll 16
-    for (int i = 0; i < Height; i++)
+    for (int i = 0; i < Rows; i++)
 #pragma GCC unroll 2
         for (int j = 0; j < Vectors; j++) sum[i][j] = V::broadcast(T(0));
-    for (int64_t p = 0; p < steps; p++, a += of.a_step, b += of.b_step) {
-        __builtin_prefetch(b + AHEAD * of.b_step);
-        if (Vectors == 2) __builtin_prefetch(b + AHEAD * of.b_step + V::lanes);
+    for (int64_t p = 0; p < steps; p++, a += a_step, b += width) {
+        __builtin_prefetch(b + AHEAD * width);
+        if (Vectors == 2) __builtin_prefetch(b + AHEAD * width + V::lanes);
         typename V::type right[Vectors];
 #pragma GCC unroll 2
         for (int j = 0; j < Vectors; j++) right[j] = V::load(b + j * V::lanes);
 #pragma GCC unroll 16
-        for (int i = 0; i < Height; i++) {
-            const typename V::type left = V::broadcast(a[i * of.a_lane]);
+        for (int i = 0; i < Rows; i++) {
+            const typename V::type left = V::broadcast(a[i]);
 #pragma GCC unroll 2
             for (int j = 0; j < Vectors; j++) sum[i][j] = V::fma(left, right[j], sum[i][j]);
         }
     }
 }
 
-// A tile of bfloat16: to each sum, those of a group's even steps and of its odd ones, added to one another. A step of a
-// chain is `Elements` of its elements. `of.depth` counts elements.
-template <class T, int Height, int Vectors, int Elements> void split_tile(const Multiplicands<T> &of) {
+// Rows [First, First + Rows) of a tile of bfloat16: to each sum, those of a group's even steps and of its odd ones, added to
+// one another. A step of a chain is `Elements` of its elements. `of.depth` counts elements. The sums of both chains stay in
+// registers where `Both` fit, else those of the first wait in memory.
+template <class T, int First, int Rows, int Vectors, int Elements, bool Both>
+__attribute__((always_inline)) inline void split_rows(const Multiplicands<T> &of) {
     using V = Vector<T>;
     constexpr int width = Vectors * V::lanes;
-    alignas(64) T total[Height][width];
+    alignas(64) T total[Rows][width];
     const bool whole = of.columns == width;
-    for (int i = 0; i < Height; i++) {
-        const T *plus = of.plus + i * of.ld_plus;
+    for (int i = 0; i < Rows; i++) {
+        const T *plus = of.plus + (First + i) * of.ld_plus;
         for (int j = 0; j < Vectors; j++)
             V::store(&total[i][j * V::lanes], of.plus && whole ? V::load(plus + j * V::lanes) : V::broadcast(T(0)));
         for (int64_t j = 0; j < of.columns && of.plus && !whole; j++) total[i][j] = plus[j];
     }
-    const T *a = of.a, *b = of.b;
-    alignas(64) T even[Height][width];
+    const T *a = of.a + First, *b = of.b;
+    alignas(64) T waiting[Both ? 1 : Rows][width];
     for (int64_t p = 0; p < of.depth; p += GROUP_STEPS) {
         const int64_t steps = of.depth - p < GROUP_STEPS ? of.depth - p : GROUP_STEPS;
-        typename V::type sum[Height][Vectors];
-        add_chain<T, Height, Vectors>(a, b, of, ((steps + 1) / 2 + Elements - 1) / Elements, sum);
+        typename V::type even[Rows][Vectors], odd[Rows][Vectors];
+        add_chain<T, Rows, Vectors>(a, b, of.a_step, ((steps + 1) / 2 + Elements - 1) / Elements, even);
+        if constexpr (!Both) {
 #pragma GCC unroll 16
-        for (int i = 0; i < Height; i++)
+            for (int i = 0; i < Rows; i++)
 #pragma GCC unroll 2
-            for (int j = 0; j < Vectors; j++) V::store(&even[i][j * V::lanes], sum[i][j]);
-        asm volatile("" : : "r"(even), "r"(total) : "memory"); // they are memory: registers are for one chain
-        add_chain<T, Height, Vectors>(a, b, of, (steps / 2 + Elements - 1) / Elements, sum);
+                for (int j = 0; j < Vectors; j++) V::store(&waiting[i][j * V::lanes], even[i][j]);
+            asm volatile("" : : "r"(waiting) : "memory"); // it is memory: registers are for one chain
+        }
+        add_chain<T, Rows, Vectors>(a, b, of.a_step, (steps / 2 + Elements - 1) / Elements, odd);
 #pragma GCC unroll 16
-        for (int i = 0; i < Height; i++)
+        for (int i = 0; i < Rows; i++)
 #pragma GCC unroll 2
             for (int j = 0; j < Vectors; j++) {
                 T *to = &total[i][j * V::lanes];
-                V::store(to, V::add(V::load(to), V::add(V::load(&even[i][j * V::lanes]), sum[i][j])));
+                if constexpr (!Both) even[i][j] = V::load(&waiting[i][j * V::lanes]);
+                V::store(to, V::add(V::load(to), V::add(even[i][j], odd[i][j])));
             }
-        asm volatile("" : : "r"(even), "r"(total) : "memory");
+        asm volatile("" : : "r"(total) : "memory"); // as above
     }
-    for (int i = 0; i < Height; i++) {
-        for (int j = 0; j < Vectors && whole; j++)
-            V::store(of.c + i * of.ldc + j * V::lanes, V::load(&total[i][j * V::lanes]));
-        for (int64_t j = 0; j < of.columns && !whole; j++) of.c[i * of.ldc + j] = total[i][j];
+    for (int i = 0; i < Rows; i++) {
+        T *c = of.c + (First + i) * of.ldc;
+        for (int j = 0; j < Vectors && whole; j++) V::store(c + j * V::lanes, V::load(&total[i][j * V::lanes]));
+        for (int64_t j = 0; j < of.columns && !whole; j++) c[j] = total[i][j];
     }
 }
 
-template <class T, int Vectors, int Elements, int... H> struct SplitHeights {
-    static constexpr Tile<T> of[] = {&split_tile<T, H, Vectors, Elements>...};
+// A tile of bfloat16, in two parts where the chains of up to `Most` rows fit in registers together; 0: one chain does.
+template <class T, int Height, int Vectors, int Elements, int Most> void split_tile(const Multiplicands<T> &of) {
+    constexpr bool both = Most > 0;
+    constexpr int upper = both && Height > Most ? (Height + 1) / 2 : Height;
+    split_rows<T, 0, upper, Vectors, Elements, both>(of);
+    if constexpr (upper < Height) split_rows<T, upper, Height - upper, Vectors, Elements, both>(of);
+}
+
+template <class T, int Vectors, int Elements, int Most, int... H> struct SplitHeights {
+    static constexpr Tile<T> of[] = {&split_tile<T, H, Vectors, Elements, Most>...};
 };
 
 // What a tile of Spread makes of its sums.
