@@ -19,6 +19,7 @@ from resilin.core.batching.active import ACTIVE
 from resilin.core.device import CPU
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.calling import tracked
+from resilin.core.ops.elementwise import limited_integers, power_in_one_pass
 from resilin.core.tensor import Tensor, wrap
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -59,8 +60,8 @@ _lerp_from_start, _lerp_from_end = _kernel("lerp_from_start"), _kernel("lerp_fro
 _nan_to_num, _heaviside, _limit = map(_kernel, ("nan_to_num", "heaviside", "limit"))
 
 
-def _loops(name: str) -> Callable[..., Tensor | None]:
-    """The short way by loops over elements (`native/elementwise`), of all floating point dtypes and strides."""
+def _loops(name: str, kinds: str = "fV") -> Callable[..., Tensor | None]:
+    """The short way by loops over elements (`native/elementwise`), of all strides and of dtypes of these kinds."""
     known = kernel("looped")(getattr(np, name, None), name, True)
 
     def run(input: Tensor, *others: Any, out: Any = None) -> Tensor | None:
@@ -68,7 +69,7 @@ def _loops(name: str) -> Callable[..., Tensor | None]:
         if known is None or ACTIVE or (mode.grad and tracked(tensors)):
             return None
         for tensor in tensors:
-            if type(tensor) is not Tensor or tensor._dev is not CPU or tensor._array.dtype.kind not in "fV":
+            if type(tensor) is not Tensor or tensor._dev is not CPU or tensor._array.dtype.kind not in kinds:
                 return None
         arrays = [tensor._array for tensor in tensors]
         array = known(*arrays) if out is None else known(*arrays, out)
@@ -78,7 +79,26 @@ def _loops(name: str) -> Callable[..., Tensor | None]:
 
 
 fmax, fmin, frac, ldexp, copysign = map(_loops, ("fmax", "fmin", "frac", "ldexp", "copysign"))
-neg, abs_, relu, without_nan = map(_loops, ("negative", "absolute", "relu", "without_nan"))
+relu, without_nan = map(_loops, ("relu", "without_nan"))
+neg, abs_, square = (_loops(name, "fViu") for name in ("negative", "absolute", "square"))
+_heaviside_of_integers = _loops("heaviside", "iu")
+
+
+def activation(name: str, numbers: Callable[..., tuple[float, ...]] = lambda: ()) -> Callable[..., Tensor | None]:
+    """The short way of an activation in place by kernel `name`; `numbers` are the kernel's, of the call's arguments."""
+    native = kernel(name + "_forward")
+
+    def run(input: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> Tensor | None:
+        if ACTIVE or type(input) is not Tensor or input._dev is not CPU or (mode.grad and tracked((input,))):
+            return None
+        try:
+            given = numbers(*args, **kwargs)
+        except (TypeError, ZeroDivisionError):  # the function itself says what is wrong
+            return None
+        array = native(input._array, *given, out)
+        return None if array is None else wrap(array, CPU)
+
+    return run
 
 
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor | None:
@@ -125,22 +145,37 @@ def nan_to_num(
 
 def heaviside(input: Tensor, values: Tensor, *, out: Any = None) -> Tensor | None:
     """0 where input < 0 or NaN, 1 where input > 0, `values` where it is 0."""
-    return _heaviside(out, (input, values))
+    found = _heaviside(out, (input, values))
+    return _heaviside_of_integers(input, values, out=out) if found is None else found
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -> Tensor | None:
     """Elements limited to [min, max]."""
-    if out is None or (min is None and max is None):
+    if out is None or (min is None and max is None) or type(input) is not Tensor or input._dev is not CPU:
         return None
+    if out.dtype.kind in "iu":
+        array = None if ACTIVE else limited_integers(out, min, max, out)
+        return None if array is None else wrap(array, CPU)
     return _limit(out, (input,), -_INF if min is None else min, _INF if max is None else max)
 
 
-_ALONE = ["exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "square", "floor", "ceil", "trunc"]
+def power(input: Tensor, exponent: Any, *, out: Any = None) -> Tensor | None:
+    """input ** exponent for the few exponents that have a loop, in place."""
+    if out is None or ACTIVE or type(input) is not Tensor or input._dev is not CPU or (mode.grad and tracked((input,))):
+        return None
+    array = power_in_one_pass(input._array, exponent, out)
+    return None if array is None else wrap(array, CPU)
+
+
+_ALONE = ["exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "floor", "ceil", "trunc"]
 _ALONE += ["sin", "cos", "tan", "sinh", "cosh", "tanh", "frac"]
 
 IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
     **{name: _loops(name) for name in _ALONE},
     "clamp": clamp,
+    "pow": power,
+    "square": square,
+    "sigmoid": activation("sigmoid"),
     "add": add,
     "sub": sub,
     "addcmul": addcmul,
