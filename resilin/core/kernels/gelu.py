@@ -70,4 +70,4 @@ def reference_backward(g: Array, x: Array, approximate: str) -> Array:
             slope = 0.5 * (1 + t) + 0.5 * z * (1 - t * t) * _TANH_SCALE * (1 + 3 * _TANH_CUBE * z * z)
         else:
             slope = _normal_cdf(z) + z * _INV_SQRT_2PI * np.exp(-0.5 * z * z)
-    return (g * slope).astype(x.dtype, copy=False)  # type: ignore[no-any-return]
+    return (g.astype(z.dtype, copy=False) * slope).astype(x.dtype, copy=False)  # type: ignore[no-any-return]

@@ -18,6 +18,7 @@ _FLOAT32 = np.dtype(np.float32)
 
 _native_matmul = kernel("matmul")
 
+_native_of_integers = kernel("matmul_of_integers")
 _native_put = kernel("matmul_put")
 
 
@@ -38,6 +39,8 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
             return y
         out[...] = y
         return out
+    if y is None and out is None and a.dtype.kind == "i":
+        y = _native_of_integers(a, b)
     return np.matmul(a, b, out=out) if y is None else y
 
 

@@ -39,4 +39,5 @@ def reference_forward(x: Array) -> Array:
 def reference_backward(g: Array, y: Array) -> Array:
     """numpy form of `backward`."""
     with np.errstate(all="ignore"):
-        return g * np.conjugate(y * (1 - y))  # type: ignore[no-any-return]
+        z = y.astype(compute_dtype(y.dtype), copy=False)
+        return (g.astype(z.dtype, copy=False) * np.conjugate(z * (1 - z))).astype(y.dtype, copy=False)  # type: ignore[no-any-return]

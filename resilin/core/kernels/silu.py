@@ -42,4 +42,4 @@ def reference_backward(g: Array, x: Array) -> Array:
     z = x.astype(compute_dtype(x.dtype), copy=False)
     with np.errstate(invalid="ignore", under="ignore"):
         slope = _logistic(z) * (1 + z * _logistic(-z))
-        return (g * slope).astype(x.dtype, copy=False)  # type: ignore[no-any-return]
+        return (g.astype(z.dtype, copy=False) * slope).astype(x.dtype, copy=False)  # type: ignore[no-any-return]

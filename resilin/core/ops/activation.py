@@ -61,6 +61,7 @@ override(
     lambda xp, x: sigmoid_kernel.forward(x),
     lambda xp, needs, g, y, _x: (sigmoid_kernel.backward(g, y),),
     quiet=False,
+    halves=True,
 )
 
 
@@ -82,6 +83,7 @@ override(
     lambda xp, x: silu_kernel.forward(x),
     lambda xp, needs, g, _y, x: (silu_kernel.backward(g, x),),
     quiet=False,
+    halves=True,
 )
 
 
@@ -147,6 +149,7 @@ override(
     lambda xp, x, approximate: gelu_kernel.forward(x, approximate),
     lambda xp, needs, g, _y, x, approximate: (gelu_kernel.backward(g, x, approximate),),
     quiet=False,
+    halves=True,
 )
 
 

@@ -116,8 +116,29 @@ _AS_PRODUCTS: dict[float, Any] = {
     3: lambda xp, x: xp.multiply(xp.multiply(x, x), x),
     2: lambda xp, x: xp.square(x),
     0.5: lambda xp, x: xp.sqrt(x),
+    -0.5: lambda xp, x: xp.divide(1, xp.sqrt(x)),
+    -1: lambda xp, x: xp.divide(1, x),
     -2: lambda xp, x: xp.divide(1, xp.multiply(x, x)),
 }
+_looped = kernel("looped")
+_IN_ONE_PASS: dict[float, Any] = {  # native loops of them, which round 16-bit floats once
+    3: _looped(None, "cube"),
+    2: _looped(np.square, "square", True),
+    0.5: _looped(np.sqrt, "sqrt", True),
+    -0.5: _looped(None, "rsqrt"),
+    -1: _looped(None, "reciprocal"),
+    -2: _looped(None, "inverse_square"),
+}
+
+
+def power_in_one_pass(a: Any, b: Any, out: Any = None) -> Any:
+    """a ** b for a few numbers b and numpy's arrays of floats, in `out` where it is given; None for all else."""
+    if type(b) not in (int, float) or b not in _AS_PRODUCTS or not isinstance(a, np.ndarray) or a.dtype.kind not in "fV":
+        return None
+    loop = _IN_ONE_PASS[b]
+    if loop is None:
+        return None
+    return loop(a) if out is None else loop(a, out)
 
 
 @op(takes="iufc", refuses=True, **_ONE, exponent=True, samples=_power_samples)
@@ -125,6 +146,10 @@ def power(xp, a, b):
     """a ** b. As in PyTorch, integers raise RuntimeError for a negative number b, and are rounded to 0 for a tensor."""
     if pack.is_half(b) and not b.ndim:
         b = float(b)  # bfloat16 numbers come as arrays
+    elif isinstance(b, np.ndarray) and not b.ndim and b.dtype == _FLOAT32:
+        b = float(b)  # such a number, widened
+    if (y := power_in_one_pass(a, b)) is not None:
+        return y
     if type(b) in (int, float) and b in _AS_PRODUCTS and a.dtype.kind in "fcV":
         found = _AS_PRODUCTS[b](xp, pack.widened(a))
         return pack.astype(found, a.dtype) if pack.is_half(a) else found
@@ -146,7 +171,10 @@ def _(xp, g, _y, a, b):
             b = b.conjugate()
         else:
             g, a = _beside_number(xp, g), _beside_number(xp, a)
-        return g * (b * xp.conj(a) ** (b - 1)) if b != 2 else g * (2 * xp.conj(a))
+        if b == 2:
+            return g * (2 * xp.conj(a))
+        slope = power_in_one_pass(a, b - 1)
+        return g * (b * (xp.conj(a) ** (b - 1) if slope is None else slope))
     return g * xp.conj(b * xp.where(b == 0, xp.ones_like(a), a) ** xp.where(b == 0, xp.ones_like(b), b - 1))
 
 
@@ -263,7 +291,7 @@ def floor_divide(xp, a, b):
     return xp.floor_divide(a, b)
 
 
-@op(**_DIVISION, wide_numbers=True)
+@op(loop="trunc_divide", **_DIVISION, wide_numbers=True)
 def trunc_divide(xp, a, b):
     """a / b rounded towards 0, in the operands' dtype. Its gradient is 0. RuntimeError for integers divided by 0."""
     check_divisor("div", a, b)
@@ -424,20 +452,30 @@ def _(xp, g, _y, x, low=None, high=None):
     return xp.where(inside, g, xp.zeros_like(g))
 
 
-_forward, _backward, _limit = kernel("clip_forward"), kernel("clip_backward"), kernel("fused_limit")
-_maximum, _minimum = (kernel("looped")(f, f.__name__, True) for f in (np.maximum, np.minimum))
+_forward, _backward = kernel("clip_forward"), kernel("clip_backward")
+_maximum, _minimum = (_looped(f, f.__name__, True) for f in (np.maximum, np.minimum))
 _INF = float("inf")
+
+
+def limited_integers(x: Any, low: Any, high: Any, out: Any = None) -> Any:
+    """Integers limited to [low, high], None for no limit, in `out` where it is given; None where native code cannot."""
+    info = np.iinfo(x.dtype)
+    limits = [limit for limit in (low, high) if limit is not None]
+    if _maximum is None or not all([type(limit) is int and info.min <= limit <= info.max for limit in limits]):
+        return None
+    if low is not None:
+        x = _maximum(x, low) if out is None else _maximum(x, low, out)
+        out = x
+    if high is None or x is None:
+        return x
+    return _minimum(x, high) if out is None else _minimum(x, high, out)
 
 
 def _limited(x: Any, low: Any, high: Any) -> Any:
     """What native code limits; None for the rest."""
-    if not isinstance(x, np.ndarray):
-        return _forward(x, low, high)
-    if x.dtype == np.int64 and type(low) is type(high) is int and _maximum is not None:
-        y = _maximum(x, low)
-        return None if y is None else _minimum(y, high, y)
-    y = _forward(x, low, high)
-    return _limit(None, x, low, high) if y is None and x.dtype.kind in "fV" else y
+    if isinstance(x, np.ndarray) and x.dtype.kind in "iu":
+        return limited_integers(x, low, high)
+    return _forward(x, -_INF if low is None else low, _INF if high is None else high)
 
 
 accelerate(
@@ -445,7 +483,7 @@ accelerate(
     lambda x, low, high: (
         None
         if low != low or high != high  # a limit of NaN, which all elements become, is the generic form's
-        else _limited(x, -_INF if low is None else low, _INF if high is None else high)
+        else _limited(x, low, high)
     ),
     lambda g, x, low, high: _backward(g, x, -_INF if low is None else low, _INF if high is None else high),
 )

@@ -110,7 +110,7 @@ def _(xp, g, _y, x, slope=0.01):
 accelerate("leaky_relu", kernel("leaky_forward"), kernel("leaky_backward"))
 
 
-@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4), r(1)), (r(2, 3, 2), r(3, 1))])
+@op(loop="prelu", takes="f", elementwise=True, samples=lambda r: [(r(3, 4), r(1)), (r(2, 3, 2), r(3, 1))])
 def prelu(xp, x, weight):
     """x where positive, else weight * x."""
     return xp.where(x > 0, x, x * weight)

@@ -31,7 +31,7 @@ from resilin.core import determinism
 from resilin.core.backends.meta.operations import by_shape
 from resilin.core.device import add_to_namespaces
 from resilin.core.ops.calling import make_call
-from resilin.core.ops.errstate import ANY, ON_DEVICES, ON_HOST, guarded, guarded_kernel, taking
+from resilin.core.ops.errstate import ANY, ON_DEVICES, ON_HOST, guarded, guarded_kernel, taking, widened
 from resilin.core.ops.on_host import on_host
 
 Rule = Callable[..., Any]
@@ -165,11 +165,12 @@ class Op:
         residual: bool = False,
         quiet: bool = True,
         adds: bool = False,
+        halves: bool = False,
     ) -> None:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
         forward = taking(forward, self.name, self.n, self.takes)
         saves = _keeps_of(vjp, self.n, skip=4 if residual else 3)
-        wide = device_type == "cpu" and self.generic.wide  # a device's kernels compute so themselves
+        wide = device_type == "cpu" and not halves and self.generic.wide  # a device's kernels compute so themselves
         guard = guarded_kernel(forward, self.n, quiet=quiet, wide=bool(wide), residual=residual)
         self.impls[device_type] = Impl(guard, vjp, residual, saves, wide, adds)
         self._note_saves(saves)
@@ -248,20 +249,22 @@ def override(
     residual: bool = False,
     quiet: bool = True,
     adds: bool = False,
+    halves: bool = False,
 ) -> None:
     """Replace op `name` on one device type by a fused kernel; with `residual`, `forward` returns (y, residual).
 
-    adds: see `Impl`.
+    adds: see `Impl`. halves: both take 16-bit floats as they are, and round once what they compute in float32.
 
     `quiet=False` saves the cost of switching numpy's floating point warnings off, for a forward that gives none.
     """
-    OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet, adds=adds)
+    OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet, adds=adds, halves=halves)
 
 
 def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
     """Run op `name`, of one tensor, on the CPU by native `forward(x, *params)` and `backward(g, x, *params)`.
 
-    Where one answers None, its declared form runs, whose rule must not read the output.
+    Both take 16-bit floats as they are. Where one answers None, its declared form runs, whose rule must not read the
+    output.
     """
     declared = OPS[name].generic
 
@@ -271,9 +274,13 @@ def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., A
 
     def rule(xp: Any, needs: Any, g: Any, _y: Any, x: Any, *params: Any) -> Any:
         dx = backward(g, x, *params) if isinstance(g, np.ndarray) and isinstance(x, np.ndarray) else None
-        return declared.vjp(xp, needs, g, None, x, *params) if dx is None else (dx,)  # type: ignore[misc]
+        if dx is not None:
+            return (dx,)
+        if declared.wide:
+            g, x = widened(g), widened(x)
+        return declared.vjp(xp, needs, g, None, x, *params)  # type: ignore[misc]
 
-    override(name, "cpu", run, rule, quiet=False)
+    override(name, "cpu", run, rule, quiet=False, halves=True)
 
 
 def _not(narrow: bool | str) -> bool | str:

@@ -20,6 +20,7 @@ from resilin.core.device import CPU
 from resilin.core.kernels import reduce_rows
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.calling import tracked
+from resilin.core.ops.elementwise import limited_integers, power_in_one_pass
 from resilin.core.tensor import Tensor, wrap
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -60,22 +61,22 @@ _lerp_from_start, _lerp_from_end = _kernel("lerp_from_start"), _kernel("lerp_fro
 _nan_to_num, _heaviside, _limit = map(_kernel, ("nan_to_num", "heaviside", "limit"))
 
 
-def _floats(*tensors: Any) -> list[Any] | None:
-    """The arrays of tensors of floats on the CPU that nothing follows; None of others."""
+def _arrays(*tensors: Any, kinds: str = "fV") -> list[Any] | None:
+    """The arrays of tensors on the CPU that nothing follows, of dtypes of these kinds; None of others."""
     if ACTIVE or (mode.grad and tracked(tensors)):
         return None
     for tensor in tensors:
-        if type(tensor) is not Tensor or tensor._dev is not CPU or tensor._array.dtype.kind not in "fV":
+        if type(tensor) is not Tensor or tensor._dev is not CPU or tensor._array.dtype.kind not in kinds:
             return None
     return [tensor._array for tensor in tensors]
 
 
-def _loops(name: str) -> Callable[..., Tensor | None]:
-    """The short way by loops over elements (`native/elementwise`), of all floating point dtypes and strides."""
+def _loops(name: str, kinds: str = "fV") -> Callable[..., Tensor | None]:
+    """The short way by loops over elements (`native/elementwise`), of all strides and of dtypes of these kinds."""
     known = kernel("looped")(getattr(np, name, None), name, True)
 
     def run(input: Tensor, *others: Any, out: Any = None) -> Tensor | None:
-        arrays = None if known is None else _floats(input, *others)
+        arrays = None if known is None else _arrays(input, *others, kinds=kinds)
         if arrays is None:
             return None
         array = known(*arrays) if out is None else known(*arrays, out)
@@ -85,12 +86,31 @@ def _loops(name: str) -> Callable[..., Tensor | None]:
 
 
 fmax, fmin, frac, ldexp, copysign = map(_loops, ("fmax", "fmin", "frac", "ldexp", "copysign"))
-neg, abs_, relu, without_nan = map(_loops, ("negative", "absolute", "relu", "without_nan"))
+relu, without_nan = map(_loops, ("relu", "without_nan"))
+neg, abs_, square = (_loops(name, "fViu") for name in ("negative", "absolute", "square"))
+_heaviside_of_integers = _loops("heaviside", "iu")
+
+
+def activation(name: str, numbers: Callable[..., tuple[float, ...]] = lambda: ()) -> Callable[..., Tensor | None]:
+    """The short way of an activation in place by kernel `name`; `numbers` are the kernel's, of the call's arguments."""
+    native = kernel(name + "_forward")
+
+    def run(input: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> Tensor | None:
+        if ACTIVE or type(input) is not Tensor or input._dev is not CPU or (mode.grad and tracked((input,))):
+            return None
+        try:
+            given = numbers(*args, **kwargs)
+        except (TypeError, ZeroDivisionError):  # the function itself says what is wrong
+            return None
+        array = native(input._array, *given, out)
+        return None if array is None else wrap(array, CPU)
+
+    return run
 
 
 def known_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
     """The sum over `axis` of an op, 0 for NaN."""
-    arrays = _floats(input)
+    arrays = _arrays(input)
     return None if arrays is None else wrap(np.asarray(reduce_rows.known_total(arrays[0], axis, keepdim)), CPU)
 
 
@@ -103,7 +123,7 @@ def loss_of_difference(
     kind: str, input: Tensor, target: Tensor, reduction: str, beta: float = 1.0, scale: float = 1.0
 ) -> Tensor | None:
     """The square, the size, or `scale` times the smooth size of input - target, reduced."""
-    arrays = _floats(input, target) if reduction in _REDUCTIONS else None
+    arrays = _arrays(input, target) if reduction in _REDUCTIONS else None
     if arrays is None:
         return None
     array = _loss_of_difference(_KINDS[kind], *arrays, beta, scale, _REDUCTIONS[reduction])
@@ -114,7 +134,7 @@ def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
 ) -> Tensor | None:
     """The negative log-likelihoods of classes that are known to be there, reduced."""
-    arrays = _floats(input) if weight is None else _floats(input, weight)
+    arrays = _arrays(input) if weight is None else _arrays(input, weight)
     if arrays is None or type(target) is not Tensor or target._dev is not CPU or type(ignore_index) is not int:
         return None
     given = arrays[1] if len(arrays) > 1 else None
@@ -168,22 +188,37 @@ def nan_to_num(
 
 def heaviside(input: Tensor, values: Tensor, *, out: Any = None) -> Tensor | None:
     """0 where input < 0 or NaN, 1 where input > 0, `values` where it is 0."""
-    return _heaviside(out, (input, values))
+    found = _heaviside(out, (input, values))
+    return _heaviside_of_integers(input, values, out=out) if found is None else found
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -> Tensor | None:
     """Elements limited to [min, max]."""
-    if out is None or (min is None and max is None):
+    if out is None or (min is None and max is None) or type(input) is not Tensor or input._dev is not CPU:
         return None
+    if out.dtype.kind in "iu":
+        array = None if ACTIVE else limited_integers(out, min, max, out)
+        return None if array is None else wrap(array, CPU)
     return _limit(out, (input,), -_INF if min is None else min, _INF if max is None else max)
 
 
-_ALONE = ["exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "square", "floor", "ceil", "trunc"]
+def power(input: Tensor, exponent: Any, *, out: Any = None) -> Tensor | None:
+    """input ** exponent for the few exponents that have a loop, in place."""
+    if out is None or ACTIVE or type(input) is not Tensor or input._dev is not CPU or (mode.grad and tracked((input,))):
+        return None
+    array = power_in_one_pass(input._array, exponent, out)
+    return None if array is None else wrap(array, CPU)
+
+
+_ALONE = ["exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "floor", "ceil", "trunc"]
 _ALONE += ["sin", "cos", "tan", "sinh", "cosh", "tanh", "frac"]
 
 IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
     **{name: _loops(name) for name in _ALONE},
     "clamp": clamp,
+    "pow": power,
+    "square": square,
+    "sigmoid": activation("sigmoid"),
     "add": add,
     "sub": sub,
     "addcmul": addcmul,

@@ -69,7 +69,7 @@ def _simple(name: str, op: Any, text: str) -> Any:
         made: Tensor = op.call(input)
         return made
 
-    in_place = inplace_ops.make(run, f"{name}_")
+    in_place = inplace_ops.make(run, f"{name}_", short=one_pass.activation(name))
 
     def activation(input: Tensor, inplace: bool = False) -> Tensor:
         return in_place(input) if inplace else run(input)
@@ -250,10 +250,15 @@ def _limited(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, *, out:
 
 
 relu_ = inplace_ops.make(relu, "relu_", short=one_pass.relu)
-threshold_ = inplace_ops.make(threshold, "threshold_")
+_in_place = one_pass.activation
+threshold_ = inplace_ops.make(
+    threshold, "threshold_", short=_in_place("threshold", lambda threshold, value: (threshold, value))
+)
 hardtanh_ = inplace_ops.make(hardtanh, "hardtanh_", short=_limited)
-leaky_relu_ = inplace_ops.make(leaky_relu, "leaky_relu_")
-elu_ = inplace_ops.make(elu, "elu_")
-celu_ = inplace_ops.make(celu, "celu_")
-selu_ = inplace_ops.make(selu, "selu_")
+leaky_relu_ = inplace_ops.make(
+    leaky_relu, "leaky_relu_", short=_in_place("leaky", lambda negative_slope=0.01: (negative_slope,))
+)
+elu_ = inplace_ops.make(elu, "elu_", short=_in_place("elu", lambda alpha=1.0: (alpha, 1.0, 1.0)))
+celu_ = inplace_ops.make(celu, "celu_", short=_in_place("elu", lambda alpha=1.0: (alpha, 1.0, 1 / alpha)))
+selu_ = inplace_ops.make(selu, "selu_", short=_in_place("elu", lambda: (_SELU_ALPHA, _SELU_SCALE, 1.0)))
 rrelu_ = inplace_ops.make(rrelu, "rrelu_")

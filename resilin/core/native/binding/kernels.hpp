@@ -52,6 +52,7 @@ void bind_memory(nanobind::module_ &m);
 void bind_optimizer_rules(nanobind::module_ &m);
 void bind_optimizers(nanobind::module_ &m);
 void bind_pack(nanobind::module_ &m);
+void bind_integer_products(nanobind::module_ &m);
 void bind_pairwise(nanobind::module_ &m);
 void bind_philox(nanobind::module_ &m);
 void bind_places(nanobind::module_ &m);

@@ -60,6 +60,7 @@ NB_MODULE(_native, m) {
     resilin::bind_optimizer_rules(m);
     resilin::bind_optimizers(m);
     resilin::bind_pack(m);
+    resilin::bind_integer_products(m);
     resilin::bind_pairwise(m);
     resilin::bind_philox(m);
     resilin::bind_places(m);

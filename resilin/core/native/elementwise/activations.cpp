@@ -13,12 +13,12 @@ RESILIN_INLINE float log_of_one_and(float e) {
 }
 
 RESILIN_SIMD void softplus_span(const float *x, int64_t begin, int64_t end, float *y, float beta, float threshold) {
-    for (int64_t i = begin; i < end; i++) {
+    _Pragma("omp simd") for (int64_t i = begin; i < end; i++) {
         const float z = x[i] * beta, found = ((z > 0.0f ? z : 0.0f) + log_of_one_and(exp_low(-__builtin_fabsf(z)))) / beta;
         y[i] = z > threshold ? x[i] : found;
     }
 }
-RESILIN_SIMD void softplus_back(const float *g, const float *x, int64_t begin, int64_t end, float *dx, float beta,
+RESILIN_SIMD void softplus_back_span(const float *g, const float *x, int64_t begin, int64_t end, float *dx, float beta,
                                 float threshold) {
     for (int64_t i = begin; i < end; i++) {
         const float z = x[i] * beta;
@@ -27,10 +27,10 @@ RESILIN_SIMD void softplus_back(const float *g, const float *x, int64_t begin, i
 }
 
 RESILIN_SIMD void log_sigmoid_span(const float *x, int64_t begin, int64_t end, float *y) {
-    for (int64_t i = begin; i < end; i++)
+    _Pragma("omp simd") for (int64_t i = begin; i < end; i++)
         y[i] = (x[i] < 0.0f ? x[i] : 0.0f) - log_of_one_and(exp_low(-__builtin_fabsf(x[i])));
 }
-RESILIN_SIMD void log_sigmoid_back(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
+RESILIN_SIMD void log_sigmoid_back_span(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
     for (int64_t i = begin; i < end; i++) dx[i] = g[i] * logistic(x[i]).rest;
 }
 
@@ -46,82 +46,73 @@ RESILIN_INLINE Mish tanh_of_softplus(float x) {
     return {top * by, missing * by};
 }
 RESILIN_SIMD void mish_span(const float *x, int64_t begin, int64_t end, float *y) {
-    for (int64_t i = begin; i < end; i++) y[i] = x[i] * tanh_of_softplus(x[i]).value;
+    _Pragma("omp simd") for (int64_t i = begin; i < end; i++) y[i] = x[i] * tanh_of_softplus(x[i]).value;
 }
-RESILIN_SIMD void mish_back(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
+RESILIN_SIMD void mish_back_span(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
     for (int64_t i = begin; i < end; i++) {
         const Mish m = tanh_of_softplus(x[i]);
         dx[i] = g[i] * (m.value + x[i] * logistic(x[i]).value * (m.rest * (1.0f + m.value)));
     }
 }
 
-RESILIN_SIMD void softsign_span(const float *x, int64_t begin, int64_t end, float *y) {
-    for (int64_t i = begin; i < end; i++) y[i] = x[i] / (1.0f + __builtin_fabsf(x[i]));
-}
-RESILIN_SIMD void softsign_back(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
-    for (int64_t i = begin; i < end; i++) {
-        const float size = __builtin_fabsf(x[i]), whole = 1.0f + size;
-        dx[i] = g[i] / (whole * whole) + 0.0f * size; // NaN at infinity, as the function
-    }
-}
+RESILIN_FORWARD(softsign, 0, x / (1 + size_of(x)))
+// NaN at infinity, as the function
+RESILIN_BACKWARD(softsign_back, 0, g / ((1 + size_of(x)) * (1 + size_of(x))) + 0 * size_of(x))
 
-RESILIN_SIMD void hardsigmoid_span(const float *x, int64_t begin, int64_t end, float *y) {
-    for (int64_t i = begin; i < end; i++) {
-        float z = x[i] + 3.0f;
-        z = z < 0.0f ? 0.0f : z;
-        y[i] = (z > 6.0f ? 6.0f : z) / 6.0f;
-    }
+template <class T> RESILIN_INLINE T within_six(T z) {
+    const T positive = z < 0 ? 0 : z;
+    return positive > 6 ? 6 : positive;
 }
-RESILIN_SIMD void hardsigmoid_back(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
-    for (int64_t i = begin; i < end; i++) dx[i] = (x[i] > -3.0f) & (x[i] < 3.0f) ? g[i] / 6.0f : 0.0f;
-}
+RESILIN_FORWARD(hardsigmoid, 0, within_six(x + 3) / 6)
+RESILIN_BACKWARD(hardsigmoid_back, 0, (x > -3) & (x < 3) ? g / 6 : 0)
 
-RESILIN_SIMD void hardshrink_span(const float *x, int64_t begin, int64_t end, float *y, float limit) {
-    for (int64_t i = begin; i < end; i++) y[i] = __builtin_fabsf(x[i]) <= limit ? 0.0f : x[i];
-}
-RESILIN_SIMD void softshrink_span(const float *x, int64_t begin, int64_t end, float *y, float limit) {
-    for (int64_t i = begin; i < end; i++) {
-        const float inside = x[i] < -limit ? x[i] + limit : x[i] * 0.0f;
-        y[i] = x[i] > limit ? x[i] - limit : inside;
-    }
-}
-RESILIN_SIMD void shrink_back(const float *g, const float *x, int64_t begin, int64_t end, float *dx, float limit) {
-    for (int64_t i = begin; i < end; i++) dx[i] = __builtin_fabsf(x[i]) <= limit ? 0.0f : g[i];
-}
+RESILIN_FORWARD(hardshrink, 1, size_of(x) <= p ? 0 : x)
+RESILIN_FORWARD(softshrink, 1, x > p ? x - p : x < -p ? x + p : x * 0)
+RESILIN_BACKWARD(shrink_back, 1, size_of(x) <= p ? 0 : g)
 
-RESILIN_SIMD void threshold_span(const float *x, int64_t begin, int64_t end, float *y, float limit, float value) {
-    for (int64_t i = begin; i < end; i++) y[i] = x[i] <= limit ? value : x[i];
-}
-RESILIN_SIMD void threshold_back(const float *g, const float *x, int64_t begin, int64_t end, float *dx, float limit, float) {
-    for (int64_t i = begin; i < end; i++) dx[i] = x[i] <= limit ? 0.0f : g[i];
-}
+RESILIN_FORWARD(threshold, 2, x <= p ? q : x)
+RESILIN_BACKWARD(threshold_back, 2, (void(q), x <= p) ? 0 : g)
 
-template <auto span> nb::object forward(Array x) { return forward_by(span, x); }
-template <auto span> nb::object backward(Array g, Array x) { return backward_by(span, g, x); }
-template <auto span> nb::object forward_of_one(Array x, Number p) { return forward_with(span, x, p); }
-template <auto span> nb::object backward_of_one(Array g, Array x, Number p) { return backward_with(span, g, x, p); }
-template <auto span> nb::object forward_of_two(Array x, Number p, Number q) { return forward_with(span, x, p, q); }
-template <auto span> nb::object backward_of_two(Array g, Array x, Number p, Number q) {
+template <const auto &span> nb::object forward(ExactArray x, ExactArray out) { return forward_with(span, x, out); }
+template <const auto &span> nb::object backward(ExactArray g, ExactArray x) { return backward_with(span, g, x); }
+template <const auto &span> nb::object forward_of_one(ExactArray x, Number p, ExactArray out) {
+    return forward_with(span, x, out, p);
+}
+template <const auto &span> nb::object backward_of_one(ExactArray g, ExactArray x, Number p) {
+    return backward_with(span, g, x, p);
+}
+template <const auto &span> nb::object forward_of_two(ExactArray x, Number p, Number q, ExactArray out) {
+    return forward_with(span, x, out, p, q);
+}
+template <const auto &span> nb::object backward_of_two(ExactArray g, ExactArray x, Number p, Number q) {
     return backward_with(span, g, x, p, q);
 }
+
+constexpr Both softplus{softplus_span, NoWide{}};
+constexpr Both softplus_back{softplus_back_span, NoWide{}};
+constexpr Both log_sigmoid{log_sigmoid_span, NoWide{}};
+constexpr Both log_sigmoid_back{log_sigmoid_back_span, NoWide{}};
+constexpr Both mish{mish_span, NoWide{}};
+constexpr Both mish_back{mish_back_span, NoWide{}};
 
 } // namespace
 
 void bind_activations(nb::module_ &m) {
-    m.def("softplus_forward", &forward_of_two<softplus_span>);
+    const auto out = [] { return nb::arg("out") = nb::none(); };
+    m.def("softplus_forward", &forward_of_two<softplus>, nb::arg(), nb::arg(), nb::arg(), out());
     m.def("softplus_backward", &backward_of_two<softplus_back>);
-    m.def("log_sigmoid_forward", &forward<log_sigmoid_span>);
+    m.def("log_sigmoid_forward", &forward<log_sigmoid>, nb::arg(), out());
     m.def("log_sigmoid_backward", &backward<log_sigmoid_back>);
-    m.def("mish_forward", &forward<mish_span>);
+    m.def("mish_forward", &forward<mish>, nb::arg(), out());
     m.def("mish_backward", &backward<mish_back>);
-    m.def("softsign_forward", &forward<softsign_span>);
+    m.def("softsign_forward", &forward<softsign>, nb::arg(), out());
     m.def("softsign_backward", &backward<softsign_back>);
-    m.def("hardsigmoid_forward", &forward<hardsigmoid_span>);
+    m.def("hardsigmoid_forward", &forward<hardsigmoid>, nb::arg(), out());
     m.def("hardsigmoid_backward", &backward<hardsigmoid_back>);
-    m.def("hardshrink_forward", &forward_of_one<hardshrink_span>);
-    m.def("softshrink_forward", &forward_of_one<softshrink_span>);
+    m.def("hardshrink_forward", &forward_of_one<hardshrink>, nb::arg(), nb::arg(), out());
+    m.def("softshrink_forward", &forward_of_one<softshrink>, nb::arg(), nb::arg(), out());
     m.def("shrink_backward", &backward_of_one<shrink_back>);
-    m.def("threshold_forward", &forward_of_two<threshold_span>);
+    m.def("threshold_forward", &forward_of_two<threshold>, nb::arg(), nb::arg(), nb::arg(), out());
     m.def("threshold_backward", &backward_of_two<threshold_back>);
 }
 

@@ -13,6 +13,12 @@ constexpr npy_intp BLOCK_ELEMENTS = 1024;
 // n elements of type T, from `at` on in steps of `step` bytes, one after the other: themselves, or copied to `block`.
 template <class T> inline const T *gathered(const char *at, npy_intp step, npy_intp n, T *block) {
     if (step == sizeof(T)) return reinterpret_cast<const T *>(at);
+    if (!step) {
+        T value;
+        std::memcpy(&value, at, sizeof(T));
+        std::fill_n(block, n, value);
+        return block;
+    }
     for (npy_intp i = 0; i < n; i++, at += step) std::memcpy(block + i, at, sizeof(T));
     return block;
 }

@@ -2,6 +2,7 @@
 #include "elementwise/blocks.hpp"
 #include "elementwise/divisions.hpp"
 #include "elementwise/doubles.hpp"
+#include "elementwise/integers.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/simd.hpp"
 
@@ -36,6 +37,10 @@ RESILIN_LOOPS(rsqrt, 1 / root(x))
 RESILIN_LOOPS(reciprocal, 1 / x)
 RESILIN_LOOPS(frac, x - whole_of(x))
 RESILIN_LOOPS(sign, static_cast<decltype(x + x)>(x > 0 ? 1 : 0) - static_cast<decltype(x + x)>(x < 0 ? 1 : 0))
+RESILIN_LOOPS(cube, x *x *x)
+RESILIN_LOOPS(inverse_square, 1 / (x * x))
+RESILIN_LOOPS_2(trunc_divide, whole_of(x / y))
+RESILIN_LOOPS_2(prelu, x > 0 ? x : x * y)
 RESILIN_LOOPS_2(fmax, (x >= y) | (y != y) ? x : y)
 RESILIN_LOOPS_2(fmin, (x <= y) | (y != y) ? x : y)
 
@@ -50,12 +55,6 @@ RESILIN_LOOP_2(hypot, float,
                (__builtin_fabsf(x) > std::numeric_limits<float>::max()) | (__builtin_fabsf(y) > std::numeric_limits<float>::max())
                    ? std::numeric_limits<float>::infinity()
                    : static_cast<float>(__builtin_sqrt(static_cast<double>(x) * x + static_cast<double>(y) * y)))
-
-// beside one number, for which numpy's go element by element
-RESILIN_LOOP_2(maximum, int64_t, x > y ? x : y)
-RESILIN_LOOP_2(minimum, int64_t, x < y ? x : y)
-RESILIN_LOOP_2(bitwise_and, int64_t, x &y)
-RESILIN_LOOP_2(bitwise_or, int64_t, x | y)
 
 // log(e^a + e^b)
 RESILIN_INLINE double log_of_sum(double a, double b) {
@@ -212,18 +211,19 @@ struct Own {
         #name, NPY_DOUBLE, 2, loop_of_two<double, double, name##_double>                                               \
     }
 
-#define RESILIN_OWN_INT(name)                                                                                          \
-    { #name, NPY_INT64, 2, loop_of_two<int64_t, int64_t, name##_int64_t> }
-
 const Own OWN[] = {
     RESILIN_OWN(rsqrt),
     RESILIN_OWN(reciprocal),
     RESILIN_OWN(frac),
     RESILIN_OWN(sign),
+    RESILIN_OWN(cube),
+    RESILIN_OWN(inverse_square),
     RESILIN_OWN(relu),
     RESILIN_OWN(without_nan),
     {"negative", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, negative_uint16_t>},
     {"absolute", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, absolute_uint16_t>},
+    RESILIN_OWN_2(trunc_divide),
+    RESILIN_OWN_2(prelu),
     RESILIN_OWN_2(fmax),
     RESILIN_OWN_2(fmin),
     {"sin", NPY_DOUBLE, 1, loop_of_one<double, double, sin_double>},
@@ -235,10 +235,6 @@ const Own OWN[] = {
     {"logaddexp", NPY_DOUBLE, 2, loop_of_two<double, double, logaddexp_double>},
     {"copysign", NPY_HALF, 2, loop_of_two<uint16_t, uint16_t, copysign_uint16_t>},
     RESILIN_OWN_2(copysign),
-    RESILIN_OWN_INT(maximum),
-    RESILIN_OWN_INT(minimum),
-    RESILIN_OWN_INT(bitwise_and),
-    RESILIN_OWN_INT(bitwise_or),
     RESILIN_OWN_2(fmod),
     RESILIN_OWN_2(remainder),
     RESILIN_OWN_2(floor_divide),
@@ -250,9 +246,9 @@ TypeLoop own_loop(const char *name, int type, int &inputs) {
     for (const Own &own : OWN)
         if (own.type == type && !std::strcmp(own.name, name)) {
             inputs = own.inputs;
-            return {own.loop, nullptr, type};
+            return {own.loop, nullptr, type, true};
         }
-    return {};
+    return integer_loop(name, type, inputs);
 }
 
 } // namespace resilin

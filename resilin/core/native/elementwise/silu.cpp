@@ -1,35 +1,33 @@
 // SiLU: x times its logistic function.
 #include "binding/kernels.hpp"
 #include "elementwise/doubles.hpp"
-#include "kernels/simd.hpp"
 #include "kernels/spans.hpp"
 
 namespace resilin {
 namespace {
 
-RESILIN_SIMD void forward_span(const float *x, int64_t begin, int64_t end, float *y) {
-    for (int64_t i = begin; i < end; i++) y[i] = x[i] * logistic(x[i]).value;
+RESILIN_INLINE float silu_of(float x) { return x * logistic(x).value; }
+RESILIN_INLINE double silu_of(double x) { return x * logistic(x); }
+RESILIN_INLINE float slope_of(float x) {
+    const Logistic s = logistic(x);
+    return s.value * fma(x, s.rest, 1.0f);
+}
+RESILIN_INLINE double slope_of(double x) { // 1 - logistic(x) without cancellation
+    const double e = exp_(-__builtin_fabs(x)), r = 1.0 / (1.0 + e), small = e * r;
+    return (x > 0.0 ? r : small) * fma(x, x > 0.0 ? small : r, 1.0);
 }
 
-RESILIN_SIMD void forward_wide(const double *x, int64_t begin, int64_t end, double *y) {
-    for (int64_t i = begin; i < end; i++) y[i] = x[i] * logistic(x[i]);
-}
+RESILIN_FORWARD(silu, 0, silu_of(x))
+RESILIN_BACKWARD(silu_back, 0, g * slope_of(x))
 
-RESILIN_SIMD void backward_span(const float *g, const float *x, int64_t begin, int64_t end, float *dx) {
-    for (int64_t i = begin; i < end; i++) {
-        const Logistic s = logistic(x[i]);
-        dx[i] = g[i] * (s.value * fma(x[i], s.rest, 1.0f));
-    }
-}
+nb::object forward(ExactArray x, ExactArray out) { return forward_with(silu, x, out); }
 
-nb::object forward(Array x) { return forward_by(forward_span, forward_wide, x); }
-
-nb::object backward(Array g, Array x) { return backward_by(backward_span, g, x); }
+nb::object backward(ExactArray g, ExactArray x) { return backward_with(silu_back, g, x); }
 
 } // namespace
 
 void bind_silu(nb::module_ &m) {
-    m.def("silu_forward", &forward);
+    m.def("silu_forward", &forward, nb::arg(), nb::arg("out") = nb::none());
     m.def("silu_backward", &backward);
 }
 

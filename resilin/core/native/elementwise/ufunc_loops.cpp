@@ -2,6 +2,7 @@
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "elementwise/half_blocks.hpp"
+#include "elementwise/integers.hpp"
 
 #define PY_UFUNC_UNIQUE_SYMBOL resilin_core_ufunc
 #define NO_IMPORT_UFUNC
@@ -28,7 +29,7 @@ char kind_of(int type) {
 // How many additions an element takes about as long as, for those functions that take several.
 int64_t cost_of(const std::string &name) {
     for (const char *slow : {"power", "arctan2", "hypot", "fmod", "remainder", "floor_divide", "tan", "arcsin", "arccos",
-                             "arctan", "sinh", "cosh", "tanh", "arcsinh", "arccosh", "arctanh", "logaddexp", "expm1", "log1p"})
+                             "arctan", "sinh", "cosh", "tanh", "trunc_divide", "arcsinh", "arccosh", "arctanh", "logaddexp", "expm1", "log1p"})
         if (name == slow) return 8;
     for (const char *slow : {"exp", "exp2", "log", "log2", "log10", "sin", "cos", "sqrt", "divide", "rsqrt"})
         if (name == slow) return 3;
@@ -45,7 +46,8 @@ Loops loops_of(PyObject *given, const char *name) {
     if (ufunc && (ufunc->nout != 1 || ufunc->nin > 2 || ufunc->core_enabled)) return loops;
     if (!std::strcmp(name, "nextafter") || !std::strcmp(name, "spacing")) return loops; // not of 16 bits by way of float32
     loops.cost = cost_of(name);
-    loops.divides = !std::strcmp(name, "remainder") || !std::strcmp(name, "fmod") || !std::strcmp(name, "floor_divide");
+    for (const char *division : {"remainder", "fmod", "floor_divide", "trunc_divide"})
+        loops.divides |= !std::strcmp(name, division);
     if (ufunc) loops.inputs = ufunc->nin;
     int of_bits = 0;
     loops.of_bits = own_loop(name, NPY_HALF, of_bits);
@@ -53,6 +55,7 @@ Loops loops_of(PyObject *given, const char *name) {
         int inputs = loops.inputs;
         loops.of[type] = own_loop(name, type, inputs);
         loops.inputs = inputs;
+        loops.of[type].own = loops.of[type].loop;
         if (loops.of[type].loop || !ufunc) continue;
         if (!std::strcmp(name, "power") && PyTypeNum_ISINTEGER(type)) continue; // raises errors, which takes Python's lock
         if (!std::strcmp(name, "reciprocal") && PyTypeNum_ISCOMPLEX(type)) continue; // not the bits of 1 / x
@@ -62,7 +65,7 @@ Loops loops_of(PyObject *given, const char *name) {
             for (int arg = 0; arg < ufunc->nin; arg++) same = same && types[arg] == type;
             const int out = types[ufunc->nin];
             if (!same || out < 0 || out > NPY_CDOUBLE || out == NPY_LONGDOUBLE) continue;
-            loops.of[type] = {ufunc->functions[i], ufunc->data ? ufunc->data[i] : nullptr, out};
+            loops.of[type] = {ufunc->functions[i], ufunc->data ? ufunc->data[i] : nullptr, out, false};
             break;
         }
     }
@@ -96,9 +99,8 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
                                          type == NPY_HALF, reinterpret_cast<float *>(&numbers[i]));
         operands[i].data = &numbers[i];
     }
-    if (loops.divides && kind != 'f') { // a number that is not 0 is the divisor that needs no check
-        PyObject *divisor = args[1];
-        if (operands[1].array || PyObject_Not(divisor)) return nullptr;
+    if (loops.divides && kind != 'f') { // by 0 is an error, which the ufunc's caller names
+        if (operands[1].array ? !found.own || has_zero(operands[1].array) : PyObject_Not(args[1])) return nullptr;
     }
     const bool rounds = by_bits || (half && found.out == NPY_FLOAT);
     Walk walk;

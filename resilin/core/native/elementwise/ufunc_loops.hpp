@@ -12,6 +12,7 @@ struct TypeLoop {
     Loop loop = nullptr; // null: there is none
     void *data = nullptr;
     int out = NPY_NOTYPE;
+    bool own = false; // one of ours
 };
 
 // Of one function: its loops whose operands are all of one dtype, by that dtype.

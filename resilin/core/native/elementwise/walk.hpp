@@ -82,14 +82,14 @@ bool keeps_elements(PyArrayObject *out, PyArrayObject *x);
 bool number_as(PyObject *number, int type, void *data);
 
 // A new array of dtype `descr`, which inner(pointers, count, steps) writes, over the operands of a walk that is planned.
-template <class Inner> nb::object walked_into_new(Walk &walk, PyArray_Descr *descr, Inner inner) {
+template <class Inner> nb::object walked_into_new(Walk &walk, PyArray_Descr *descr, Inner inner, int64_t cost = 1) {
     Py_INCREF(descr);
     nb::object made = nb::steal(walk.add_new(descr));
     if (!made.ptr()) throw nb::python_error();
     if (!walk.size) return made;
     walk.merge();
-    WithoutGil free(walk.size);
-    walk.run(1, inner);
+    WithoutGil free(walk.size * cost);
+    walk.run(cost, inner);
     return made;
 }
 

@@ -62,11 +62,33 @@ RESILIN_SIMD void tanh_wide(const double *x, int64_t begin, int64_t end, double 
         y[i] = x[i] * logistic(1.5957691216057308 * x[i] * fma(0.044715, x[i] * x[i], 1.0));
 }
 
-nb::object forward(Array x, bool tanh) {
+// Phi(x) + x phi(x)
+RESILIN_SIMD void exact_wide_back(const double *g, const double *x, int64_t begin, int64_t end, double *dx) {
+    for (int64_t i = begin; i < end; i++) {
+        const double v = x[i] > 40.0 ? 40.0 : x[i] < -40.0 ? -40.0 : x[i];
+        const double density = 0.3989422804014327 * exp_of_square(v, -0.5);
+        dx[i] = g[i] * (fma(v, density, 0.5 * erfc_<DOUBLE>(v * -0.7071067811865476)) + (x[i] - x[i]));
+    }
+}
+// of s = the logistic function of 2 u: s + x s (1 - s) 2 u'; powers of what is beyond 40 overflow, where the slope is flat
+RESILIN_SIMD void tanh_wide_back(const double *g, const double *x, int64_t begin, int64_t end, double *dx) {
+    for (int64_t i = begin; i < end; i++) {
+        const double v = x[i] > 40.0 ? 40.0 : x[i] < -40.0 ? -40.0 : x[i], twice = 1.5957691216057308;
+        const double u = twice * v * fma(0.044715, v * v, 1.0);
+        const double e = exp_(-__builtin_fabs(u)), r = 1.0 / (1.0 + e), s = u > 0.0 ? r : e * r;
+        const double slope = fma(v * (e * r * r), twice * fma(0.134145, v * v, 1.0), s);
+        const double square = x[i] * x[i];
+        dx[i] = g[i] * (slope + (square - square)); // NaN where the formula's powers are infinite, as in float32
+    }
+}
+
+nb::object forward(ExactArray x, bool tanh) {
     return forward_by(tanh ? tanh_forward : exact_forward, tanh ? tanh_wide : exact_wide, x);
 }
 
-nb::object backward(Array g, Array x, bool tanh) { return backward_by(tanh ? tanh_backward : exact_backward, g, x); }
+nb::object backward(ExactArray g, ExactArray x, bool tanh) {
+    return backward_by(tanh ? tanh_backward : exact_backward, tanh ? tanh_wide_back : exact_wide_back, g, x);
+}
 
 } // namespace
 
