@@ -11,8 +11,8 @@ import numpy as np
 
 from resilin.core.kernels import pack
 from resilin.core.kernels.loader import kernel
-from resilin.core.ops.errstate import ANY, ON_DEVICES, refused
-from resilin.core.ops.registry import accelerate, is_complex, op
+from resilin.core.ops.errstate import ANY, ON_DEVICES, refused, widened
+from resilin.core.ops.registry import accelerate, is_complex, op, override
 
 _FLOAT32 = np.dtype(np.float32)
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
@@ -184,6 +184,19 @@ def _(xp, g, y, a, _b):
     # 0 ** b is flat where it is finite; the formula would give 0 * inf there
     flat = xp.logical_or(y == 0, xp.logical_and(base == 0, xp.isfinite(y)))
     return g * xp.conj(y * xp.log(xp.where(flat, xp.ones_like(y), base)))
+
+
+def _power(xp: Any, a: Any, b: Any) -> Any:
+    """`power`, at 16 bits in one pass where it can be."""
+    y = power_in_one_pass(a, float(b) if pack.is_half(b) and not b.ndim else b)
+    return power.generic.forward(xp, a, b) if y is None else y
+
+
+def _power_back(xp: Any, needs: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
+    return power.generic.vjp(xp, needs, widened(g), widened(y), widened(a), widened(b))
+
+
+override("power", "cpu", _power, _power_back, quiet=False, halves=True)
 
 
 @op(
@@ -453,22 +466,9 @@ def _(xp, g, _y, x, low=None, high=None):
 
 
 _forward, _backward = kernel("clip_forward"), kernel("clip_backward")
-_maximum, _minimum = (_looped(f, f.__name__, True) for f in (np.maximum, np.minimum))
 _INF = float("inf")
-
-
-def limited_integers(x: Any, low: Any, high: Any, out: Any = None) -> Any:
-    """Integers limited to [low, high], None for no limit, in `out` where it is given; None where native code cannot."""
-    info = np.iinfo(x.dtype)
-    limits = [limit for limit in (low, high) if limit is not None]
-    if _maximum is None or not all([type(limit) is int and info.min <= limit <= info.max for limit in limits]):
-        return None
-    if low is not None:
-        x = _maximum(x, low) if out is None else _maximum(x, low, out)
-        out = x
-    if high is None or x is None:
-        return x
-    return _minimum(x, high) if out is None else _minimum(x, high, out)
+limited_integers = kernel("limit_integers")
+"""Integers limited to [low, high], None for no limit, in an array where it is given; None where native code cannot."""
 
 
 def _limited(x: Any, low: Any, high: Any) -> Any:

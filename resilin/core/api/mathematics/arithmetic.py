@@ -19,7 +19,7 @@ from resilin.core.ops import elementwise as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops import transcendental as transcendental  # declares the ops named below
 from resilin.core.ops.calling import common, weak
-from resilin.core.ops.errstate import widened
+from resilin.core.ops.errstate import SILENT, restore, silence, widened
 from resilin.core.ops.registry import OPS
 from resilin.core.tensor import Tensor, wrap
 
@@ -151,8 +151,11 @@ def _without_grad(name: str, a: Any, b: Any) -> Tensor:
     else:
         raise TypeError(f"{name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
     dev = a._dev if isinstance(a, Tensor) else b._dev
-    with np.errstate(all="ignore"):
+    token = silence(SILENT)
+    try:
         return wrap(dev.xp.asarray(getattr(dev.xp, name)(x, y)), dev)
+    finally:
+        restore(token)
 
 
 def _bitwise(name: str) -> Any:

@@ -44,7 +44,8 @@ Loops loops_of(PyObject *given, const char *name) {
     Loops loops;
     const auto *ufunc = given && given != Py_None ? reinterpret_cast<PyUFuncObject *>(given) : nullptr;
     if (ufunc && (ufunc->nout != 1 || ufunc->nin > 2 || ufunc->core_enabled)) return loops;
-    if (!std::strcmp(name, "nextafter") || !std::strcmp(name, "spacing")) return loops; // not of 16 bits by way of float32
+    if (!std::strcmp(name, "spacing")) return loops; // not of 16 bits by way of float32
+    loops.widens = std::strcmp(name, "nextafter");
     loops.cost = cost_of(name);
     for (const char *division : {"remainder", "fmod", "floor_divide", "trunc_divide"})
         loops.divides |= !std::strcmp(name, division);
@@ -90,7 +91,7 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
     const bool by_bits = half && loops.of_bits.loop;
     const TypeLoop &found = by_bits ? loops.of_bits : loops.of[computed];
     const char kind = kind_of(computed);
-    if (!found.loop || (kinds && !std::strchr(kinds, kind))) return nullptr;
+    if (!found.loop || (half && !by_bits && !loops.widens) || (kinds && !std::strchr(kinds, kind))) return nullptr;
     int64_t numbers[2];
     for (int i = 0; i < loops.inputs; i++) {
         if (operands[i].array) continue;
