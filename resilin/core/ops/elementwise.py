@@ -59,7 +59,7 @@ def _(xp, g, _y, _a, _b):
 
 @subtract.vjp(1)
 def _(xp, g, _y, _a, _b):
-    return -g
+    return xp.negative(g)
 
 
 @op(loop="multiply", single=True, **_ONE, wide_numbers=True, samples=_pairs)
@@ -133,9 +133,9 @@ _IN_ONE_PASS: dict[float, Any] = {  # native loops of them, which round 16-bit f
 
 def power_in_one_pass(a: Any, b: Any, out: Any = None) -> Any:
     """a ** b for a few numbers b and numpy's arrays of floats, in `out` where it is given; None for all else."""
-    if type(b) not in (int, float) or b not in _AS_PRODUCTS or not isinstance(a, np.ndarray) or a.dtype.kind not in "fV":
+    if type(b) not in (int, float) or b not in _AS_PRODUCTS:
         return None
-    loop = _IN_ONE_PASS[b]
+    loop = _IN_ONE_PASS[b] if isinstance(a, np.ndarray) and a.dtype.kind in "fV" else None
     if loop is None:
         return None
     return loop(a) if out is None else loop(a, out)
@@ -236,8 +236,8 @@ def _ordered(name, a, b):
 
 
 def _share(xp, g, y, a, b):
-    mine = xp.logical_or(a == y, y != y)  # NaN is what either one is, as in PyTorch
-    return xp.where(mine, g / (1 + xp.astype(a == b, y.dtype)), xp.zeros_like(g))
+    mine = xp.logical_or(xp.equal(a, y), xp.not_equal(y, y))  # NaN is what either one is, as in PyTorch
+    return xp.where(mine, xp.where(xp.equal(a, b), xp.multiply(g, 0.5), g), xp.zeros_like(g))
 
 
 @maximum.vjp(0)
@@ -353,7 +353,7 @@ def negative(xp, x):
 
 @negative.vjp
 def _(xp, g, _y, _x):
-    return -g
+    return xp.negative(g)
 
 
 @op(loop="square", **_ONE, samples=_any)
@@ -376,7 +376,7 @@ def absolute(xp, x):
 @absolute.vjp
 def _(xp, g, _y, x):
     if not is_complex(x):
-        return g * xp.sign(x)
+        return xp.multiply(g, xp.sign(x))
     zero = x == 0
     safe = xp.where(zero, xp.ones_like(x), x)
     return xp.where(zero, xp.zeros_like(x), g * safe / xp.absolute(safe))

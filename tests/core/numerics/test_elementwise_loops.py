@@ -274,8 +274,10 @@ def test_arrays_are_filled_and_turned_whatever_their_dtype(dtype: str) -> None:
     for value in (1, 0):
         part = x[::2]
         assert part.fill_(value) is part
-        assert (part == value).all() and (x.clone().fill_(value) == value).all()
-    assert not (x.zero_() != 0).any() and x.shape == (90, 100)
+        assert (part == value).all()
+        assert (x.clone().fill_(value) == value).all()
+    assert not (x.zero_() != 0).any()
+    assert x.shape == (90, 100)
 
 
 def test_the_next_number_is_numpys() -> None:
@@ -285,7 +287,8 @@ def test_the_next_number_is_numpys() -> None:
         with np.errstate(all="ignore"):
             found, expected = resilin.nextafter(resilin.tensor(a), resilin.tensor(b)).numpy(), np.nextafter(a, b)
         same = (found.view(BITS[found.itemsize]) == expected.view(BITS[found.itemsize])) | np.isnan(expected)
-        assert same.all() and np.array_equal(np.isnan(found), np.isnan(expected))
+        assert same.all()
+        assert np.array_equal(np.isnan(found), np.isnan(expected))
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
