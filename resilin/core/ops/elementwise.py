@@ -12,7 +12,7 @@ import numpy as np
 from resilin.core.kernels import pack
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.errstate import ANY, ON_DEVICES, refused, widened
-from resilin.core.ops.registry import accelerate, is_complex, op, override
+from resilin.core.ops.registry import accelerate, is_complex, op, override, step_of_halves
 
 _FLOAT32 = np.dtype(np.float32)
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
@@ -87,6 +87,9 @@ def _(xp, g, _y, a, _b):
     return g * xp.conj(a)
 
 
+step_of_halves("multiply", lambda xp, g, _y, _a, b: xp.multiply(g, b), lambda xp, g, _y, a, _b: xp.multiply(g, a))
+
+
 @op(loop="divide", **_ONE, floats=True, single=ON_DEVICES, wide_numbers=True, samples=_positive_pairs)
 def divide(xp, a, b):
     """a / b; integers give the default dtype."""
@@ -103,6 +106,9 @@ def _(xp, g, _y, _a, b):
 @divide.vjp(1)
 def _(xp, g, y, _a, b):
     return -g * xp.conj(y / b)
+
+
+step_of_halves("divide", lambda xp, g, _y, _a, b: xp.divide(g, b), None)
 
 
 def _power_samples(r):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import resilin
+from resilin.core.kernels import gamma
 from resilin.core.kernels import gelu as gelu_kernel
 from resilin.core.kernels import silu as silu_kernel
 from resilin.nn import functional as F
@@ -316,3 +317,93 @@ def test_products_of_integers_wrap_around(dtype: str, rows: int, depth: int, col
     assert np.array_equal((x @ y).numpy(), expected)
     assert np.array_equal((y.t() @ x.t()).numpy(), expected.T)
     assert np.array_equal((resilin.cat([x, x], 1)[:, :depth] @ y.clone()).numpy(), expected)
+
+
+_STEPS: list[Any] = [
+    lambda a, b: a * b,
+    lambda a, b: a / b,
+    lambda a, b: a.exp() * b,
+    lambda a, b: a.log() + b,
+    lambda a, b: a.sqrt() - b,
+    resilin.maximum,
+    resilin.minimum,
+    lambda a, b: (a - b).abs(),
+]
+
+
+@pytest.mark.parametrize("step", _STEPS)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_gradients_of_16_bits_are_those_of_float32_rounded_after_each_step(step: Any, dtype: Any) -> None:
+    a = ((resilin.arange(3000) % 97 + 1) / 31).to(dtype).view(50, 60)
+    b = ((resilin.arange(3000) % 89 + 1) / 41).to(dtype).view(50, 60)
+    g = (resilin.arange(3000) % 11 - 5).to(dtype).view(50, 60)
+    for left, right in ((a, b), (a, b[0]), (a[:, :1], b), (a.t(), b.t()), (a, a)):
+        given = g.t() if left.shape == (60, 50) else g
+        leaves = [x.detach().requires_grad_() for x in (left, right)]
+        wide = [x.detach().float().requires_grad_() for x in (left, right)]
+        found = resilin.autograd.grad(step(*leaves), leaves, given)
+        expected = resilin.autograd.grad(step(*wide), wide, given.float())
+        for mine, other in zip(found, expected, strict=True):
+            assert mine.dtype is dtype
+            off = (mine.float() - other).abs().max()
+            assert off <= 4 * resilin.finfo(dtype).eps * other.abs().max()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_gradient_of_one_step_is_rounded_once(dtype: Any) -> None:
+    a = ((resilin.arange(3000) % 97 + 1) / 31).to(dtype)
+    b, g = a.flip(0), (resilin.arange(3000) % 11 - 5).to(dtype)
+    for f, slope in (
+        (lambda x: x * b, lambda x, y: b.float()),
+        (lambda x: x / b, lambda x, y: 1 / b.float()),
+        (lambda x: x.exp(), lambda x, y: y),
+        (lambda x: x.log(), lambda x, y: 1 / x),
+    ):
+        by = slope(a.float(), f(a).float())
+        found = _slope(f, a, g)
+        exact = (g.double() * by.double()).to(dtype)
+        assert (found != exact).sum() <= 3000 * 0.01  # what 1 / x is off in float32 moves few of them
+
+
+def test_what_one_element_gives_is_repeated() -> None:
+    for dtype in ("float32", "float64", "float16", "bfloat16", "int64", "int8"):
+        x = resilin.tensor([3]).to(getattr(resilin, dtype))
+        wide, many = x.expand(40_000), x.repeat(40_000)
+        for f in (lambda t: -t, resilin.abs, lambda t: t + t, lambda t: t * 2, lambda t: t == t, resilin.square):
+            assert resilin.equal(f(wide), f(many))
+            assert resilin.equal(f(wide.view(200, 200)[:, 1:]), f(many.view(200, 200)[:, 1:]))
+            assert f(wide)[:0].shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "int8", "bool"])
+def test_what_is_true_of_two_is_numpys(dtype: str) -> None:
+    values = np.array([0, 1, 5, 0, 7]).astype(dtype)
+    if values.dtype.kind == "f":
+        values[2:4] = np.nan, -0.0
+    a, b = (v.ravel().repeat(50) for v in np.meshgrid(values, values))
+    x, y = resilin.tensor(a), resilin.tensor(b)
+    for name in ("logical_and", "logical_or", "logical_xor"):
+        expected = getattr(np, name)(a, b)
+        assert np.array_equal(getattr(resilin, name)(x, y).numpy(), expected)
+        assert np.array_equal(getattr(resilin, name)(x[::3], y[::3]).numpy(), expected[::3])
+    signs = resilin.tensor([-3, 0, 4, -(2**63)])
+    assert resilin.signbit(signs).tolist() == [True, False, False, True]
+
+
+def test_trigamma_is_right_to_its_digits_on_both_sides_of_0() -> None:
+    x = np.concatenate([np.linspace(-20.03, 40, 5003), [0.0, -0.0, -3.0, np.inf, -np.inf, np.nan, 1e-5, 1e9]])
+    with np.errstate(all="ignore"):
+        expected = gamma.polygamma(x, 1)
+    np.testing.assert_allclose(resilin.polygamma(1, resilin.tensor(x)).numpy(), expected, rtol=2e-15)
+    assert resilin.polygamma(1, resilin.tensor([1e200])).dtype is resilin.float32
+
+
+def test_powers_of_two_are_within_a_unit_of_the_last_digit() -> None:
+    x = np.concatenate([np.linspace(-150, 128, 40_001), [-200, 200, 127.99999, -149, -126, 0.0]]).astype(np.float32)
+    found, exact = resilin.exp2(resilin.tensor(x)).numpy(), np.exp2(x.astype(np.float64))
+    inside = exact < 3.4e38
+    assert (np.abs(found - exact)[inside] <= np.spacing(exact[inside].astype(np.float32))).all()
+    assert np.isinf(found[~inside]).all()
+    whole = np.arange(-149, 128).astype(np.float32)
+    assert np.array_equal(resilin.exp2(resilin.tensor(whole)).numpy(), np.exp2(whole))
+    assert resilin.exp2(resilin.tensor([float("nan"), -float("inf")])).isnan().tolist() == [True, False]
