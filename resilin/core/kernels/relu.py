@@ -9,12 +9,15 @@ from resilin.core.kernels.loader import kernel
 
 _native_relu_forward = kernel("relu_forward")
 _looped = kernel("looped")(None, "relu")  # of other dtypes and strides
+_native_limit = kernel("limit_integers")
 _native_relu_backward = kernel("relu_backward")
 
 
 def forward(x: Array) -> Array:
     """max(x, 0); NaN stays NaN."""
     if (y := _native_relu_forward(x)) is not None:
+        return y  # type: ignore[no-any-return]
+    if x.dtype.kind in "iu" and (y := _native_limit(x, 0, None)) is not None:
         return y  # type: ignore[no-any-return]
     if _looped is not None and (y := _looped(x)) is not None:
         return y  # type: ignore[no-any-return]

@@ -11,8 +11,8 @@ import numpy as np
 
 from resilin.core.kernels import pack
 from resilin.core.kernels.loader import kernel
-from resilin.core.ops.errstate import ANY, ON_DEVICES, refused
-from resilin.core.ops.registry import accelerate, is_complex, op
+from resilin.core.ops.errstate import ANY, ON_DEVICES, refused, widened
+from resilin.core.ops.registry import accelerate, is_complex, op, override, step_of_halves
 
 _FLOAT32 = np.dtype(np.float32)
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
@@ -59,7 +59,7 @@ def _(xp, g, _y, _a, _b):
 
 @subtract.vjp(1)
 def _(xp, g, _y, _a, _b):
-    return -g
+    return xp.negative(g)
 
 
 @op(loop="multiply", single=True, **_ONE, wide_numbers=True, samples=_pairs)
@@ -87,6 +87,9 @@ def _(xp, g, _y, a, _b):
     return g * xp.conj(a)
 
 
+step_of_halves("multiply", lambda xp, g, _y, _a, b: xp.multiply(g, b), lambda xp, g, _y, a, _b: xp.multiply(g, a))
+
+
 @op(loop="divide", **_ONE, floats=True, single=ON_DEVICES, wide_numbers=True, samples=_positive_pairs)
 def divide(xp, a, b):
     """a / b; integers give the default dtype."""
@@ -103,6 +106,9 @@ def _(xp, g, _y, _a, b):
 @divide.vjp(1)
 def _(xp, g, y, _a, b):
     return -g * xp.conj(y / b)
+
+
+step_of_halves("divide", lambda xp, g, _y, _a, b: xp.divide(g, b), None)
 
 
 def _power_samples(r):
@@ -133,9 +139,9 @@ _IN_ONE_PASS: dict[float, Any] = {  # native loops of them, which round 16-bit f
 
 def power_in_one_pass(a: Any, b: Any, out: Any = None) -> Any:
     """a ** b for a few numbers b and numpy's arrays of floats, in `out` where it is given; None for all else."""
-    if type(b) not in (int, float) or b not in _AS_PRODUCTS or not isinstance(a, np.ndarray) or a.dtype.kind not in "fV":
+    if type(b) not in (int, float) or b not in _AS_PRODUCTS:
         return None
-    loop = _IN_ONE_PASS[b]
+    loop = _IN_ONE_PASS[b] if isinstance(a, np.ndarray) and a.dtype.kind in "fV" else None
     if loop is None:
         return None
     return loop(a) if out is None else loop(a, out)
@@ -186,6 +192,19 @@ def _(xp, g, y, a, _b):
     return g * xp.conj(y * xp.log(xp.where(flat, xp.ones_like(y), base)))
 
 
+def _power(xp: Any, a: Any, b: Any) -> Any:
+    """`power`, at 16 bits in one pass where it can be."""
+    y = power_in_one_pass(a, float(b) if pack.is_half(b) and not b.ndim else b)
+    return power.generic.forward(xp, a, b) if y is None else y
+
+
+def _power_back(xp: Any, needs: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
+    return power.generic.vjp(xp, needs, widened(g), widened(y), widened(a), widened(b))
+
+
+override("power", "cpu", _power, _power_back, quiet=False, halves=True)
+
+
 @op(
     loop="maximum",
     takes="biuf",
@@ -223,8 +242,8 @@ def _ordered(name, a, b):
 
 
 def _share(xp, g, y, a, b):
-    mine = xp.logical_or(a == y, y != y)  # NaN is what either one is, as in PyTorch
-    return xp.where(mine, g / (1 + xp.astype(a == b, y.dtype)), xp.zeros_like(g))
+    mine = xp.logical_or(xp.equal(a, y), xp.not_equal(y, y))  # NaN is what either one is, as in PyTorch
+    return xp.where(mine, xp.where(xp.equal(a, b), xp.multiply(g, 0.5), g), xp.zeros_like(g))
 
 
 @maximum.vjp(0)
@@ -340,7 +359,7 @@ def negative(xp, x):
 
 @negative.vjp
 def _(xp, g, _y, _x):
-    return -g
+    return xp.negative(g)
 
 
 @op(loop="square", **_ONE, samples=_any)
@@ -363,7 +382,7 @@ def absolute(xp, x):
 @absolute.vjp
 def _(xp, g, _y, x):
     if not is_complex(x):
-        return g * xp.sign(x)
+        return xp.multiply(g, xp.sign(x))
     zero = x == 0
     safe = xp.where(zero, xp.ones_like(x), x)
     return xp.where(zero, xp.zeros_like(x), g * safe / xp.absolute(safe))
@@ -453,22 +472,9 @@ def _(xp, g, _y, x, low=None, high=None):
 
 
 _forward, _backward = kernel("clip_forward"), kernel("clip_backward")
-_maximum, _minimum = (_looped(f, f.__name__, True) for f in (np.maximum, np.minimum))
 _INF = float("inf")
-
-
-def limited_integers(x: Any, low: Any, high: Any, out: Any = None) -> Any:
-    """Integers limited to [low, high], None for no limit, in `out` where it is given; None where native code cannot."""
-    info = np.iinfo(x.dtype)
-    limits = [limit for limit in (low, high) if limit is not None]
-    if _maximum is None or not all([type(limit) is int and info.min <= limit <= info.max for limit in limits]):
-        return None
-    if low is not None:
-        x = _maximum(x, low) if out is None else _maximum(x, low, out)
-        out = x
-    if high is None or x is None:
-        return x
-    return _minimum(x, high) if out is None else _minimum(x, high, out)
+limited_integers = kernel("limit_integers")
+"""Integers limited to [low, high], None for no limit, in an array where it is given; None where native code cannot."""
 
 
 def _limited(x: Any, low: Any, high: Any) -> Any:

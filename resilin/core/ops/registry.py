@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 
 from resilin.core import determinism
+from resilin.core.autograd.rule_inputs import wide
 from resilin.core.backends.meta.operations import by_shape
 from resilin.core.device import add_to_namespaces
 from resilin.core.ops.calling import make_call
-from resilin.core.ops.errstate import ANY, ON_DEVICES, ON_HOST, guarded, guarded_kernel, taking, widened
+from resilin.core.ops.errstate import ANY, ON_DEVICES, ON_HOST, guarded, guarded_kernel, is_half, taking, widened
 from resilin.core.ops.on_host import on_host
 
 Rule = Callable[..., Any]
@@ -281,6 +282,33 @@ def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., A
         return declared.vjp(xp, needs, g, None, x, *params)  # type: ignore[misc]
 
     override(name, "cpu", run, rule, quiet=False, halves=True)
+
+
+def step_of_halves(name: str, *steps: Any) -> None:
+    """On the CPU, where the gradient of op `name` is of arrays of 16 bits, compute it by one step, which rounds once.
+
+    The gradient of input i is `steps[i](xp, g, y, *inputs)`; None, and all else, is left to the declared rule.
+    """
+    declared = OPS[name]
+    rule = declared.generic.vjp
+
+    def run(xp: Any, needs: Any, g: Any, y: Any, *args: Any) -> Any:
+        if not is_half(g):
+            return rule(xp, needs, g, y, *args)  # type: ignore[misc]
+        alike = all([is_half(x) and x.shape == g.shape for x in args])  # else a sum follows, which is of float32
+        rest = tuple([need and not (alike and step) for need, step in zip(needs, steps, strict=True)])
+        wider = map(wide, args)
+        slow = rule(xp, rest, widened(g), widened(y), *wider) if any(rest) else needs  # type: ignore[misc]
+        return tuple(
+            [
+                None if not need else found if is_slow else step(xp, g, y, *args)
+                for need, is_slow, found, step in zip(needs, rest, slow, steps, strict=True)
+            ]
+        )
+
+    impl = Impl(declared.generic.forward, run, saves=declared.generic.saves)
+    declared.impls["cpu"] = impl
+    declared._note_saves(((False,) * declared.n, False))
 
 
 def _not(narrow: bool | str) -> bool | str:

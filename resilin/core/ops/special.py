@@ -42,6 +42,7 @@ _erfc, _erfcx = native_or("erfc", gamma.erfc), native_or("erfcx", bessel.erfcx)
 _erfinv = native_or("erfinv", gamma.erfinv)
 _ndtri = native_or("ndtri", lambda p: -math.sqrt(2) * gamma.erfcinv(2 * p))
 _gammaln, _digamma = native_or("gammaln", gamma.lgamma), native_or("digamma", gamma.digamma)
+_trigamma = native_or("trigamma", lambda x: gamma.polygamma(x, 1))
 
 
 # -- error functions
@@ -190,7 +191,9 @@ def _(xp, g, _y, x):
 @op(**_ONE, samples=lambda r: [(r(3, 4, low=0.5, high=20.0), 1), (r(4, low=0.5, high=5.0), 3), (r(3, low=1.0), 0)])
 def polygamma(xp, x, n=1):
     """The n-th derivative of digamma."""
-    return _digamma(x) if n == 0 else in_double(lambda v: gamma.polygamma(v, n), x)
+    if n < 2:
+        return _trigamma(x) if n else _digamma(x)
+    return in_double(lambda v: gamma.polygamma(v, n), x)
 
 
 @polygamma.vjp

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels.loader import kernel
-from resilin.core.ops.registry import is_complex, op, override
+from resilin.core.ops.registry import is_complex, op, override, step_of_halves
 
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
 
@@ -46,6 +46,9 @@ def _(xp, g, y, _x):
     return g * xp.conj(y)
 
 
+step_of_halves("exp", lambda xp, g, y, _x: xp.multiply(g, y))
+
+
 @op(single=True, **_ONE, floats=True, samples=_any)
 def expm1(xp, x):
     """e ** x - 1, exact near 0."""
@@ -79,6 +82,9 @@ def log(xp, x):
 @log.vjp
 def _(xp, g, _y, x):
     return g / xp.conj(x)
+
+
+step_of_halves("log", lambda xp, g, _y, x: xp.divide(g, x))
 
 
 @op(single=True, **_ONE, floats=True, samples=_positive)
@@ -148,6 +154,9 @@ def sqrt(xp, x):
 @sqrt.vjp
 def _(xp, g, y, _x):
     return g / (2 * xp.conj(y))
+
+
+step_of_halves("sqrt", lambda xp, g, y, _x: xp.divide(g, xp.add(y, y)))  # the sum is exact
 
 
 @op(loop="rsqrt", **_ONE, floats=True, samples=_positive)

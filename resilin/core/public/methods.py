@@ -108,7 +108,7 @@ _IN_PLACE = _words(
     sigmoid bitwise_and bitwise_or bitwise_xor logical_not nan_to_num tril triu cumsum square expm1 log1p clip fmod
     """
 )
-_UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+_UFUNCS: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
 _UFUNCS |= {"remainder": np.remainder, "fmod": np.fmod, "floor_divide": np.floor_divide}
 _UFUNCS |= {"bitwise_and": np.bitwise_and, "bitwise_or": np.bitwise_or, "bitwise_xor": np.bitwise_xor}
 _UFUNCS |= {"bitwise_left_shift": np.left_shift, "bitwise_right_shift": np.right_shift}

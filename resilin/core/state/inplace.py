@@ -17,7 +17,7 @@ from resilin.core.autograd.tape import check_layout, edge_of, is_differentiable,
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, different_devices
 from resilin.core.kernels import pack
-from resilin.core.kernels.loader import native
+from resilin.core.kernels.loader import kernel, native
 from resilin.core.ops import creation
 from resilin.core.ops.calling import tracked
 from resilin.core.ops.errstate import FLOAT32, IN_NATIVE, SILENT, VARIABLE, is_half, restore, silence
@@ -28,6 +28,9 @@ from resilin.core.ops.tracing import traced
 from resilin.core.state.versions import InferenceCount, View
 from resilin.core.state.write_log import LOGS, before_write
 from resilin.core.tensor import Tensor, wrap
+
+_FEW = 4096  # elements; up to there numpy's `fill` is done before native code has looked at the array
+_native_fill = kernel("fill_elements")
 
 
 def _check_origin(tensor: Tensor) -> None:
@@ -347,6 +350,9 @@ _PLAIN_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Write one number everywhere."""
+    if type(self) is Tensor and self._view is None and type(self._vc) is not InferenceCount and _filled(self, value):
+        self._bump()
+        return self
     if isinstance(value, Tensor):
         if value._array.ndim:
             raise RuntimeError(f"fill_ only supports a tensor of 0 dimensions, got one of {value._array.ndim}")
@@ -364,13 +370,24 @@ def fill_(self: Tensor, value: Any) -> Tensor:
     array = self._array
     plain = type(array) is np.ndarray and array.dtype in _PLAIN_FLOATS and array.flags.writeable
     if plain and isinstance(value, int | float) and abs(value) < 1e38:
-        array.fill(value)  # most calls: nothing to convert, nothing to warn of
+        _fill(array, value)  # most calls: nothing to convert, nothing to warn of
     elif type(array) is np.ndarray and array.flags.writeable and _is_short(value, array):
         _fill_short(array, value)
     else:
         _write_array(_once(array), dtypes.number_for("fill_", value, array.dtype))
     self._bump()
     return self
+
+
+def _filled(self: Tensor, value: Any) -> bool:
+    """Write a number into a tensor that nobody else has to hear of: most calls. False where that is another."""
+    array = self._array
+    if ACTIVE or LOGS or (mode.grad and self._rg) or type(array) is not np.ndarray or type(value) not in (int, float):
+        return False
+    if array.dtype not in _PLAIN_FLOATS or not array.flags.writeable or not abs(value) < 1e38:
+        return False
+    _fill(array, value)
+    return True
 
 
 def _is_short(value: Any, array: Any) -> bool:
@@ -381,9 +398,15 @@ def _is_short(value: Any, array: Any) -> bool:
 def _fill_short(array: Any, value: Any) -> None:
     """Write it; to 16-bit floats as their bits, which numpy writes as it writes integers."""
     if is_half(array):
-        array.view(np.uint16).fill(np.array(value, array.dtype).view(np.uint16))
+        _fill(array.view(np.uint16), np.array(value, array.dtype).view(np.uint16))
     else:
-        array.fill(dtypes.number_for("fill_", value, array.dtype))
+        _fill(array, dtypes.number_for("fill_", value, array.dtype))
+
+
+def _fill(array: Any, value: Any) -> None:
+    """`array.fill(value)`."""
+    if array.size < _FEW or not _native_fill(array, np.asarray(value, array.dtype)):
+        array.fill(value)
 
 
 def _once(array: Any) -> Any:

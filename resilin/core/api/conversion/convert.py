@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from resilin.core import dtype as dtypes
 from resilin.core.api.manipulation.shaping import clone, contiguous
 from resilin.core.device import CPU, device
+from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.ops.shape import astype
 from resilin.core.ops.transfer import move
 from resilin.core.state.memory_format import preserve_format
@@ -17,6 +16,9 @@ from resilin.core.tensor import Tensor
 
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`to(dtype)`, `to(device)`, `to(device, dtype)` or `to(other)`; itself when nothing changes, unless `copy`."""
+    if len(args) == 1 and not kwargs and type(args[0]) is dtypes.dtype:  # most calls
+        target = args[0].np
+        return self if target == self._array.dtype else _cast(self, target)
     kwargs.pop("non_blocking", None)
     order = kwargs.pop("memory_format", None)
     copy = kwargs.pop("copy", False)
@@ -52,8 +54,11 @@ def _laid_out(x: Tensor, order: Any) -> Tensor:
 def _cast(self: Tensor, target: Any) -> Tensor:
     if self._array.dtype.kind == "c" and target.kind not in "cb":
         self = self.real
-    with np.errstate(all="ignore"):
+    token = silence(SILENT)
+    try:
         return astype.call(self, target)
+    finally:
+        restore(token)
 
 
 def type_as(self: Tensor, other: Tensor) -> Tensor:

@@ -15,11 +15,12 @@ from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.autograd.grad_mode import is_grad_enabled
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, device, different_devices
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops import elementwise as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops import transcendental as transcendental  # declares the ops named below
 from resilin.core.ops.calling import common, weak
-from resilin.core.ops.errstate import widened
+from resilin.core.ops.errstate import SILENT, restore, silence, widened
 from resilin.core.ops.registry import OPS
 from resilin.core.tensor import Tensor, wrap
 
@@ -151,12 +152,23 @@ def _without_grad(name: str, a: Any, b: Any) -> Tensor:
     else:
         raise TypeError(f"{name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
     dev = a._dev if isinstance(a, Tensor) else b._dev
-    with np.errstate(all="ignore"):
+    token = silence(SILENT)
+    try:
         return wrap(dev.xp.asarray(getattr(dev.xp, name)(x, y)), dev)
+    finally:
+        restore(token)
 
 
 def _bitwise(name: str) -> Any:
+    loop = kernel("looped")(getattr(np, name), name, True)
+
     def bitwise(input: Any, other: Any) -> Tensor:
+        if loop is not None and not ACTIVE and type(input) is Tensor and input._dev is CPU:  # most calls
+            of_tensor = type(other) is Tensor and other._dev is CPU
+            if input._array.dtype.kind in "biu" and (of_tensor or type(other) is int):
+                array = loop(input._array, other._array if of_tensor else other)
+                if array is not None:
+                    return wrap(array, CPU)
         for value in (input, other):
             if isinstance(value, float | complex) or (
                 isinstance(value, Tensor) and value._array.dtype.kind not in "biu"
@@ -257,7 +269,7 @@ def _written(out: Tensor, where: str, input: Tensor, compute: Callable[[], Tenso
 @one_pass.preferring(one_pass.frac)
 def frac(input: Tensor) -> Tensor:
     """The part behind the decimal point, with the sign of the input."""
-    return input - trunc(input)
+    return input - trunc(input.detach())  # whose gradient is 0
 
 
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:

@@ -4,7 +4,8 @@
 #include "elementwise/integers.hpp"
 #include "elementwise/blocks.hpp"
 #include "elementwise/doubles.hpp"
-#include "kernels/simd.hpp"
+#include "binding/kernels.hpp"
+#include "kernels/spans.hpp"
 
 #include <atomic>
 #include <cstring>
@@ -53,12 +54,15 @@ RESILIN_INLINE double whole(double x) { return __builtin_trunc(x); }
 // of floats that are whole: the quotient's whole part, and what is left
 template <class F> struct Divided {
     F quotient, rest;
-    bool signs_differ; // of the rest and the divisor
 };
 template <class F> RESILIN_INLINE Divided<F> divided(F x, F y) {
-    const F quotient = whole(x / y), rest = x - quotient * y;
-    return {quotient, rest, rest != 0 && (rest < 0) != (y < 0)};
+    const F quotient = whole(x / y);
+    return {quotient, x - quotient * y};
 }
+// whether a rest, which is not 0, has another sign than its divisor
+RESILIN_INLINE bool opposed(float rest, float y) { return rest * y < 0; }
+RESILIN_INLINE bool opposed(double rest, double y) { return rest * y < 0; }
+bool opposed(int64_t rest, int64_t y) { return rest != 0 && (rest < 0) != (y < 0); }
 
 template <class T> struct As { // floats that hold T, and how one becomes T again, of which larger numbers keep the low bits
     using Float = float;
@@ -80,12 +84,10 @@ constexpr int64_t LARGE = int64_t{1} << 51;
 // One element of 64 bits, of any size. Beside -1 the quotient may overflow, and stays what it is.
 struct Whole {
     int64_t quotient, rest;
-    bool signs_differ;
 };
 Whole divided_exactly(int64_t x, int64_t y) {
-    if (y == -1) return {static_cast<int64_t>(-static_cast<uint64_t>(x)), 0, false};
-    const int64_t rest = x % y;
-    return {x / y, rest, rest != 0 && (rest < 0) != (y < 0)};
+    if (y == -1) return {static_cast<int64_t>(-static_cast<uint64_t>(x)), 0};
+    return {x / y, x % y};
 }
 
 #define RESILIN_DIVISION_OF(name, T, result)                                                                           \
@@ -131,8 +133,8 @@ RESILIN_SIMD bool all_small(const int64_t *x, int64_t n) {
 
 RESILIN_DIVISION(trunc_divide, d.quotient)
 RESILIN_DIVISION(fmod, d.rest)
-RESILIN_DIVISION(floor_divide, d.signs_differ ? d.quotient - 1 : d.quotient)
-RESILIN_DIVISION(remainder, d.signs_differ ? d.rest + y : d.rest)
+RESILIN_DIVISION(floor_divide, d.quotient - (opposed(d.rest, y) ? 1 : 0))
+RESILIN_DIVISION(remainder, d.rest + (opposed(d.rest, y) ? y : 0))
 
 struct Own {
     const char *name;
@@ -153,6 +155,52 @@ const Own OWN[] = {
     RESILIN_OWN(bitwise_xor), RESILIN_OWN(heaviside),    RESILIN_OWN(left_shift),   RESILIN_OWN(right_shift),
     RESILIN_OWN(fmod),        RESILIN_OWN(trunc_divide), RESILIN_OWN(floor_divide), RESILIN_OWN(remainder),
 };
+
+#define RESILIN_LIMIT(T)                                                                                               \
+    RESILIN_SIMD void limit_##T(const T *X, int64_t begin, int64_t end, T *y, T low, T high) {                         \
+        _Pragma("omp simd") for (int64_t i = begin; i < end; i++) {                                                    \
+            const T z = X[i] < low ? low : X[i];                                                                       \
+            y[i] = z > high ? high : z;                                                                                \
+        }                                                                                                              \
+    }
+RESILIN_LIMIT(int8_t)
+RESILIN_LIMIT(uint8_t)
+RESILIN_LIMIT(int16_t)
+RESILIN_LIMIT(int32_t)
+RESILIN_LIMIT(int64_t)
+
+template <class T, class Limit> nb::object limit_by(Limit limit, const ExactArray &x, nb::handle low, nb::handle high, const ExactArray &out) {
+    T least = std::numeric_limits<T>::min(), most = std::numeric_limits<T>::max();
+    const int type = PyArray_TYPE(x.array);
+    if ((!low.is_none() && !number_as(low.ptr(), type, &least)) || (!high.is_none() && !number_as(high.ptr(), type, &most)))
+        return nb::none();
+    Walked operands[2];
+    operands[0].array = x.array, operands[1].array = out.array;
+    Walk walk;
+    if (!walk.plan(operands, out ? 2 : 1)) return nb::none();
+    const auto span = with(limit, least, most);
+    auto inner = [&](char **at, npy_intp n, const npy_intp *steps) { run_span<1, T>(span, at, n, steps); };
+    if (!out) return walked_into_new(walk, PyArray_DESCR(x.array), inner);
+    walk.merge();
+    if (walk.size) walk.run(1, inner);
+    return nb::borrow(reinterpret_cast<PyObject *>(out.array));
+}
+
+// Integers within [low, high], None for no limit, in `out`, if it is given, which may be x; None for what has no loop.
+nb::object limit_integers(ExactArray x, nb::object low, nb::object high, ExactArray out) {
+    if (!x || !PyArray_ISALIGNED(x.array) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
+    const int type = PyArray_TYPE(x.array);
+    if (out && (PyArray_TYPE(out.array) != type || !PyArray_ISBEHAVED(out.array) || !out.same_shape(x) || !keeps_elements(out.array, x.array)))
+        return nb::none();
+    switch (type) {
+    case NPY_INT8: return limit_by<int8_t>(limit_int8_t, x, low, high, out);
+    case NPY_UINT8: return limit_by<uint8_t>(limit_uint8_t, x, low, high, out);
+    case NPY_INT16: return limit_by<int16_t>(limit_int16_t, x, low, high, out);
+    case NPY_INT32: return limit_by<int32_t>(limit_int32_t, x, low, high, out);
+    case NPY_INT64: return limit_by<int64_t>(limit_int64_t, x, low, high, out);
+    default: return nb::none();
+    }
+}
 
 template <class T> bool any_zero(const char *at, npy_intp n, npy_intp step) {
     T block[BLOCK_ELEMENTS];
@@ -194,6 +242,10 @@ bool has_zero(PyArrayObject *array) {
             found.store(true, std::memory_order_relaxed);
     });
     return found;
+}
+
+void bind_integers(nb::module_ &m) {
+    m.def("limit_integers", &limit_integers, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg("out") = nb::none());
 }
 
 } // namespace resilin

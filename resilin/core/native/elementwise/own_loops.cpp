@@ -51,6 +51,28 @@ RESILIN_LOOPS(without_nan, x != x ? 0 : x)
 RESILIN_LOOP(negative, uint16_t, static_cast<uint16_t>(x ^ 0x8000))
 RESILIN_LOOP(absolute, uint16_t, static_cast<uint16_t>(x & 0x7FFF))
 
+// of complex numbers of float32, both of whose signs change; of float64
+RESILIN_LOOP(negative, uint64_t, x ^ 0x8000000080000000)
+struct Pair {
+    uint64_t parts[2];
+};
+RESILIN_SIMD void negative_pair(const Pair *x, int64_t n, Pair *out) {
+    const auto *from = reinterpret_cast<const uint64_t *>(x);
+    auto *to = reinterpret_cast<uint64_t *>(out);
+    _Pragma("omp simd") for (int64_t i = 0; i < 2 * n; i++) to[i] = from[i] ^ (uint64_t{1} << 63);
+}
+
+// x, moved by one in the order of all numbers, which is that of their bits but for the sign
+template <class T, class Bits> RESILIN_INLINE T next_of(T x, T y) {
+    const Bits bits = bit_cast<Bits>(x);
+    const T smallest = y < 0 ? -std::numeric_limits<T>::denorm_min() : std::numeric_limits<T>::denorm_min();
+    const T moved = bit_cast<T>(static_cast<Bits>((x < y) == (x > 0) ? bits + 1 : bits - 1));
+    const T next = x == 0 ? smallest : moved;
+    return (x != x) | (y != y) ? x + y : x == y ? y : next;
+}
+RESILIN_LOOP_2(nextafter, float, (next_of<float, int32_t>(x, y)))
+RESILIN_LOOP_2(nextafter, double, (next_of<double, int64_t>(x, y)))
+
 RESILIN_LOOP_2(hypot, float,
                (__builtin_fabsf(x) > std::numeric_limits<float>::max()) | (__builtin_fabsf(y) > std::numeric_limits<float>::max())
                    ? std::numeric_limits<float>::infinity()
@@ -95,6 +117,17 @@ RESILIN_INLINE float exp_of(float x) {
     return p * bit_cast<float>((half + 127) << 23) * bit_cast<float>((n - half + 127) << 23);
 }
 RESILIN_LOOP(exp, float, exp_of(x))
+
+// 2^x within 1 ulp: e^(f ln 2) of what is left beside the nearest integer, with exp_of's polynomial
+RESILIN_INLINE float exp2_of(float x) {
+    const float inside = x > 129.0f ? 129.0f : x < -151.0f ? -151.0f : x; // NaN stays
+    const float shifter = 12582912.0f, t = inside + shifter, r = (inside - (t - shifter)) * 0.693147181f;
+    const float p = polynomial(r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f,
+                               1.6666665459e-1f, 5.0000001201e-1f, 1.0f, 1.0f);
+    const int32_t n = bit_cast<int32_t>(t) - 0x4B400000, half = n >> 1;
+    return p * bit_cast<float>((half + 127) << 23) * bit_cast<float>((n - half + 127) << 23);
+}
+RESILIN_LOOP(exp2, float, exp2_of(x))
 
 // x * 2^y, in float64, where neither the power nor the product leaves the range
 RESILIN_SIMD bool whole_powers(const float *X, const float *Y, int64_t n, float *out) {
@@ -196,10 +229,28 @@ RESILIN_INLINE double by_quarter(double sin, double cos, int64_t quarter) {
 RESILIN_CIRCULAR(sin, by_quarter(t.sin, t.cos, t.quarter), std::sin)
 RESILIN_CIRCULAR(cos, by_quarter(t.sin, t.cos, t.quarter + 1), std::cos)
 
+// what is true of elements
+#define RESILIN_TEST_2(name, T, result)                                                                                \
+    RESILIN_SIMD void name##_##T(const T *X, const T *Y, int64_t n, uint8_t *out) {                                    \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                          \
+            const bool x = X[i] != 0, y = Y[i] != 0;                                                                   \
+            out[i] = result;                                                                                           \
+        }                                                                                                              \
+    }
+#define RESILIN_TESTS_2(name, result)                                                                                  \
+    RESILIN_TEST_2(name, float, result) RESILIN_TEST_2(name, double, result) RESILIN_TEST_2(name, int64_t, result)
+RESILIN_TESTS_2(logical_and, x &y)
+RESILIN_TESTS_2(logical_or, x | y)
+RESILIN_TESTS_2(logical_xor, x ^ y)
+RESILIN_SIMD void signbit_int64_t(const int64_t *x, int64_t n, uint8_t *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = x[i] < 0;
+}
+
 struct Own {
     const char *name;
     int type, inputs;
     Loop loop;
+    int out = NPY_NOTYPE; // `type`
 };
 
 #define RESILIN_OWN(name)                                                                                              \
@@ -211,7 +262,17 @@ struct Own {
         #name, NPY_DOUBLE, 2, loop_of_two<double, double, name##_double>                                               \
     }
 
+#define RESILIN_OWN_TEST(name)                                                                                         \
+    {#name, NPY_FLOAT, 2, loop_of_two<float, uint8_t, name##_float>, NPY_BOOL},                                        \
+        {#name, NPY_DOUBLE, 2, loop_of_two<double, uint8_t, name##_double>, NPY_BOOL}, {                               \
+        #name, NPY_INT64, 2, loop_of_two<int64_t, uint8_t, name##_int64_t>, NPY_BOOL                                   \
+    }
+
 const Own OWN[] = {
+    RESILIN_OWN_TEST(logical_and),
+    RESILIN_OWN_TEST(logical_or),
+    RESILIN_OWN_TEST(logical_xor),
+    {"signbit", NPY_INT64, 1, loop_of_one<int64_t, uint8_t, signbit_int64_t>, NPY_BOOL},
     RESILIN_OWN(rsqrt),
     RESILIN_OWN(reciprocal),
     RESILIN_OWN(frac),
@@ -221,6 +282,9 @@ const Own OWN[] = {
     RESILIN_OWN(relu),
     RESILIN_OWN(without_nan),
     {"negative", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, negative_uint16_t>},
+    {"negative", NPY_CFLOAT, 1, loop_of_one<uint64_t, uint64_t, negative_uint64_t>},
+    {"negative", NPY_CDOUBLE, 1, loop_of_one<Pair, Pair, negative_pair>},
+    RESILIN_OWN_2(nextafter),
     {"absolute", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, absolute_uint16_t>},
     RESILIN_OWN_2(trunc_divide),
     RESILIN_OWN_2(prelu),
@@ -229,6 +293,7 @@ const Own OWN[] = {
     {"sin", NPY_DOUBLE, 1, loop_of_one<double, double, sin_double>},
     {"cos", NPY_DOUBLE, 1, loop_of_one<double, double, cos_double>},
     {"exp", NPY_FLOAT, 1, loop_of_one<float, float, exp_float>},
+    {"exp2", NPY_FLOAT, 1, loop_of_one<float, float, exp2_float>},
     {"ldexp", NPY_FLOAT, 2, loop_of_two<float, float, ldexp_float>},
     {"hypot", NPY_FLOAT, 2, loop_of_two<float, float, hypot_float>},
     {"hypot", NPY_DOUBLE, 2, loop_of_two<double, double, hypot_double>},
@@ -246,7 +311,7 @@ TypeLoop own_loop(const char *name, int type, int &inputs) {
     for (const Own &own : OWN)
         if (own.type == type && !std::strcmp(own.name, name)) {
             inputs = own.inputs;
-            return {own.loop, nullptr, type, true};
+            return {own.loop, nullptr, own.out == NPY_NOTYPE ? type : own.out, true};
         }
     return integer_loop(name, type, inputs);
 }

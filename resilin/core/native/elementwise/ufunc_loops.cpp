@@ -38,13 +38,35 @@ int64_t cost_of(const std::string &name) {
 
 bool is_half(int type) { return type == NPY_HALF || type == bfloat16_type; }
 
+template <class T> void repeat_as(char *at, npy_intp n, npy_intp step) {
+    T value;
+    std::memcpy(&value, at, sizeof(T));
+    if (step == sizeof(T)) std::fill_n(reinterpret_cast<T *>(at), n, value);
+    else
+        for (npy_intp i = 0; i < n; i++, at += step) std::memcpy(at, &value, sizeof(T));
+}
+
+// inner(pointers, n, steps), of a result whose elements have `bytes`: once, and the result repeated, where one element of
+// each input is met by all of it, as a gradient of a sum is.
+template <class Inner>
+void run_or_repeat(const Inner &inner, char **at, npy_intp n, const npy_intp *steps, int inputs, npy_intp bytes) {
+    const bool one = !steps[0] && !steps[inputs - 1] && n > 1 && bytes <= 8;
+    inner(at, one ? 1 : n, steps);
+    if (!one) return;
+    if (bytes == 8) repeat_as<uint64_t>(at[inputs], n, steps[inputs]);
+    else if (bytes == 4) repeat_as<uint32_t>(at[inputs], n, steps[inputs]);
+    else if (bytes == 2) repeat_as<uint16_t>(at[inputs], n, steps[inputs]);
+    else repeat_as<uint8_t>(at[inputs], n, steps[inputs]);
+}
+
 } // namespace
 
 Loops loops_of(PyObject *given, const char *name) {
     Loops loops;
     const auto *ufunc = given && given != Py_None ? reinterpret_cast<PyUFuncObject *>(given) : nullptr;
     if (ufunc && (ufunc->nout != 1 || ufunc->nin > 2 || ufunc->core_enabled)) return loops;
-    if (!std::strcmp(name, "nextafter") || !std::strcmp(name, "spacing")) return loops; // not of 16 bits by way of float32
+    if (!std::strcmp(name, "spacing")) return loops; // not of 16 bits by way of float32
+    loops.widens = std::strcmp(name, "nextafter");
     loops.cost = cost_of(name);
     for (const char *division : {"remainder", "fmod", "floor_divide", "trunc_divide"})
         loops.divides |= !std::strcmp(name, division);
@@ -90,7 +112,7 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
     const bool by_bits = half && loops.of_bits.loop;
     const TypeLoop &found = by_bits ? loops.of_bits : loops.of[computed];
     const char kind = kind_of(computed);
-    if (!found.loop || (kinds && !std::strchr(kinds, kind))) return nullptr;
+    if (!found.loop || (half && !by_bits && !loops.widens) || (kinds && !std::strchr(kinds, kind))) return nullptr;
     int64_t numbers[2];
     for (int i = 0; i < loops.inputs; i++) {
         if (operands[i].array) continue;
@@ -122,14 +144,21 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
     if (!walk.size) return made;
     walk.merge();
     walk.repeat_rows();
+    const npy_intp bytes = PyArray_ITEMSIZE(reinterpret_cast<PyArrayObject *>(made));
     WithoutGil free(walk.size * loops.cost);
     if (!half || by_bits) {
-        walk.run(loops.cost, [&](char **at, npy_intp n, const npy_intp *steps) { found.loop(at, &n, steps, found.data); });
+        const auto inner = [&](char **at, npy_intp n, const npy_intp *steps) { found.loop(at, &n, steps, found.data); };
+        walk.run(loops.cost, [&](char **at, npy_intp n, const npy_intp *steps) {
+            run_or_repeat(inner, at, n, steps, loops.inputs, bytes);
+        });
         return made;
     }
     HalfBlocks blocks{found.loop, found.data, loops.inputs, type == NPY_HALF, rounds, {}};
     for (int i = 0; i < loops.inputs; i++) blocks.wide[i] = !operands[i].array;
-    walk.run(loops.cost + 2, [&](char **at, npy_intp n, const npy_intp *steps) { blocks.run(at, n, steps); });
+    const auto inner = [&](char **at, npy_intp n, const npy_intp *steps) { blocks.run(at, n, steps); };
+    walk.run(loops.cost + 2, [&](char **at, npy_intp n, const npy_intp *steps) {
+        run_or_repeat(inner, at, n, steps, loops.inputs, bytes);
+    });
     return made;
 }
 

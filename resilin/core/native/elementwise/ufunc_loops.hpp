@@ -20,6 +20,7 @@ struct Loops {
     int inputs = 0; // 0: this is no function
     int64_t cost = 1;
     bool divides = false; // integers: what divides by 0 is an error, which is looked for elsewhere
+    bool widens = true;   // 16-bit floats may be computed with in float32
     TypeLoop of[NPY_CDOUBLE + 1];
     TypeLoop of_bits; // of both kinds of 16-bit floats as they are stored
 };

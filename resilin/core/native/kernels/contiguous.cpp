@@ -69,12 +69,14 @@ template <class T> void copy_all(const char *x, const std::vector<Dim> &others, 
 }
 
 // Rows that are read from their ends.
-RESILIN_SIMD void reverse_row(const uint32_t *last, int64_t n, uint32_t *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = last[-i];
-}
-RESILIN_SIMD void reverse_row(const uint64_t *last, int64_t n, uint64_t *y) {
-    for (int64_t i = 0; i < n; i++) y[i] = last[-i];
-}
+#define RESILIN_REVERSE(T)                                                                                             \
+    RESILIN_SIMD void reverse_row(const T *last, int64_t n, T *y) {                                                    \
+        for (int64_t i = 0; i < n; i++) y[i] = last[-i];                                                               \
+    }
+RESILIN_REVERSE(uint8_t)
+RESILIN_REVERSE(uint16_t)
+RESILIN_REVERSE(uint32_t)
+RESILIN_REVERSE(uint64_t)
 
 template <class T> void reverse_all(const char *x, const std::vector<Dim> &others, int64_t length, T *y) {
     int64_t rows = 1;
@@ -93,7 +95,7 @@ template <class T> void reverse_all(const char *x, const std::vector<Dim> &other
 PyObject *contiguous_copy(PyArrayObject *x) {
     std::vector<Dim> dims = dims_of(x);
     const npy_intp bytes = PyArray_ITEMSIZE(x);
-    const bool turned = !dims.empty() && (bytes == 4 || bytes == 8) && dims.back().from == -bytes;
+    const bool turned = !dims.empty() && (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && dims.back().from == -bytes;
     if ((dims.size() < 2 && !turned) || !PyArray_SIZE(x) || PyDataType_REFCHK(PyArray_DESCR(x)) || !PyArray_ISALIGNED(x) ||
         !PyArray_ISNOTSWAPPED(x))
         return nullptr;
@@ -119,7 +121,9 @@ PyObject *contiguous_copy(PyArrayObject *x) {
     const char *source = PyArray_BYTES(x);
     WithoutGil free(PyArray_SIZE(x));
     if (turned) {
-        if (bytes == 4) reverse_all(source, dims, last.length, static_cast<uint32_t *>(data));
+        if (bytes == 1) reverse_all(source, dims, last.length, static_cast<uint8_t *>(data));
+        else if (bytes == 2) reverse_all(source, dims, last.length, static_cast<uint16_t *>(data));
+        else if (bytes == 4) reverse_all(source, dims, last.length, static_cast<uint32_t *>(data));
         else reverse_all(source, dims, last.length, static_cast<uint64_t *>(data));
         return y;
     }

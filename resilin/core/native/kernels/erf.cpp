@@ -17,9 +17,11 @@ RESILIN_SIMD void backward_span(const float *g, const float *x, int64_t begin, i
     for (int64_t i = begin; i < end; i++) dx[i] = g[i] * 1.12837917f * exp_low(-x[i] * x[i]); // 2 / sqrt(pi)
 }
 
-nb::object forward(ExactArray x) { return forward_by(forward_span, x); }
+nb::object forward(ExactArray x) { return forward_by(forward_span, forward_wide, x); }
 
-nb::object of_double(ExactArray x) { return x.is<double>() ? forward_by(forward_span, forward_wide, x) : nb::none(); }
+nb::object of_double(ExactArray x) {
+    return x && PyArray_TYPE(x.array) == NPY_DOUBLE ? forward_by(forward_span, forward_wide, x) : nb::none();
+}
 
 nb::object backward(ExactArray g, ExactArray x) { return backward_by(backward_span, g, x); }
 

@@ -165,6 +165,35 @@ void digamma(const double *x, double *out) {
     each([&](int64_t i) { out[i] = given[i] < 0 ? reflected_digamma(given[i], out[i]) : out[i]; });
 }
 
+// zeta(2, x) for x > 0 by Euler-Maclaurin from 12 on, as gamma.py's
+RESILIN_INLINE double trigamma_right(double x) {
+    double a = x, total = 0;
+    for (int step = 0; step < 12; step++) {
+        const bool near = a < 12;
+        total += near ? 1 / (a * a) : 0.0;
+        a = near ? a + 1 : a;
+    }
+    const double square = 1 / (a * a);
+    double rest = 0; // the Bernoulli numbers over powers of a
+    for (int k = 8; k > 0; k--) rest = (rest + BERNOULLI[k - 1]) * square;
+    return total + (1 / a + (0.5 * square + rest / a));
+}
+RESILIN_SIMD void trigamma_block(const double *x, double *out) {
+    for (int64_t i = 0; i < BLOCK; i++) out[i] = trigamma_right(x[i]);
+}
+void trigamma(const double *x, double *out) {
+    Block given, right;
+    std::copy_n(x, BLOCK, given); // `out` may be x
+    each([&](int64_t i) { right[i] = given[i] < 0 ? given[i] - std::floor(given[i]) : given[i]; });
+    trigamma_block(right, out);
+    each([&](int64_t i) {
+        const double a = given[i];
+        if (a <= 0 && a == std::floor(a)) out[i] = INF;
+        else if (a < 0) out[i] += trigamma_right(std::ceil(a) - a) - trigamma_right(1 - a);
+        else if (a == INF) out[i] = 0;
+    });
+}
+
 // -- Bessel functions
 
 void scaled_i0(const double *x, double *out) {
@@ -321,6 +350,7 @@ void bind_special(nb::module_ &m) {
     m.def("special_tables", &take_tables);
     m.def("special_gammaln", &call<lgamma, lgamma_of_float>);
     m.def("special_digamma", &call<digamma>);
+    m.def("special_trigamma", &call<trigamma>);
     m.def("special_erfcx", &call<erfcx>);
     m.def("special_ndtri", &call<ndtri>);
     m.def("special_i0", &call<i0>);

@@ -37,6 +37,24 @@ __attribute__((target("avx2,f16c"))) void unpack_at_once(const uint16_t *x, int6
         _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(x + i))));
     for (; i < end; i++) y[i] = from_half(x[i]);
 }
+// The same by sixteen.
+__attribute__((target("avx512f"))) void pack_wide(const float *x, int64_t begin, int64_t end, uint16_t *y) {
+    int64_t i = begin;
+    for (; i + 16 <= end; i += 16) {
+        const __m512i from = _mm512_loadu_si512(x + i), sign = _mm512_and_si512(from, _mm512_set1_epi32(INT32_MIN));
+        const __mmask16 unordered = _mm512_cmp_ps_mask(_mm512_castsi512_ps(from), _mm512_castsi512_ps(from), _CMP_UNORD_Q);
+        const __m512i clean = _mm512_mask_or_epi32(from, unordered, sign, _mm512_set1_epi32(0x7FC00000));
+        _mm256_storeu_si256(reinterpret_cast<__m256i *>(y + i), _mm512_maskz_cvtps_ph(0xFFFF, _mm512_castsi512_ps(clean), _MM_FROUND_TO_NEAREST_INT));
+    }
+    for (; i < end; i++) y[i] = half_of(x[i]);
+}
+__attribute__((target("avx512f"))) void unpack_wide(const uint16_t *x, int64_t begin, int64_t end, float *y) {
+    int64_t i = begin;
+    for (; i + 16 <= end; i += 16)
+        _mm512_storeu_ps(y + i, _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(x + i))));
+    for (; i < end; i++) y[i] = from_half(x[i]);
+}
+const bool converts_wide = __builtin_cpu_supports("avx512f");
 const bool converts = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
 #endif
 
@@ -44,12 +62,14 @@ const bool converts = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("
 
 void pack_half(const float *x, int64_t begin, int64_t end, uint16_t *y) {
 #ifdef RESILIN_CHOOSES_ISA
+    if (converts_wide) return pack_wide(x, begin, end, y);
     if (converts) return pack_at_once(x, begin, end, y);
 #endif
     pack_by_steps(x, begin, end, y);
 }
 void unpack_half(const uint16_t *x, int64_t begin, int64_t end, float *y) {
 #ifdef RESILIN_CHOOSES_ISA
+    if (converts_wide) return unpack_wide(x, begin, end, y);
     if (converts) return unpack_at_once(x, begin, end, y);
 #endif
     unpack_by_steps(x, begin, end, y);
