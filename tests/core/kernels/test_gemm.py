@@ -148,6 +148,36 @@ def test_few_rows_by_a_turned_matrix_have_the_bits_of_the_matrix_that_is_not_tur
         assert (wider[:, [0, -2, -1]] == 7).all()
 
 
+@needs_native
+@pytest.mark.parametrize(("K", "N"), [(1, 16), (15, 17), (33, 31), (784, 40), (400, 300), (1030, 129)])
+def test_few_rows_have_the_bits_that_they_have_among_many(K: int, N: int) -> None:
+    a, w, bias = drawn(200, K), drawn(N, K), drawn(N)
+    a[1, K // 2], w[N - 1, 0] = np.inf, np.nan
+    wider = np.zeros((N, 2 * K), np.float32)
+    wider[:, :K] = w
+    matrices = {"turned": w.T, "turned part": wider[:, :K].T, "straight": np.ascontiguousarray(w.T)}
+    with np.errstate(invalid="ignore"):
+        whole, sums = gemm.matmul(a, w.T), gemm.matmul_add(a, w.T, bias)
+    for M in range(2, 14):
+        for name, b in matrices.items():
+            for some in (a[:M], np.asfortranarray(a[:M]), np.repeat(a[:M], 2, axis=1)[:, ::2]):
+                np.testing.assert_array_equal(gemm.matmul(some, b), whole[:M], err_msg=f"{M} {name}")
+                np.testing.assert_array_equal(gemm.matmul_add(some, b, bias), sums[:M], err_msg=f"{M} {name}")
+
+
+@needs_native
+def test_few_rows_do_not_depend_on_the_number_of_threads() -> None:
+    a, w, bias = drawn(9, 600), drawn(1501, 600), drawn(1501)
+    threads.set_num_threads(1)
+    alone = gemm.matmul_add(a, w.T, bias)
+    for count in (2, 3):
+        threads.set_num_threads(count)
+        assert np.array_equal(gemm.matmul_add(a, w.T, bias), alone)
+    threads.set_num_threads(2)
+    w = drawn(1 << 20, 3)
+    assert np.array_equal(gemm.matmul(a[:2, :3], np.ascontiguousarray(w.T)), gemm.matmul(a[:, :3], w.T)[:2])
+
+
 def test_an_output_that_is_an_operand_gets_the_product_of_what_was_there() -> None:
     a, b = drawn(200, 200), drawn(200, 200)
     expected = np.matmul(a, b)

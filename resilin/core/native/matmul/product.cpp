@@ -1,5 +1,6 @@
 #include "product.hpp"
 
+#include "few_rows.hpp"
 #include "panels.hpp"
 #include "memory/parallel.hpp"
 #include "memory/scratch.hpp"
@@ -336,8 +337,10 @@ void each_chunk(const Product<T, From> &whole, int64_t blocks, int64_t most, int
 } // namespace
 
 template <class T> void multiply(const Product<T> &whole, bool threads) {
-    if (better_turned(whole)) return multiply_turned(whole, threads);
     const int64_t blocks = blocks_of<T>(whole.depth);
+    if constexpr (std::is_same_v<T, float>)
+        if (multiply_few(whole, blocks, threads)) return;
+    if (better_turned(whole)) return multiply_turned(whole, threads);
     each_chunk(whole, blocks, PACKED, PACKED, BLOCKS, [&](Product<T> &part, int64_t row, int64_t column, int64_t first, int64_t last) {
         part.c += row * whole.ldc + column;
         Chunk<T, T>(part, tiles<T>(), blocks, first, last).run(threads);

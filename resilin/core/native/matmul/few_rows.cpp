@@ -1,0 +1,162 @@
+// A few rows times a matrix of float32 that is read once, where it lies: packing it would take longer than multiplying it.
+// Where its columns lie along memory, as in x @ w.T, 16 steps of 16 of them are turned in registers. Compiled with
+// -ffp-contract=fast: the compiler fuses a * b + c where the CPU can, and this file has no other sums of products.
+#include "few_rows.hpp"
+
+#include "kernels/simd.hpp"
+#include "memory/parallel.hpp"
+#include "memory/scratch.hpp"
+#include "pairs.hpp"
+#include "panels.hpp"
+
+#include <cstring>
+#include <iterator>
+
+namespace resilin {
+namespace {
+
+constexpr int64_t COLUMNS = 128; // of one piece of work
+
+// Sums of all rows of `Vectors` times 16 columns: of a chain that starts anew in every block of the depth.
+template <int Rows, int Vectors> struct Sums {
+    Lanes of[Rows][Vectors];
+};
+
+// Columns side by side: step p ascending, `x` has the rows' elements of a step side by side.
+template <int Rows, int Vectors>
+RESILIN_INLINE void add_along(const float *x, const float *b, int64_t step, int64_t depth, Sums<Rows, Vectors> &sums) {
+    constexpr int64_t AHEAD = 8; // steps that are fetched ahead
+    for (int64_t p = 0; p < depth; p++, x += Rows, b += step) {
+#pragma GCC unroll 8
+        for (int g = 0; g < Vectors; g++) {
+            __builtin_prefetch(b + AHEAD * step + g * LANES);
+            Lanes right;
+            std::memcpy(&right, b + g * LANES, sizeof(right));
+#pragma GCC unroll 8
+            for (int i = 0; i < Rows; i++) sums.of[i][g] = right * x[i] + sums.of[i][g];
+        }
+    }
+}
+
+// Steps [from, 16) of 16 columns, in which they lie side by side.
+template <int Rows, int Vectors, bool Whole>
+RESILIN_INLINE void add_square(const float *x, const float *b, int64_t lane, int64_t from, int g, Sums<Rows, Vectors> &sums) {
+    Pairs turned[LANES];
+#pragma GCC unroll 16
+    for (int64_t i = 0; i < LANES; i++) {
+        if (Whole) __builtin_prefetch(b + i * lane + 4 * LANES);
+        std::memcpy(&turned[i], b + i * lane, sizeof(Pairs));
+    }
+    transpose_pairs(turned);
+#pragma GCC unroll 16
+    for (int64_t q = 0; q < LANES; q++)
+        if (Whole || q >= from)
+#pragma GCC unroll 12
+            for (int i = 0; i < Rows; i++)
+                sums.of[i][g] = reinterpret_cast<Lanes>(turned[q]) * x[q * Rows + i] + sums.of[i][g];
+}
+
+// The last steps are read with some before them.
+template <int Rows, int Vectors>
+RESILIN_INLINE void add_across(const float *x, const float *b, int64_t lane, int64_t depth, Sums<Rows, Vectors> &sums) {
+    int64_t p = 0;
+    for (; p + LANES <= depth; p += LANES)
+        for (int g = 0; g < Vectors; g++) add_square<Rows, Vectors, true>(x + p * Rows, b + g * LANES * lane + p, lane, 0, g, sums);
+    const int64_t last = depth - LANES;
+    if (p < depth && last >= 0) {
+        for (int g = 0; g < Vectors; g++)
+            add_square<Rows, Vectors, false>(x + last * Rows, b + g * LANES * lane + last, lane, p - last, g, sums);
+        return;
+    }
+    for (; p < depth; p++)
+        for (int g = 0; g < Vectors; g++) {
+            Lanes right;
+            for (int64_t i = 0; i < LANES; i++) right[i] = b[(g * LANES + i) * lane + p];
+            for (int i = 0; i < Rows; i++) sums.of[i][g] = right * x[p * Rows + i] + sums.of[i][g];
+        }
+}
+
+// 16 * Vectors columns from `column` on, of which the first `skipped` are not written.
+template <int Rows, int Vectors, bool Along>
+RESILIN_INLINE void some_columns(const Product<float> &of, const float *x, int64_t blocks, int64_t column, int64_t skipped) {
+    Sums<Rows, Vectors> total{};
+    for (int64_t block = 0; block < blocks; block++) {
+        const int64_t p = edge(of.depth, blocks, block), depth = edge(of.depth, blocks, block + 1) - p;
+        const float *b = of.b.data + column * of.b.column + p * of.b.row;
+        Sums<Rows, Vectors> sums{};
+        if constexpr (Along) add_along(x + p * Rows, b, of.b.row, depth, sums);
+        else add_across(x + p * Rows, b, of.b.column, depth, sums);
+        for (int i = 0; i < Rows; i++)
+            for (int g = 0; g < Vectors; g++) {
+                const float *plus = of.plus + i * of.ld_plus + column + g * LANES;
+                total.of[i][g] = block ? total.of[i][g] + sums.of[i][g] : of.plus ? load(plus) + sums.of[i][g] : sums.of[i][g];
+            }
+    }
+    for (int i = 0; i < Rows; i++)
+        for (int g = 0; g < Vectors; g++) {
+            float *c = of.c + i * of.ldc + column + g * LANES;
+            if (skipped == 0) std::memcpy(c, &total.of[i][g], sizeof(Lanes));
+            else
+                for (int64_t j = skipped; j < LANES; j++) c[j] = total.of[i][g][j];
+        }
+}
+
+// Columns [begin, end), which fill whole vectors, or the last one overlaps those before it.
+template <int Rows, int Vectors, bool Along>
+RESILIN_INLINE void columns_of(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
+    int64_t j = begin;
+    for (; j + Vectors * LANES <= end; j += Vectors * LANES) some_columns<Rows, Vectors, Along>(of, x, blocks, j, 0);
+    if constexpr (Vectors > 1)
+        for (; j + LANES <= end; j += LANES) some_columns<Rows, 1, Along>(of, x, blocks, j, 0);
+    if (j < end) some_columns<Rows, 1, Along>(of, x, blocks, end - LANES, j - (end - LANES));
+}
+
+using Some = void (*)(const Product<float> &, const float *, int64_t, int64_t, int64_t);
+
+// Four vectors of sums: they wait for themselves, and the matrix does not come faster.
+RESILIN_SIMD void along_1(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
+    columns_of<1, 4, true>(of, x, blocks, begin, end);
+}
+RESILIN_SIMD void along_2(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
+    columns_of<2, 4, true>(of, x, blocks, begin, end);
+}
+constexpr Some ALONG[] = {along_1, along_2}; // with more rows tiles are faster
+
+#ifdef RESILIN_CHOOSES_ISA // elsewhere vectors of 16 are not turned in registers, and packing is faster
+#define RESILIN_WIDE __attribute__((target("arch=x86-64-v4")))
+template <int Rows>
+RESILIN_WIDE void across(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
+    columns_of<Rows, 1, false>(of, x, blocks, begin, end);
+}
+constexpr Some ACROSS[] = {across<1>, across<2>, across<3>, across<4>,  across<5>,  across<6>,
+                           across<7>, across<8>, across<9>, across<10>, across<11>, across<12>}; // sums are registers
+const bool wide = __builtin_cpu_supports("x86-64-v4");
+#endif
+
+// What multiplies so many rows; null: nothing here.
+Some some_of(const Product<float> &of) {
+    if (of.scaled || of.columns < LANES || of.rows < 1) return nullptr;
+    if (of.b.column == 1) return of.rows <= static_cast<int64_t>(std::size(ALONG)) ? ALONG[of.rows - 1] : nullptr;
+#ifdef RESILIN_CHOOSES_ISA
+    if (of.b.row == 1 && wide && of.rows <= static_cast<int64_t>(std::size(ACROSS))) return ACROSS[of.rows - 1];
+#endif
+    return nullptr;
+}
+
+} // namespace
+
+bool multiply_few(const Product<float> &of, int64_t blocks, bool threads) {
+    const Some some = some_of(of);
+    if (!some) return false;
+    static thread_local Scratch<float> scratch;
+    float *x = scratch.of(of.rows * of.depth);
+    pack(of.a.data, of.a.row, of.a.column, of.rows, of.rows, of.depth, x);
+    const int64_t pieces = ceil_div(of.columns - LANES + 1, COLUMNS); // none of less than a vector
+    auto piece = [&](int64_t i) { some(of, x, blocks, i * COLUMNS, i + 1 == pieces ? of.columns : (i + 1) * COLUMNS); };
+    if (threads && of.flops() >= SHARED_FLOPS) run_blocks(pieces, piece);
+    else
+        for (int64_t i = 0; i < pieces; i++) piece(i);
+    return true;
+}
+
+} // namespace resilin
