@@ -108,7 +108,8 @@ RESILIN_INLINE void convolve_vectors(const T *from, const T *w, const int64_t *o
 // is left.
 template <class T, int64_t R, int64_t U>
 RESILIN_INLINE int64_t convolve_rows(int64_t p, int64_t first, const T *padded, const T *w, const int64_t *offset, const Shape &s, T bias, T *y) {
-    for (; p + R <= s.P; p += R) {
+    const auto fits = [&] { return p + R <= s.P && (R == 1 || (R - 2) * s.Q + U * WIDTH<T> <= (s.P - p) * s.Q); };
+    for (; fits(); p += R) {
         const bool room = (s.P - p - R) * s.Q >= WIDTH<T>;
         for (int64_t q = 0; q < first; q += 4 * WIDTH<T>)
             convolve_vectors<T, 1, 4>(padded + p * s.sh * s.row + q, w, offset, s, bias, y + p * s.Q + q, WIDTH<T>);
