@@ -142,6 +142,7 @@ def test_bfloat16_is_summed_by_kernel_places_of_32_channels_in_two_chains(channe
 
 @pytest.mark.parametrize("dtype", [np.float32, pack.BFLOAT16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("side", [16, 8])
+@pytest.mark.filterwarnings("ignore:invalid value")
 def test_nan_and_infinity_reach_what_their_windows_cover_and_nothing_else(dtype: Any, side: int) -> None:
     x, w = np.ones((4, 8, side, side), np.float32), np.ones((8, 8, 3, 3), np.float32)
     x[1, 3, 0, 5], x[2, 0, side - 1, side - 1] = np.nan, np.inf

@@ -1,4 +1,5 @@
-// Convolution as im2col and matrix products, tile by tile and some channels at a time: their columns stay in the cache of
+// Convolution. Most of float32 and bfloat16 goes without columns (conv_direct.hpp); the rest is here:
+// im2col and matrix products, tile by tile and some channels at a time: their columns stay in the cache of
 // the core that made them, and no matrix of all columns is ever in memory. Tiles follow from the shapes alone. Where there
 // are few, threads share one: each does some of its channels, whose sums are the same whoever does them. So the bits do not
 // depend on the number of threads.

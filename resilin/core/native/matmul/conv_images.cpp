@@ -217,10 +217,9 @@ struct Copying {
                         fill<S, Pairs, D>(line, line + (Pairs ? 2 * from.next : 0), spans[static_cast<size_t>(b)], of.across_.step, limit, into);
                     };
                     // in the order of memory: what is copied too many is written again
-                    for (int64_t n = 0; n < piece.samples() && of.by_sample_; n++)
-                        for (int64_t i = 0; i < rows; i++) row(i, n);
-                    for (int64_t i = 0; i < rows && !of.by_sample_; i++)
-                        for (int64_t n = 0; n < piece.samples(); n++) row(i, n);
+                    const int64_t outer = of.by_sample_ ? piece.samples() : rows, inner = of.by_sample_ ? rows : piece.samples();
+                    for (int64_t k = 0; k < outer; k++)
+                        for (int64_t l = 0; l < inner; l++) row(of.by_sample_ ? l : k, of.by_sample_ ? k : l);
                 }
             }
             to += of.channel_;
