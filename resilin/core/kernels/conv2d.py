@@ -1,7 +1,8 @@
-"""Two-dimensional convolution as im2col and matrix products.
+"""Two-dimensional convolution: native kernels, and im2col and matrix products.
 
-The native kernels work tile by tile (a few output rows, or a few small samples), the numpy forms over many samples at
-once. Where every channel is convolved by itself there is nothing to multiply: native kernels of their own do that.
+The native kernels work tile by tile (some output rows, or a few small samples): most read one copy of a tile at offsets
+(native/matmul/conv_direct.hpp), others make its columns; the numpy forms are over many samples at once. Where every
+channel is convolved by itself there is nothing to multiply: native kernels of their own do that.
 """
 
 # N samples, C input channels, H W input size, O output channels, P Q output size, KH KW kernel size, G groups
@@ -70,7 +71,9 @@ def forward(x: Array, w: Array, bias: Array | None, stride: Pair, padding: Pair,
     """Cross-correlation, as in PyTorch.
 
     Shape: x (N, C, H, W), w (O, C / groups, KH, KW), bias (O,); y (N, O, P, Q).
-    16-bit floats of one dtype are summed in float32 and rounded once.
+    Order of the native sums: the bias, then blocks of channels, each a chain by channel and place of the kernel.
+    16-bit floats of one dtype are summed in float32 and rounded once; bfloat16 by 32 channels, in these by place of
+    the kernel, the even channels plus the odd ones, and with subnormal numbers as zero, as in products of matrices.
     """
     if pack.is_half(x) or pack.is_half(w) or pack.is_half(bias):
         return _forward_of_halves(x, w, bias, stride, padding, dilation, groups)
@@ -93,7 +96,8 @@ def _forward_of_halves(
         y = _native_forward(_bits(x), _bits(w), None if bias is None else _bits(bias), geometry.lengths, groups)
         if y is not None:
             return y.view(pack.BFLOAT16)  # type: ignore[no-any-return]
-    y = forward(*map(pack.widened, (x, w, bias)), stride, padding, dilation, groups)
+    wide = pack.widened(x), pack.widened(w), pack.widened(bias)
+    y = forward(wide[0], wide[1], wide[2], stride, padding, dilation, groups)
     return pack.astype(y, x.dtype) if len(dtypes) == 1 else y
 
 
@@ -117,8 +121,10 @@ def backward(
 ) -> tuple[Array | None, Array | None, Array | None]:
     """Gradients (dx, dw, db); None for those not in `need`.
 
-    Order: dw and db are summed in runs of samples that depend on the shapes alone, the runs ascending; dw of channels
-    by themselves sample by sample, in float64. 16-bit floats are summed in float32 and rounded once.
+    Order: dx as `forward`, over the output's channels and the places of the kernel that reach an element, or by place
+    of the kernel where it has few positions or few places in common; dw and db in runs of samples that depend on the
+    shapes alone, the runs ascending; dw of channels by themselves sample by sample, in float64. 16-bit floats are
+    summed in float32 and rounded once.
     """
     if pack.is_half(g) or pack.is_half(x) or pack.is_half(w):
         return _backward_of_halves(g, x, w, stride, padding, dilation, groups, need)

@@ -56,7 +56,12 @@ override(
 )
 
 
-@op(complex=True, single=BY_KERNEL, narrow=True, samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 3, 2), (2, 3, 5, 4), *_PLAIN)])
+@op(
+    complex=True,
+    single=BY_KERNEL,
+    narrow=True,
+    samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 3, 2), (2, 3, 5, 4), *_PLAIN)],
+)
 def conv2d_input(xp, g, w, shape=(), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     """The gradient of conv2d's input of `shape`; also the transposed convolution."""
     x = xp.broadcast_to(xp.empty((), g.dtype), shape)  # for its shape
@@ -70,7 +75,12 @@ def _(xp, needs, h, _y, g, w, shape, *geometry):
     return dg, dw
 
 
-@op(complex=True, single=BY_KERNEL, narrow=True, samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 5, 4), (2, 3, 3, 2), *_PLAIN)])
+@op(
+    complex=True,
+    single=BY_KERNEL,
+    narrow=True,
+    samples=lambda r: [(r(2, 2, 3, 3), r(2, 3, 5, 4), (2, 3, 3, 2), *_PLAIN)],
+)
 def conv2d_weight(xp, g, x, shape=(), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1):
     """The gradient of conv2d's weight of `shape`."""
     w = xp.broadcast_to(xp.empty((), g.dtype), shape)  # for its shape

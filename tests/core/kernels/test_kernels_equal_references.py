@@ -19,6 +19,7 @@ from resilin.core.kernels import (
     loader,
     optimizer_rules,
     optimizers,
+    pack,
     pool,
     reduce_rows,
     relu,
@@ -222,6 +223,19 @@ def test_relu(rand: Any, n: int) -> None:
     y = relu.forward(x)
     np.testing.assert_array_equal(y, relu.reference_forward(x))
     np.testing.assert_array_equal(relu.backward(g, y), relu.reference_backward(g, y))
+
+
+@pytest.mark.parametrize("dtype", [np.dtype(np.float16), pack.BFLOAT16], ids=str)
+@pytest.mark.parametrize("n", [0, 1, 33, 70001])
+def test_relu_back_of_16_bits_is_the_references_whatever_there_is(dtype: np.dtype[Any], n: int) -> None:
+    every = np.arange(n, dtype=np.uint32).astype(np.uint16)  # of 70001, all patterns, NaN of both signs too
+    y, g = every.view(dtype), every[::-1].view(dtype)
+    with np.errstate(invalid="ignore"):
+        right = np.where(y <= 0, dtype.type(0), g)
+    for given in (g, np.repeat(g, 2)[::2]):  # and not contiguous
+        with np.errstate(invalid="ignore"):
+            dx = relu.backward(given, y)
+        np.testing.assert_array_equal(dx.astype(np.float32), right.astype(np.float32))
 
 
 def _attention_reference(q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, drop: Any) -> Any:

@@ -68,7 +68,6 @@ def conv3d(
     return _convolve("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
 
 
-@rounded_once
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -80,10 +79,10 @@ def conv_transpose1d(
     dilation: Any = 1,
 ) -> Tensor:
     """The gradient of conv1d's input: input (N, C, L) or (C, L), weight (C, O / groups, K)."""
-    return _transpose("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    made = _transpose if bias is None else _transpose_rounded_once
+    return made("conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
-@rounded_once
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
@@ -95,7 +94,8 @@ def conv_transpose2d(
     dilation: Any = 1,
 ) -> Tensor:
     """The gradient of conv2d's input: input (N, C, H, W) or (C, H, W), weight (C, O / groups, KH, KW)."""
-    return _transpose("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)
+    made = _transpose if bias is None else _transpose_rounded_once
+    return made("conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 @rounded_once
@@ -271,6 +271,9 @@ def _transpose(
     if bias is not None:
         out = out + bias.reshape(-1, *(1,) * count)
     return out if x is input else out.squeeze(0)
+
+
+_transpose_rounded_once = rounded_once(_transpose)  # a bias is added after the products
 
 
 def _transpose2d(

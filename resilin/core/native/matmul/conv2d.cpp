@@ -1,4 +1,5 @@
-// Convolution as im2col and matrix products, tile by tile and some channels at a time: their columns stay in the cache of
+// Convolution. Most of float32 and bfloat16 goes without columns (conv_direct.hpp); the rest is here:
+// im2col and matrix products, tile by tile and some channels at a time: their columns stay in the cache of
 // the core that made them, and no matrix of all columns is ever in memory. Tiles follow from the shapes alone. Where there
 // are few, threads share one: each does some of its channels, whose sums are the same whoever does them. So the bits do not
 // depend on the number of threads.
@@ -172,6 +173,21 @@ template <class T> struct Conv {
             for (int64_t o = o0; o < o1 && db; o++) db[group * O + o] += row_sum(out.data + (o - o0) * out.ld, length(t));
         }
     }
+
+    // dw and db of the only tile there is, where they lie: the same sums as weight_gradient(), which nobody has to turn.
+    void weight_of_one(const T *g, const T *x, const Tile &t, int64_t o0, int64_t o1, T *scratch, T *dw, T *db) const {
+        T *side = scratch + columns_size();
+        for (int64_t group = 0; group < s.G; group++) {
+            const Rows<const T> out = gradients(g, t, group, o0, o1, side);
+            each_block(0, s.channels(), [&](int64_t channel, int64_t channels, int64_t place) {
+                const Rows<const T> cols = columns(x, t, group, channel, channels, scratch);
+                multiply<T>({o1 - o0, channels * s.KH * s.KW, length(t), {out.data, out.ld, 1}, {cols.data, 1, cols.ld},
+                             dw + (group * s.outputs() + o0) * s.depth() + place, s.depth()},
+                            false);
+            });
+            for (int64_t o = o0; o < o1 && db; o++) db[group * s.outputs() + o] = row_sum(out.data + (o - o0) * out.ld, length(t));
+        }
+    }
 };
 
 // Elements of scratch that one thread needs: columns, and outputs side by side where tiles have several samples.
@@ -292,6 +308,17 @@ template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &
                     static_cast<npy_intp>(s.KW)});
     NewArray<T> db({static_cast<npy_intp>(s.O)});
     const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), runs * slabs);
+    if (weight && conv.tiles.count == 1) {
+        NewArray<T> own({static_cast<npy_intp>(slots * size)});
+        {
+            WithoutGil free(s.N * s.O * s.positions() * s.depth());
+            parallel_slots(slabs, slots, size * s.outputs(), [&](int64_t slot, int64_t slab) {
+                conv.weight_of_one(g.data<T>(), x.data<T>(), conv.tiles[0], edge(s.outputs(), slabs, slab), edge(s.outputs(), slabs, slab + 1),
+                                   own.data + slot * size, dw.data, bias ? db.data : nullptr);
+            });
+        }
+        return nb::make_tuple(dw.object, bias ? db.object : nb::none());
+    }
     NewArray<T> scratch({static_cast<npy_intp>(slots * size)}), sums({static_cast<npy_intp>(runs * row)});
     {
         WithoutGil free(s.N * s.O * s.positions() * s.depth());

@@ -59,15 +59,24 @@ RESILIN_SIMD void pack_weights(const float *w, const Weights &of, int64_t rows, 
     default: return pack_places<0>(w, of, rows, channels, to);
     }
 }
-RESILIN_SIMD void pack_pair_weights(const BFloat *w, const Weights &of, int64_t rows, int64_t channels, float *panel) {
-    uint32_t *to = reinterpret_cast<uint32_t *>(panel);
+template <int64_t Rows> RESILIN_INLINE void pack_pair_rows(const BFloat *w, const Weights &of, int64_t given, int64_t channels, uint32_t *to) {
+    const int64_t rows = Rows ? Rows : given, output = of.output, later = 2 * of.channel;
     for (int64_t first = 0; first < channels; first += GROUP_STEPS)
         for (const int64_t place : of.place)
             for (int64_t chain = 0; chain < 2; chain++)
                 for (int64_t c = first + chain; c < std::min(first + GROUP_STEPS, channels); c += 4) {
-                    const BFloat *from = w + c * of.channel + place, *later = from + 2 * of.channel;
-                    for (int64_t i = 0; i < rows; i++) *to++ = pair_of(from[i * of.output].bits, later[i * of.output].bits);
+                    const BFloat *from = w + c * of.channel + place;
+#pragma GCC unroll 8
+                    for (int64_t i = 0; i < rows; i++) *to++ = pair_of(from[i * output].bits, from[i * output + later].bits);
                 }
+}
+RESILIN_SIMD void pack_pair_weights(const BFloat *w, const Weights &of, int64_t rows, int64_t channels, float *panel) {
+    uint32_t *to = reinterpret_cast<uint32_t *>(panel);
+    switch (rows) { // the usual heights without a loop
+    case 7: return pack_pair_rows<7>(w, of, rows, channels, to);
+    case 6: return pack_pair_rows<6>(w, of, rows, channels, to);
+    default: return pack_pair_rows<0>(w, of, rows, channels, to);
+    }
 }
 RESILIN_SIMD void pack_split_weights(const BFloat *w, const Weights &of, int64_t rows, int64_t channels, float *to) {
     for (int64_t first = 0; first < channels; first += GROUP_STEPS)

@@ -109,7 +109,7 @@ struct Span {
 };
 
 struct Copying {
-    static constexpr int64_t V = 8; // elements that are copied at a time, of which the last may be too many: they are written again
+    static constexpr int64_t V = 16; // elements that are copied at a time, of which the last may be too many: they are written again
     static constexpr int64_t AHEAD = 6; // rows that are fetched ahead, of a channel or of the next one
     template <class S> static RESILIN_INLINE void fetch(const S *row, int64_t width) {
         for (int64_t j = 0; j < width; j += 64 / static_cast<int64_t>(sizeof(S))) __builtin_prefetch(row + j);
@@ -124,6 +124,18 @@ struct Copying {
             *to = from_bfloat(x->bits);
         }
     }
+    template <class S, bool Pairs, class D> static RESILIN_INLINE void several(const S *x, const S *later, D *to) {
+        if constexpr (std::is_same_v<S, D>) {
+            std::memcpy(to, x, V * sizeof(S));
+            return;
+        }
+        S from[V], behind[V];
+        D made[V];
+        std::memcpy(from, x, sizeof(from));
+        if (Pairs) std::memcpy(behind, later, sizeof(behind));
+        for (int64_t v = 0; v < V; v++) value<S, Pairs, D>(from + v, behind + v, made + v);
+        std::memcpy(to, made, sizeof(made));
+    }
     template <class S, bool Pairs, class D>
     static RESILIN_INLINE void fill(const S *x, const S *later, const Span &span, int64_t step, const S *limit, D *to) {
         for (int64_t j = 0; j < span.begin; j++) to[j] = D{};
@@ -132,7 +144,7 @@ struct Copying {
         D *into = to + span.begin;
         if (step == 1 && (Pairs ? later : x) + (n + V) <= limit) {
             for (int64_t j = 0; j < n; j += V)
-                for (int64_t v = 0; v < V; v++) value<S, Pairs, D>(x + j + v, later + j + v, into + j + v);
+                several<S, Pairs, D>(x + j, later + j, into + j);
         } else if (step == 2) {
             for (int64_t j = 0; j < n; j++) value<S, Pairs, D>(x + 2 * j, later + 2 * j, into + j);
         } else {
@@ -151,7 +163,7 @@ struct Copying {
         const S *from = x + std::max<int64_t>(first, 0), *behind = later + std::max<int64_t>(first, 0);
         if ((Pairs ? behind : from) + (n + V) <= limit)
             for (int64_t j = 0; j < n; j += V)
-                for (int64_t v = 0; v < V; v++) value<S, Pairs, D>(from + j + v, behind + j + v, into + skipped + j + v);
+                several<S, Pairs, D>(from + j, behind + j, into + skipped + j);
         else
             for (int64_t j = 0; j < n; j++) value<S, Pairs, D>(from + j, behind + j, into + skipped + j);
         for (int64_t i = 0; i < rows; i++) {
@@ -190,20 +202,25 @@ struct Copying {
             if (Pairs && c % 4 >= 2) continue;
             for (size_t a = 0; a < of.rows_.first.size(); a++) {
                 const int64_t rows = piece.rows() + of.rows_.extra[a];
-                for (int64_t b = 0; b < columns; b++)
-                    for (int64_t i = 0; i < rows; i++) {
+                for (int64_t b = 0; b < columns; b++) {
+                    D *copy = to + (static_cast<int64_t>(a) * columns + b) * of.copy_;
+                    auto row = [&](int64_t i, int64_t n) __attribute__((always_inline)) {
                         const int64_t h = (piece.p0 + i) * step + of.rows_.first[a];
-                        D *row = to + (static_cast<int64_t>(a) * columns + b) * of.copy_ + i * of.row_;
+                        D *into = copy + i * of.row_ + n * of.sample_;
                         if (h < 0 || h >= of.down_.length) {
-                            for (int64_t n = 0; n < piece.samples(); n++) std::fill_n(row + n * of.sample_, of.each_, D{});
-                            continue;
+                            std::fill_n(into, of.each_, D{});
+                            return;
                         }
-                        const S *line = x + c * from.next + h * width;
-                        if (b == 0) fetch(i + AHEAD < rows ? line + AHEAD * step * width : line + (Pairs && c % 4 == 1 ? 3 : 1) * from.next + (AHEAD - rows) * step * width, width);
-                        for (int64_t n = 0; n < piece.samples(); n++, line += from.sample)
-                            fill<S, Pairs, D>(line, line + (Pairs ? 2 * from.next : 0), spans[static_cast<size_t>(b)], of.across_.step, limit,
-                                           row + n * of.sample_);
-                    }
+                        const S *line = x + c * from.next + n * from.sample + h * width;
+                        const int64_t behind = Pairs && c % 4 == 1 ? 3 : 1; // the channel that is copied next
+                        if (b == 0) fetch(line + (i + AHEAD < rows ? AHEAD * step * width : behind * from.next + (AHEAD - rows) * step * width), width);
+                        fill<S, Pairs, D>(line, line + (Pairs ? 2 * from.next : 0), spans[static_cast<size_t>(b)], of.across_.step, limit, into);
+                    };
+                    // in the order of memory: what is copied too many is written again
+                    const int64_t outer = of.by_sample_ ? piece.samples() : rows, inner = of.by_sample_ ? rows : piece.samples();
+                    for (int64_t k = 0; k < outer; k++)
+                        for (int64_t l = 0; l < inner; l++) row(of.by_sample_ ? l : k, of.by_sample_ ? k : l);
+                }
             }
             to += of.channel_;
         }

@@ -28,24 +28,41 @@ std::vector<int64_t> offsets(const Shape &s) {
     return offset;
 }
 
+// n elements by whole vectors, the last of which overlaps the one before it: a call for each short row costs more.
+template <class T> RESILIN_INLINE void copy_row(const T *x, int64_t n, T *to) {
+    constexpr int64_t V = WIDTH<T>;
+    if (n < V) {
+        for (int64_t i = 0; i < n; i++) to[i] = x[i];
+        return;
+    }
+    for (int64_t i = 0; i + V < n; i += V) store_vector(to + i, load_vector(x + i));
+    store_vector(to + n - V, load_vector(x + n - V));
+}
+
+// to[i] = x[i * step], the usual step as a constant
+template <class T> RESILIN_INLINE void pick(const T *x, int64_t step, int64_t n, T *to) {
+    if (step == 2)
+        for (int64_t i = 0; i < n; i++) to[i] = x[2 * i];
+    else
+        for (int64_t i = 0; i < n; i++) to[i] = x[i * step];
+}
+
 template <class T> RESILIN_INLINE void pad(const T *x, const Shape &s, T *to) {
     std::fill(to, to + s.padded<T>(), T(0));
     for (int64_t h = 0; h < s.H; h++) {
         T *row = to + (h + s.ph) * s.row;
         if (s.sw == 1)
-            std::copy(x + h * s.W, x + (h + 1) * s.W, row + s.pw);
+            copy_row(x + h * s.W, s.W, row + s.pw);
         else
-            for (int64_t first = 0; first < std::min(s.sw, s.W); first++) {
-                T *column = row + s.column(first);
-                for (int64_t w = first; w < s.W; w += s.sw) *column++ = x[h * s.W + w];
-            }
+            for (int64_t first = 0; first < std::min(s.sw, s.W); first++)
+                pick(x + h * s.W + first, s.sw, (s.W - first + s.sw - 1) / s.sw, row + s.column(first));
     }
 }
 template <class T> RESILIN_INLINE void unpad(const T *from, const Shape &s, T *dx) {
     for (int64_t h = 0; h < s.H; h++) {
         const T *row = from + (h + s.ph) * s.row;
         if (s.sw == 1)
-            std::copy(row + s.pw, row + s.pw + s.W, dx + h * s.W);
+            copy_row(row + s.pw, s.W, dx + h * s.W);
         else
             for (int64_t first = 0; first < std::min(s.sw, s.W); first++) {
                 const T *column = row + s.column(first);
@@ -62,39 +79,62 @@ template <class T> RESILIN_INLINE typename Vector<T>::type load_first(const T *x
     return lane < static_cast<typename Vector<T>::integer>(n) ? v : typename Vector<T>::type{};
 }
 
-// U vectors of outputs of one row, from `from` on; the first `n` of their elements are stored.
-template <class T, int64_t U>
-RESILIN_INLINE void convolve_vectors(const T *from, const T *w, const int64_t *offset, int64_t places, T bias, T *y,
-                                     int64_t n = U *WIDTH<T>) {
-    typename Vector<T>::type sum[U];
-    for (int64_t u = 0; u < U; u++) sum[u] = bias - typename Vector<T>::type{};
+// U vectors of outputs of each of R rows, from `from` on; of the last vector of the last row, n elements are stored. What
+// is written beyond a row's end, the next row writes anew.
+template <class T, int64_t R, int64_t U>
+RESILIN_INLINE void convolve_vectors(const T *from, const T *w, const int64_t *offset, const Shape &s, T bias, T *y, int64_t n) {
+    typename Vector<T>::type sum[R][U] = {}, start = {};
+    const int64_t places = s.places(), down = s.sh * s.row;
+    start = bias - start;
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int64_t u = 0; u < U; u++) sum[r][u] = start;
     for (int64_t t = 0; t < places; t++)
-        for (int64_t u = 0; u < U; u++) sum[u] += w[t] * load_vector(from + offset[t] + u * WIDTH<T>);
-    if (n == U * WIDTH<T>)
-        std::memcpy(y, sum, sizeof(sum));
-    else
-        std::memcpy(y, sum, static_cast<size_t>(n) * sizeof(T));
+#pragma GCC unroll 4
+        for (int64_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (int64_t u = 0; u < U; u++) sum[r][u] += w[t] * load_vector(from + offset[t] + r * down + u * WIDTH<T>);
+#pragma GCC unroll 4
+    for (int64_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int64_t u = 0; u < U; u++) {
+            T *to = y + r * s.Q + u * WIDTH<T>;
+            if (r < R - 1 || u < U - 1 || n == WIDTH<T>) store_vector(to, sum[r][u]);
+            else std::memcpy(to, &sum[r][u], static_cast<size_t>(n) * sizeof(T));
+        }
+}
+// Rows from p on, R at a time, of which U vectors follow `first` elements (none unless R is 1); returns the first row that
+// is left.
+template <class T, int64_t R, int64_t U>
+RESILIN_INLINE int64_t convolve_rows(int64_t p, int64_t first, const T *padded, const T *w, const int64_t *offset, const Shape &s, T bias, T *y) {
+    const auto fits = [&] { return p + R <= s.P && (R == 1 || (R - 2) * s.Q + U * WIDTH<T> <= (s.P - p) * s.Q); };
+    for (; fits(); p += R) {
+        const bool room = (s.P - p - R) * s.Q >= WIDTH<T>;
+        for (int64_t q = 0; q < first; q += 4 * WIDTH<T>)
+            convolve_vectors<T, 1, 4>(padded + p * s.sh * s.row + q, w, offset, s, bias, y + p * s.Q + q, WIDTH<T>);
+        convolve_vectors<T, R, U>(padded + p * s.sh * s.row + first, w, offset, s, bias, y + p * s.Q + first, room ? WIDTH<T> : s.Q - first - (U - 1) * WIDTH<T>);
+    }
+    return p;
 }
 template <class T>
 RESILIN_INLINE void convolve(const T *padded, const T *w, const int64_t *offset, const Shape &s, T bias, T *y) {
     constexpr int64_t V = WIDTH<T>;
-    for (int64_t p = 0; p < s.P; p++, y += s.Q) {
-        const T *from = padded + p * s.sh * s.row;
-        int64_t q = 0;
-        for (; q + 4 * V <= s.Q; q += 4 * V) convolve_vectors<T, 4>(from + q, w, offset, s.places(), bias, y + q);
-        for (; q + V <= s.Q; q += V) convolve_vectors<T, 1>(from + q, w, offset, s.places(), bias, y + q);
-        if (q == s.Q) continue;
-        // what is written beyond this row, the next rows write anew
-        const bool room = (s.P - p - 1) * s.Q >= V;
-        convolve_vectors<T, 1>(from + q, w, offset, s.places(), bias, y + q, room ? V : s.Q - q);
-    }
+    const int64_t first = (s.Q - 1) / (4 * V) * (4 * V), vectors = (s.Q - first + V - 1) / V;
+    int64_t p = 0; // as many sums at a time as an addition takes steps
+    if (first == 0 && vectors == 1) p = convolve_rows<T, 4, 1>(p, 0, padded, w, offset, s, bias, y);
+    if (first == 0 && vectors == 2) p = convolve_rows<T, 2, 2>(p, 0, padded, w, offset, s, bias, y);
+    if (vectors == 1) convolve_rows<T, 1, 1>(p, first, padded, w, offset, s, bias, y);
+    else if (vectors == 2) convolve_rows<T, 1, 2>(p, first, padded, w, offset, s, bias, y);
+    else if (vectors == 3) convolve_rows<T, 1, 3>(p, first, padded, w, offset, s, bias, y);
+    else convolve_rows<T, 1, 4>(p, first, padded, w, offset, s, bias, y);
 }
 
 // The gradient of one output channel, its rows filled up with zeros.
 template <class T> RESILIN_INLINE void fill_up(const T *g, const Shape &s, T *to) {
     const int64_t whole = s.whole<T>();
     for (int64_t p = 0; p < s.P; p++) {
-        std::copy(g + p * s.Q, g + (p + 1) * s.Q, to + p * whole);
+        copy_row(g + p * s.Q, s.Q, to + p * whole);
         std::fill(to + p * whole + s.Q, to + (p + 1) * whole, T(0));
     }
 }
@@ -142,6 +182,7 @@ RESILIN_INLINE void correlate_places(const T *g, const T *padded, const int64_t 
 template <class T>
 RESILIN_INLINE void correlate(const T *g, const T *padded, const int64_t *offset, const Shape &s, double *dw) {
     int64_t t = 0;
+    for (; t + 9 <= s.places(); t += 9) correlate_places<T, 9>(g, padded, offset + t, s, dw + t);
     for (; t + 5 <= s.places(); t += 5) correlate_places<T, 5>(g, padded, offset + t, s, dw + t);
     for (; t + 2 <= s.places(); t += 2) correlate_places<T, 2>(g, padded, offset + t, s, dw + t);
     for (; t < s.places(); t++) correlate_places<T, 1>(g, padded, offset + t, s, dw + t);
@@ -215,6 +256,11 @@ template <class T> nb::object forward_as(Array x, Array w, Array bias, const Sha
     return y.object;
 }
 
+// Whether the gradient of the input is a convolution of that of the output, whose padding is not negative.
+bool turnable(const Shape &s) {
+    return s.M == 1 && s.sh == 1 && s.sw == 1 && s.ph <= s.dh * (s.KH - 1) && s.pw <= s.dw * (s.KW - 1);
+}
+
 template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s) {
     NewArray<T> dx({static_cast<npy_intp>(s.N), static_cast<npy_intp>(s.C), static_cast<npy_intp>(s.H),
                     static_cast<npy_intp>(s.W)});
@@ -223,6 +269,17 @@ template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s
         each_item<T>(s, s.N * narrow.groups(), WIDTH<T>, narrow.scratch(), [&](T *scratch, int64_t i) {
             const int64_t group = i % narrow.groups(), channel = i / narrow.groups() * s.C + group * WIDTH<T>;
             input_group(narrow, group, g.data<T>() + channel * s.positions(), scratch, dx.data + channel * s.H * s.W);
+        });
+        return dx.object;
+    }
+    if (turnable(s)) { // a convolution of g: the sums are those of input_channel(), each in a register
+        Shape back{s.N, s.C, 1, s.P, s.Q, s.KH, s.KW, 1, 1, s.dh * (s.KH - 1) - s.ph, s.dw * (s.KW - 1) - s.pw, s.dh, s.dw};
+        back.set_output();
+        std::vector<int64_t> offset = offsets(back);
+        std::reverse(offset.begin(), offset.end());
+        each_channel<T>(back, s.N * s.C, 1, [&](T *scratch, int64_t i) {
+            forward_channel(g.data<T>() + i * s.positions(), w.data<T>() + i % s.C * s.places(), static_cast<const T *>(nullptr), offset.data(), back,
+                            scratch, dx.data + i * s.H * s.W);
         });
         return dx.object;
     }
