@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import reduce_rows, scan
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import op, override
+
+_native_variance = kernel("variance_last")
 
 # x: input, y: output, g: gradient of y
 
@@ -164,6 +167,9 @@ def _deviation(xp, x, axis, correction, keepdims, root):
     """The variance of x, or its root. Where squares leave the range of float32 they are summed in float64, as in
     PyTorch; where they leave that of float64, the numbers are scaled by a power of two before."""
     wide, scale = _wide(x), None
+    y = _native_variance(wide, axis, correction, keepdims, root) if isinstance(wide, np.ndarray) else None
+    if y is not None:
+        return _returned(y, x)
     y = _variance(xp, wide, axis, correction, keepdims)
     if y.size and wide.size and not _well_in_range(xp, y):
         complex_ = x.dtype.kind == "c"

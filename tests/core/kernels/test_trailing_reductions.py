@@ -190,7 +190,7 @@ def test_sums_and_means_of_sixteen_bits_are_those_of_float32_rounded_once(shape:
     [
         ((70, 64), 0), ((17, 3), 0), ((3, 40, 33), 1), ((3, 40, 33), (0, 1)), ((2, 16, 9, 9), (0, 2, 3)), ((4097, 2), 0),
         ((20, 16, 9), (0, 2)), ((3, 5, 2, 400), (1, 3)), ((300, 1100), 0), ((40, 64, 1), 0), ((3, 8, 70), (0, 2)),
-        ((600, 5, 2), (0, 2)), ((2, 16, 50), (0, 2)), ((2, 600), 0), ((2, 3, 4, 5, 60), (0, 2, 4)),
+        ((600, 5, 2), (0, 2)), ((2, 16, 50), (0, 2)), ((16, 90), 0), ((500, 7, 2), 1), ((40, 16, 2), 1), ((2, 3, 900), (0, 1)), ((2, 600), 0), ((2, 3, 4, 5, 60), (0, 2, 4)),
     ],
 )  # fmt: skip
 def test_sums_over_other_dimensions_have_the_bits_of_the_reference(shape: Any, axis: Any, dtype: Any) -> None:
@@ -248,3 +248,31 @@ def test_extremes_of_wider_types_are_numpys(shape: tuple[int, ...], dtype: Any, 
             for axis in (None, -1):
                 np.testing.assert_array_equal(small_array.max(x, axis), np.maximum.reduce(x, axis))
                 np.testing.assert_array_equal(small_array.min(x, axis), np.minimum.reduce(x, axis))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_variances_have_the_bits_of_their_steps(shape: tuple[int, ...], dtype: Any) -> None:
+    x = np.asarray(_of(dtype, shape) * 3 + 100, dtype)
+    for axis in _trailing(len(shape)):
+        for correction, keepdims, root in ((1, False, False), (0, True, True), (2.5, False, True)):
+            fast = loader.native.variance_last(x, axis, correction, keepdims, root)
+            left = [axis] if isinstance(axis, int) else axis
+            count = x.size if left is None else np.prod([x.shape[i] for i in left])
+            if fast is None:
+                assert count <= max(correction, 1)
+                continue
+            centred = x - reduce_rows.mean(x, axis, True)
+            centred = centred - reduce_rows.mean(centred, axis, True)
+            total = np.asarray(reduce_rows.total(centred * centred, axis, keepdims)) / dtype(count - correction)
+            slow = np.sqrt(total) if root else total
+            assert fast.shape == slow.shape and fast.tobytes() == slow.tobytes()
+
+
+@pytest.mark.parametrize("wrong", [1e20, 1e-25, np.nan, np.inf])
+def test_variances_beyond_the_range_are_left_to_steps_in_float64(wrong: float) -> None:
+    x = np.float32([[1, 2, 3], [wrong, 2 * wrong, 4 * wrong]])
+    assert loader.native.variance_last(x, 1, 1, False, False) is None
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = np.var(x.astype(np.float64), 1, ddof=1).astype(np.float32)
+    np.testing.assert_allclose(resilin.tensor(x).var(1).numpy(), expected, 1e-6)

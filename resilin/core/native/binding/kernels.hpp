@@ -49,6 +49,7 @@ void bind_in_place(nanobind::module_ &m);
 void bind_layer_norm(nanobind::module_ &m);
 void bind_losses(nanobind::module_ &m);
 void bind_memory(nanobind::module_ &m);
+void bind_moments(nanobind::module_ &m);
 void bind_optimizer_rules(nanobind::module_ &m);
 void bind_optimizers(nanobind::module_ &m);
 void bind_pack(nanobind::module_ &m);

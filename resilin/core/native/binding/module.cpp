@@ -56,6 +56,7 @@ NB_MODULE(_native, m) {
     resilin::bind_in_place(m);
     resilin::bind_layer_norm(m);
     resilin::bind_losses(m);
+    resilin::bind_moments(m);
     resilin::bind_memory(m);
     resilin::bind_optimizer_rules(m);
     resilin::bind_optimizers(m);

@@ -229,11 +229,9 @@ template <class S> void sum_integers(void add(const S *, int64_t, int64_t, int64
 // Each of n elements added to itself, `times` of them
 #define RESILIN_REPEATED(T)                                                                                            \
     RESILIN_SIMD void repeated(const T *x, int64_t n, int64_t times, T *y) {                                           \
-        for (int64_t i = 0; i < n; i++) {                                                                              \
-            T sum = x[i];                                                                                              \
-            for (int64_t k = 1; k < times; k++) sum += x[i];                                                           \
-            y[i] = sum;                                                                                                \
-        }                                                                                                              \
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] + x[i];                                                            \
+        for (int64_t k = 2; k < times; k++)                                                                            \
+            for (int64_t i = 0; i < n; i++) y[i] += x[i];                                                              \
     }
 RESILIN_REPEATED(float)
 RESILIN_REPEATED(double)
