@@ -276,3 +276,46 @@ def test_variances_beyond_the_range_are_left_to_steps_in_float64(wrong: float) -
     with np.errstate(over="ignore", invalid="ignore"):
         expected = np.var(x.astype(np.float64), 1, ddof=1).astype(np.float32)
     np.testing.assert_allclose(resilin.tensor(x).var(1).numpy(), expected, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_counts_are_numpys(shape: tuple[int, ...], dtype: Any, thread_counts: Any) -> None:
+    x = np.asarray(_of(np.float64, shape) * 1.5, dtype)
+    x[np.abs(x) < 1] = 0
+    if dtype is not np.int64:
+        x.reshape(-1)[-1] = np.nan  # which is not 0
+    for count in (1, 2):
+        thread_counts(count)
+        for axis in _trailing(len(shape)):
+            for keepdims in (True, False):
+                fast = small_array.count_nonzero(x, axis, keepdims)
+                np.testing.assert_array_equal(fast, np.count_nonzero(x, axis, keepdims=keepdims))
+                np.testing.assert_array_equal(small_array.any(x, axis, keepdims), np.any(x, axis, keepdims=keepdims))
+    assert small_array.count_nonzero(np.ones((3, 4), dtype), 0).tolist() == [3] * 4
+    assert not small_array.any(np.ones((0,), dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("low", "high", "bins"), [(-1.0, 1.0, 7), (-0.3, 2.7, 100), (0.1, 0.1000002, 5), (-4.0, 4.0, 1)])
+def test_elements_in_bins_are_counted_as_by_numpy(
+    low: float, high: float, bins: int, dtype: Any, thread_counts: Any
+) -> None:
+    edges = np.linspace(low, high, bins + 1, dtype=dtype)
+    near = np.nextafter(edges, dtype(np.inf)), np.nextafter(edges, dtype(-np.inf))
+    x = np.concatenate([_of(dtype, (50_001,)), edges, *near, dtype([np.nan, np.inf, -np.inf])])
+    expected = np.histogram(x, bins, (low, high))[0] if (np.diff(edges) > 0).all() else None
+    for count in (1, 2):
+        thread_counts(count)
+        found = resilin.histc(resilin.tensor(x), bins, low, high).numpy()
+        assert expected is None or np.array_equal(found, expected)
+        assert found.sum() == ((x >= dtype(low)) & (x <= dtype(high))).sum()
+    assert loader.native.count_in_bins(x, edges.astype(np.float16)) is None
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 64, 100])
+def test_products_of_short_rows_have_the_bits_of_the_reference(length: int) -> None:
+    for dtype in (np.float32, np.float64):
+        x = np.random.default_rng(length).uniform(0.8, 1.25, (700, length)).astype(dtype)
+        expected = np.stack([reduce_rows.reference_product(row) for row in x])
+        assert reduce_rows.product(x, 1).tobytes() == expected.tobytes()

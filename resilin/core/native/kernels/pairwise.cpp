@@ -317,6 +317,10 @@ template <class T> RESILIN_INLINE double multiply_all(const T *x, int64_t n) {
     for (; i + PRODUCTS <= n; i += PRODUCTS)
         for (int k = 0; k < 4; k++)
             lanes[k] *= __builtin_convertvector(*reinterpret_cast<const Eight<T> *>(x + i + 8 * k), Eight<double>);
+    if (i == n) { // the same tree
+        const Eight<double> all = (lanes[0] * lanes[2]) * (lanes[1] * lanes[3]);
+        return ((all[0] * all[4]) * (all[2] * all[6])) * ((all[1] * all[5]) * (all[3] * all[7]));
+    }
     double all[PRODUCTS];
     std::memcpy(all, lanes, sizeof(all));
     for (int64_t k = 0; i + k < n; k++) all[k] *= static_cast<double>(x[i + k]);
@@ -333,6 +337,13 @@ template <class T> nb::object product_of_type(ExactArray x, int first, bool keep
     nb::object made = y.object;
     WithoutGil free(x.size());
     const int64_t length = x.size() / rows, pieces = (length + PIECE - 1) / PIECE;
+    if (pieces == 1) {
+        parallel_rows(rows, length, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; row++)
+                y.data[row] = static_cast<T>(product_of(x.data<T>() + row * length, length));
+        });
+        return made;
+    }
     std::vector<double> parts(static_cast<size_t>(rows * pieces));
     parallel_rows(rows * pieces, std::min(length, PIECE), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++) {
