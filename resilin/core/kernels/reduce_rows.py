@@ -30,7 +30,7 @@ _native_product_last = kernel("product_last")
 
 FAN = 16  # sums added one after another; kernels.hpp has the same number, so both forms give the same bits
 _add: Any = np.add.reduce
-_SMALL = 1024  # elements; a chain of so few is accurate in any order, and a call of numpy costs less than a look at it
+_SMALL = 256  # elements; a chain of so few is accurate in any order, and a call of numpy costs less than a look at it
 
 
 def total(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
@@ -95,7 +95,7 @@ def mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     if (y := _native_sum_over(x, axis, keepdims, True)) is not None:
         return y
     wide = pack.widened(x)
-    y = total(wide, axis, keepdims)
+    y = (reference_total if wide is x else total)(wide, axis, keepdims)
     found = y / y.dtype.type(x.size // max(y.size, 1))
     return found if wide is x else pack.astype(found, x.dtype)
 

@@ -6,6 +6,7 @@ is made of them here is computed in float32 for 16-bit floats. Scans add in the 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -159,8 +160,14 @@ def _centred(xp, x, axis):
 
 def _well_in_range(xp, y):
     """Whether no element of y is so large or so small that squares on the way to it may have left the range."""
-    info = np.finfo(y.dtype)
-    return not xp.elements or bool(xp.all(xp.logical_and(y < info.max / 2**10, y > info.tiny * 2**60)))
+    low, high = _ranges(y.dtype)
+    return not xp.elements or bool(xp.max(y) < high and xp.min(y) > low)
+
+
+@functools.cache
+def _ranges(dtype):
+    info = np.finfo(dtype)
+    return info.tiny * 2**60, info.max / 2**10
 
 
 def _deviation(xp, x, axis, correction, keepdims, root):
