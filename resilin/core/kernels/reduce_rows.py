@@ -2,8 +2,8 @@
 
 Order of a sum over one dimension: along the fastest one numpy's pairwise order; along any other in blocks of `FAN`,
 elements ascending inside a block, then blocks of `FAN` of these sums, and so on. Of several dimensions those that are
-stretched go first, then the fastest in memory; neighbours in a contiguous array count as one. Small arrays are summed in
-numpy's order, 16-bit floats in float32.
+stretched go first, then the fastest in memory; neighbours in a contiguous array count as one. Small arrays are summed
+in numpy's order, 16-bit floats in float32.
 """
 
 from __future__ import annotations

@@ -153,9 +153,7 @@ def test_likelihoods_in_one_pass_have_the_bits_of_their_steps(shape: Any, weight
         for reduction in ("none", "mean", "sum"):
             with resilin.no_grad():
                 found = F.nll_loss(x, target, weight, ignore_index=ignore, reduction=reduction)
-            steps = F.nll_loss(
-                x.detach().requires_grad_(), target, weight, ignore_index=ignore, reduction=reduction
-            )
+            steps = F.nll_loss(x.detach().requires_grad_(), target, weight, ignore_index=ignore, reduction=reduction)
             _same(found, steps)
 
 

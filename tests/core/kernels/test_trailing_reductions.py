@@ -188,16 +188,18 @@ def test_sums_and_means_of_sixteen_bits_are_those_of_float32_rounded_once(shape:
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [
-        ((70, 64), 0), ((17, 3), 0), ((3, 40, 33), 1), ((3, 40, 33), (0, 1)), ((2, 16, 9, 9), (0, 2, 3)), ((4097, 2), 0),
+        ((70, 64), 0), ((17, 3), 0), ((3, 40, 33), 1), ((3, 40, 33), (0, 1)), ((2, 16, 9, 9), (0, 2, 3)),
         ((20, 16, 9), (0, 2)), ((3, 5, 2, 400), (1, 3)), ((300, 1100), 0), ((40, 64, 1), 0), ((3, 8, 70), (0, 2)),
-        ((600, 5, 2), (0, 2)), ((2, 16, 50), (0, 2)), ((16, 90), 0), ((500, 7, 2), 1), ((40, 16, 2), 1), ((2, 3, 900), (0, 1)), ((2, 600), 0), ((2, 3, 4, 5, 60), (0, 2, 4)),
+        ((600, 5, 2), (0, 2)), ((2, 16, 50), (0, 2)), ((16, 90), 0), ((500, 7, 2), 1),
+        ((40, 16, 2), 1), ((2, 3, 900), (0, 1)), ((4097, 2), 0), ((2, 600), 0), ((2, 3, 4, 5, 60), (0, 2, 4)),
     ],
 )  # fmt: skip
 def test_sums_over_other_dimensions_have_the_bits_of_the_reference(shape: Any, axis: Any, dtype: Any) -> None:
     x = _of(dtype, shape)
     for keepdims in (True, False):
         fast, slow = reduce_rows.total(x, axis, keepdims), reduce_rows.reference_total(x, axis, keepdims)
-        assert fast.dtype == x.dtype and fast.shape == slow.shape
+        assert fast.dtype == x.dtype
+        assert fast.shape == slow.shape
         assert fast.tobytes() == slow.tobytes()
     mean = pack.to_float32(x) if x.dtype.itemsize == 2 else x
     mean = reduce_rows.reference_total(mean, axis) / mean.dtype.type(x.size // slow.size)
@@ -212,7 +214,9 @@ def test_a_stretched_dimension_is_summed_first(shape: tuple[int, ...], dtype: An
     x = np.broadcast_to(base, shape)
     assert reduce_rows.total(x).tobytes() == reduce_rows.reference_total(x).tobytes()
     wide = base.astype(np.float64)
-    np.testing.assert_allclose(float(reduce_rows.total(x)), wide.sum() * shape[place], 0.02 if x.itemsize == 2 else 1e-4)
+    np.testing.assert_allclose(
+        float(reduce_rows.total(x)), wide.sum() * shape[place], 0.02 if x.itemsize == 2 else 1e-4
+    )
 
 
 def test_integers_and_booleans_are_summed_and_wrap_around(thread_counts: Any) -> None:
@@ -266,7 +270,8 @@ def test_variances_have_the_bits_of_their_steps(shape: tuple[int, ...], dtype: A
             centred = centred - reduce_rows.mean(centred, axis, True)
             total = np.asarray(reduce_rows.total(centred * centred, axis, keepdims)) / dtype(count - correction)
             slow = np.sqrt(total) if root else total
-            assert fast.shape == slow.shape and fast.tobytes() == slow.tobytes()
+            assert fast.shape == slow.shape
+            assert fast.tobytes() == slow.tobytes()
 
 
 @pytest.mark.parametrize("wrong", [1e20, 1e-25, np.nan, np.inf])
@@ -297,7 +302,9 @@ def test_counts_are_numpys(shape: tuple[int, ...], dtype: Any, thread_counts: An
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("low", "high", "bins"), [(-1.0, 1.0, 7), (-0.3, 2.7, 100), (0.1, 0.1000002, 5), (-4.0, 4.0, 1)])
+@pytest.mark.parametrize(
+    ("low", "high", "bins"), [(-1.0, 1.0, 7), (-0.3, 2.7, 100), (0.1, 0.1000002, 5), (-4.0, 4.0, 1)]
+)
 def test_elements_in_bins_are_counted_as_by_numpy(
     low: float, high: float, bins: int, dtype: Any, thread_counts: Any
 ) -> None:

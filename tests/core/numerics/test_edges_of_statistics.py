@@ -218,7 +218,10 @@ def test_the_median_of_all_is_that_of_the_sorted_elements(n: int, dtype: Any) ->
     expected = x.sort().values[(n - 1) // 2]
     for view in (x, x.reshape(-1, 1), resilin.stack([x, x], 1)[:, 0]):
         found = view.median()
-        assert found.shape == () and found.dtype == dtype and found.item() == expected.item()
+        assert found.shape == ()
+        assert found.dtype == dtype
+        assert found.item() == expected.item()
     if dtype.is_floating_point:
         x[n // 2] = float("nan")
-        assert x.median().isnan() and x.median().dtype == dtype
+        assert x.median().isnan()
+        assert x.median().dtype == dtype

@@ -111,9 +111,7 @@ def loss_of_difference(
     return None if array is None else wrap(array, CPU)
 
 
-def nll_loss(
-    input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
-) -> Tensor | None:
+def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor | None:
     """The negative log-likelihoods of classes that are known to be there, reduced."""
     arrays = _scores(input, target, weight)
     if arrays is None or type(ignore_index) is not int or not -(1 << 63) <= ignore_index < 1 << 63:
