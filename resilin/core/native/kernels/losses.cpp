@@ -72,7 +72,9 @@ template <class T, class Fill> void reduce_or_store(const Fill &fill, int64_t n,
 template <class T>
 void of_type(int kind, const ExactArray &x, const ExactArray &t, T beta, T scale, int reduction, T *y) {
     const T *xs = x.data<T>(), *ts = t.data<T>();
-    auto fill = [=](int64_t begin, int64_t end, T *out) { losses(kind, xs + begin, ts + begin, end - begin, beta, scale, out); };
+    auto fill = [=](int64_t begin, int64_t end, T *out) {
+        losses(kind, xs + begin, ts + begin, end - begin, beta, scale, out);
+    };
     reduce_or_store(fill, x.size(), reduction, y);
 }
 
@@ -149,7 +151,8 @@ bool nll_of(const ExactArray &x, const ExactArray &target, const ExactArray &wei
     std::vector<T> found(static_cast<size_t>(count)), counted;
     counted.reserve(static_cast<size_t>(count));
     const int64_t inner = N ? count / N : 0;
-    if (!likelihoods<T>(x.data<S>(), target.data<int64_t>(), weight.data<S>(), N, C, inner, ignore, value, found.data(), counted))
+    const int64_t *classes = target.data<int64_t>();
+    if (!likelihoods<T>(x.data<S>(), classes, weight.data<S>(), N, C, inner, ignore, value, found.data(), counted))
         return false;
     if (reduction != NONE) {
         T total = total_of(found);
@@ -172,7 +175,9 @@ nb::object nll_loss(ExactArray x, ExactArray target, ExactArray weight, int64_t 
         return nb::none();
     nb::object made = like(x, reduction == NONE ? target.ndim() : 0, PyArray_DIMS(target.array));
     bool known;
-    auto store = [&](const auto &found) { std::copy(found.begin(), found.end(), elements<std::decay_t<decltype(found[0])>>(made)); };
+    auto store = [&](const auto &found) {
+        std::copy(found.begin(), found.end(), elements<std::decay_t<decltype(found[0])>>(made));
+    };
     auto itself = [](auto v) { return v; };
     if (type == NPY_FLOAT) {
         known = nll_of<float, float>(x, target, weight, C, ignore, reduction, itself, store);
@@ -184,7 +189,8 @@ nb::object nll_loss(ExactArray x, ExactArray target, ExactArray weight, int64_t 
             x, target, weight, C, ignore, reduction,
             [=](uint16_t v) { return float16 ? from_half(v) : from_bfloat(v); },
             [&](const std::vector<float> &found) {
-                (float16 ? pack_half : pack_bfloat)(found.data(), 0, static_cast<int64_t>(found.size()), elements<uint16_t>(made));
+                const auto pack = float16 ? pack_half : pack_bfloat;
+                pack(found.data(), 0, static_cast<int64_t>(found.size()), elements<uint16_t>(made));
             });
     }
     return known ? made : nb::none();
@@ -204,12 +210,14 @@ RESILIN_INLINE void hinges_of(const T *x, const int64_t *target, int64_t rows, i
 RESILIN_SIMD void hinges(const float *x, const int64_t *target, int64_t rows, int64_t C, float margin, bool squared, float *y) {
     hinges_of(x, target, rows, C, margin, squared, y);
 }
-RESILIN_SIMD void hinges(const double *x, const int64_t *target, int64_t rows, int64_t C, double margin, bool squared, double *y) {
+RESILIN_SIMD void hinges(const double *x, const int64_t *target, int64_t rows, int64_t C, double margin, bool squared,
+                         double *y) {
     hinges_of(x, target, rows, C, margin, squared, y);
 }
 
 template <class T>
-nb::object margins_of(const ExactArray &x, const ExactArray &target, const ExactArray &weight, T margin, bool squared, int reduction) {
+nb::object margins_of(const ExactArray &x, const ExactArray &target, const ExactArray &weight, T margin, bool squared,
+                      int reduction) {
     const int64_t N = x.dim(0), C = x.dim(1), *classes = target.data<int64_t>();
     nb::object made = like(x, reduction == NONE ? 1 : 0, PyArray_DIMS(target.array));
     T *y = elements<T>(made);
@@ -237,8 +245,10 @@ nb::object multi_margin_loss(ExactArray x, ExactArray target, ExactArray weight,
         return nb::none();
     for (int64_t n = 0; n < x.dim(0); n++)
         if (target.data<int64_t>()[n] < 0 || target.data<int64_t>()[n] >= x.dim(1)) return nb::none();
-    if (x.is<float>() && weight.is_or_none<float>()) return margins_of<float>(x, target, weight, margin.value, squared, reduction);
-    if (x.is<double>() && weight.is_or_none<double>()) return margins_of<double>(x, target, weight, margin.exact, squared, reduction);
+    if (x.is<float>() && weight.is_or_none<float>())
+        return margins_of<float>(x, target, weight, margin.value, squared, reduction);
+    if (x.is<double>() && weight.is_or_none<double>())
+        return margins_of<double>(x, target, weight, margin.exact, squared, reduction);
     return nb::none();
 }
 
