@@ -113,6 +113,7 @@ def make_xp() -> SimpleNamespace:
         "stack": small_array.stack,
         "any": small_array.any,
         "all": small_array.all,
+        "count_nonzero": small_array.count_nonzero,
         "max": small_array.max,
         "min": small_array.min,
         "scatter_add_zeros": places.add_along,

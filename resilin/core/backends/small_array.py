@@ -16,6 +16,7 @@ from resilin.core.kernels.loader import kernel
 Array = np.ndarray[Any, Any]
 _native_broadcast_to = kernel("broadcast_to")
 _native_extreme_last = kernel("extreme_last")
+_native_count_last = kernel("count_last")
 _or: Any = np.logical_or.reduce
 _and: Any = np.logical_and.reduce
 
@@ -72,12 +73,20 @@ def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
 
 def any(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether some element over `axis` is true."""
+    if x.dtype.kind != "b" and (count := _native_count_last(x, axis, keepdims)) is not None:
+        return count != 0
     return _or(x, axis, None, None, keepdims)
 
 
 def all(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     """Whether all elements over `axis` are true."""
     return _and(x, axis, None, None, keepdims)
+
+
+def count_nonzero(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
+    """How many elements over `axis` are not 0."""
+    y = _native_count_last(x, axis, keepdims)
+    return np.count_nonzero(x, axis, keepdims=keepdims) if y is None else y
 
 
 def max(x: Array, axis: Any = None, keepdims: bool = False, **initial: Any) -> Any:

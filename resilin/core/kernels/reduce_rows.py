@@ -2,8 +2,8 @@
 
 Order of a sum over one dimension: along the fastest one numpy's pairwise order; along any other in blocks of `FAN`,
 elements ascending inside a block, then blocks of `FAN` of these sums, and so on. Of several dimensions those that are
-stretched go first, then the fastest in memory; neighbours in a contiguous array count as one. Small arrays are summed in
-numpy's order, 16-bit floats in float32.
+stretched go first, then the fastest in memory; neighbours in a contiguous array count as one. Small arrays are summed
+in numpy's order, 16-bit floats in float32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _native_product_last = kernel("product_last")
 
 FAN = 16  # sums added one after another; kernels.hpp has the same number, so both forms give the same bits
 _add: Any = np.add.reduce
-_SMALL = 1024  # elements; a chain of so few is accurate in any order, and a call of numpy costs less than a look at it
+_SMALL = 256  # elements; a chain of so few is accurate in any order, and a call of numpy costs less than a look at it
 
 
 def total(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
@@ -95,7 +95,7 @@ def mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     if (y := _native_sum_over(x, axis, keepdims, True)) is not None:
         return y
     wide = pack.widened(x)
-    y = total(wide, axis, keepdims)
+    y = (reference_total if wide is x else total)(wide, axis, keepdims)
     found = y / y.dtype.type(x.size // max(y.size, 1))
     return found if wide is x else pack.astype(found, x.dtype)
 

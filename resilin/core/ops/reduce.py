@@ -6,12 +6,16 @@ is made of them here is computed in float32 for 16-bit floats. Scans add in the 
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
 from resilin.core.kernels import reduce_rows, scan
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import op, override
+
+_native_variance = kernel("variance_last")
 
 # x: input, y: output, g: gradient of y
 
@@ -156,14 +160,23 @@ def _centred(xp, x, axis):
 
 def _well_in_range(xp, y):
     """Whether no element of y is so large or so small that squares on the way to it may have left the range."""
-    info = np.finfo(y.dtype)
-    return not xp.elements or bool(xp.all(xp.logical_and(y < info.max / 2**10, y > info.tiny * 2**60)))
+    low, high = _ranges(y.dtype)
+    return not xp.elements or bool(xp.max(y) < high and xp.min(y) > low)
+
+
+@functools.cache
+def _ranges(dtype):
+    info = np.finfo(dtype)
+    return info.tiny * 2**60, info.max / 2**10
 
 
 def _deviation(xp, x, axis, correction, keepdims, root):
     """The variance of x, or its root. Where squares leave the range of float32 they are summed in float64, as in
     PyTorch; where they leave that of float64, the numbers are scaled by a power of two before."""
     wide, scale = _wide(x), None
+    y = _native_variance(wide, axis, correction, keepdims, root) if isinstance(wide, np.ndarray) else None
+    if y is not None:
+        return _returned(y, x)
     y = _variance(xp, wide, axis, correction, keepdims)
     if y.size and wide.size and not _well_in_range(xp, y):
         complex_ = x.dtype.kind == "c"

@@ -102,16 +102,20 @@ def test_softmax_and_log_softmax(rand: Any, shape: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(
-    ("shape", "axis"), [((7, 5), 0), ((3, 300, 17), 1), ((2, 4, 9, 31), 1), ((600, 300), 0), ((4, 0, 3), 1), ((3, 0), 0)]
+    ("shape", "axis"),
+    [((7, 5), 0), ((3, 300, 17), 1), ((2, 4, 9, 31), 1), ((600, 300), 0), ((4, 0, 3), 1), ((3, 0), 0)],
 )
 def test_softmax_along_other_dimensions(rand: Any, shape: tuple[int, ...], axis: int, dtype: Any) -> None:
     x, g = (rand(*shape).astype(dtype) for _ in range(2))
     lines = [np.ascontiguousarray(v.swapaxes(axis, -1)) for v in (x, g)]
     close = 1e-14 if dtype is np.float64 else None
     for of_log in (False, True):
-        forward, backward = (softmax.log_forward, softmax.log_backward) if of_log else (softmax.forward, softmax.backward)
+        forward, backward = (
+            (softmax.log_forward, softmax.log_backward) if of_log else (softmax.forward, softmax.backward)
+        )
         y = forward(x, axis)
-        assert y.flags.c_contiguous and y.dtype == dtype
+        assert y.flags.c_contiguous
+        assert y.dtype == dtype
         rows = forward(lines[0])
         expected = rows.swapaxes(axis, -1), backward(lines[1], rows).swapaxes(axis, -1)
         for found, wanted in zip((y, backward(g, y, axis)), expected, strict=True):

@@ -153,13 +153,30 @@ def test_likelihoods_in_one_pass_have_the_bits_of_their_steps(shape: Any, weight
         for reduction in ("none", "mean", "sum"):
             with resilin.no_grad():
                 found = F.nll_loss(x, target, weight, ignore_index=ignore, reduction=reduction)
-            steps = F.nll_loss(
-                x.detach().requires_grad_(), target, weight, ignore_index=ignore, reduction=reduction
-            )
+            steps = F.nll_loss(x.detach().requires_grad_(), target, weight, ignore_index=ignore, reduction=reduction)
             _same(found, steps)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1), (33, 10), (700, 64), (3, 1000), (2, 1500)])
+def test_margins_in_one_pass_have_the_bits_of_their_steps(shape: Any, weighted: bool, dtype: Any) -> None:
+    r = np.random.default_rng(0)
+    x = resilin.tensor(r.normal(size=shape)).to(dtype)
+    x[-1, 0] = float("inf")
+    target = resilin.tensor(r.integers(0, shape[1], shape[0]))
+    weight = resilin.tensor(r.random(shape[1]) + 0.5).to(dtype) if weighted else None
+    for p in (1, 2):
+        for reduction in ("none", "mean", "sum"):
+            given = {"p": p, "margin": 0.7, "weight": weight, "reduction": reduction}
+            steps = F.multi_margin_loss(x.detach().requires_grad_(), target, **given)
+            _same(F.multi_margin_loss(x, target, **given), steps)
+
+
 def test_a_target_that_is_no_class_is_refused() -> None:
+    for wrong in (-1, 3):
+        with pytest.raises(RuntimeError, match="out of range"):
+            F.multi_margin_loss(resilin.zeros(2, 3), resilin.tensor([0, wrong]))
     for wrong in (-1, 3):
         with pytest.raises(IndexError, match="out of bounds"):
             F.nll_loss(resilin.zeros(2, 3), resilin.tensor([0, wrong]))

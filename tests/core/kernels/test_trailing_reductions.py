@@ -188,16 +188,18 @@ def test_sums_and_means_of_sixteen_bits_are_those_of_float32_rounded_once(shape:
 @pytest.mark.parametrize(
     ("shape", "axis"),
     [
-        ((70, 64), 0), ((17, 3), 0), ((3, 40, 33), 1), ((3, 40, 33), (0, 1)), ((2, 16, 9, 9), (0, 2, 3)), ((4097, 2), 0),
+        ((70, 64), 0), ((17, 3), 0), ((3, 40, 33), 1), ((3, 40, 33), (0, 1)), ((2, 16, 9, 9), (0, 2, 3)),
         ((20, 16, 9), (0, 2)), ((3, 5, 2, 400), (1, 3)), ((300, 1100), 0), ((40, 64, 1), 0), ((3, 8, 70), (0, 2)),
-        ((600, 5, 2), (0, 2)), ((2, 16, 50), (0, 2)), ((2, 600), 0), ((2, 3, 4, 5, 60), (0, 2, 4)),
+        ((600, 5, 2), (0, 2)), ((2, 16, 50), (0, 2)), ((16, 90), 0), ((500, 7, 2), 1),
+        ((40, 16, 2), 1), ((2, 3, 900), (0, 1)), ((4097, 2), 0), ((2, 600), 0), ((2, 3, 4, 5, 60), (0, 2, 4)),
     ],
 )  # fmt: skip
 def test_sums_over_other_dimensions_have_the_bits_of_the_reference(shape: Any, axis: Any, dtype: Any) -> None:
     x = _of(dtype, shape)
     for keepdims in (True, False):
         fast, slow = reduce_rows.total(x, axis, keepdims), reduce_rows.reference_total(x, axis, keepdims)
-        assert fast.dtype == x.dtype and fast.shape == slow.shape
+        assert fast.dtype == x.dtype
+        assert fast.shape == slow.shape
         assert fast.tobytes() == slow.tobytes()
     mean = pack.to_float32(x) if x.dtype.itemsize == 2 else x
     mean = reduce_rows.reference_total(mean, axis) / mean.dtype.type(x.size // slow.size)
@@ -212,7 +214,9 @@ def test_a_stretched_dimension_is_summed_first(shape: tuple[int, ...], dtype: An
     x = np.broadcast_to(base, shape)
     assert reduce_rows.total(x).tobytes() == reduce_rows.reference_total(x).tobytes()
     wide = base.astype(np.float64)
-    np.testing.assert_allclose(float(reduce_rows.total(x)), wide.sum() * shape[place], 0.02 if x.itemsize == 2 else 1e-4)
+    np.testing.assert_allclose(
+        float(reduce_rows.total(x)), wide.sum() * shape[place], 0.02 if x.itemsize == 2 else 1e-4
+    )
 
 
 def test_integers_and_booleans_are_summed_and_wrap_around(thread_counts: Any) -> None:
@@ -248,3 +252,77 @@ def test_extremes_of_wider_types_are_numpys(shape: tuple[int, ...], dtype: Any, 
             for axis in (None, -1):
                 np.testing.assert_array_equal(small_array.max(x, axis), np.maximum.reduce(x, axis))
                 np.testing.assert_array_equal(small_array.min(x, axis), np.minimum.reduce(x, axis))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_variances_have_the_bits_of_their_steps(shape: tuple[int, ...], dtype: Any) -> None:
+    x = np.asarray(_of(dtype, shape) * 3 + 100, dtype)
+    for axis in _trailing(len(shape)):
+        for correction, keepdims, root in ((1, False, False), (0, True, True), (2.5, False, True)):
+            fast = loader.native.variance_last(x, axis, correction, keepdims, root)
+            left = [axis] if isinstance(axis, int) else axis
+            count = x.size if left is None else np.prod([x.shape[i] for i in left])
+            if fast is None:
+                assert count <= max(correction, 1)
+                continue
+            centred = x - reduce_rows.mean(x, axis, True)
+            centred = centred - reduce_rows.mean(centred, axis, True)
+            total = np.asarray(reduce_rows.total(centred * centred, axis, keepdims)) / dtype(count - correction)
+            slow = np.sqrt(total) if root else total
+            assert fast.shape == slow.shape
+            assert fast.tobytes() == slow.tobytes()
+
+
+@pytest.mark.parametrize("wrong", [1e20, 1e-25, np.nan, np.inf])
+def test_variances_beyond_the_range_are_left_to_steps_in_float64(wrong: float) -> None:
+    x = np.float32([[1, 2, 3], [wrong, 2 * wrong, 4 * wrong]])
+    assert loader.native.variance_last(x, 1, 1, False, False) is None
+    with np.errstate(over="ignore", invalid="ignore"):
+        expected = np.var(x.astype(np.float64), 1, ddof=1).astype(np.float32)
+    np.testing.assert_allclose(resilin.tensor(x).var(1).numpy(), expected, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_counts_are_numpys(shape: tuple[int, ...], dtype: Any, thread_counts: Any) -> None:
+    x = np.asarray(_of(np.float64, shape) * 1.5, dtype)
+    x[np.abs(x) < 1] = 0
+    if dtype is not np.int64:
+        x.reshape(-1)[-1] = np.nan  # which is not 0
+    for count in (1, 2):
+        thread_counts(count)
+        for axis in _trailing(len(shape)):
+            for keepdims in (True, False):
+                fast = small_array.count_nonzero(x, axis, keepdims)
+                np.testing.assert_array_equal(fast, np.count_nonzero(x, axis, keepdims=keepdims))
+                np.testing.assert_array_equal(small_array.any(x, axis, keepdims), np.any(x, axis, keepdims=keepdims))
+    assert small_array.count_nonzero(np.ones((3, 4), dtype), 0).tolist() == [3] * 4
+    assert not small_array.any(np.ones((0,), dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("low", "high", "bins"), [(-1.0, 1.0, 7), (-0.3, 2.7, 100), (0.1, 0.1000002, 5), (-4.0, 4.0, 1)]
+)
+def test_elements_in_bins_are_counted_as_by_numpy(
+    low: float, high: float, bins: int, dtype: Any, thread_counts: Any
+) -> None:
+    edges = np.linspace(low, high, bins + 1, dtype=dtype)
+    near = np.nextafter(edges, dtype(np.inf)), np.nextafter(edges, dtype(-np.inf))
+    x = np.concatenate([_of(dtype, (50_001,)), edges, *near, dtype([np.nan, np.inf, -np.inf])])
+    expected = np.histogram(x, bins, (low, high))[0] if (np.diff(edges) > 0).all() else None
+    for count in (1, 2):
+        thread_counts(count)
+        found = resilin.histc(resilin.tensor(x), bins, low, high).numpy()
+        assert expected is None or np.array_equal(found, expected)
+        assert found.sum() == ((x >= dtype(low)) & (x <= dtype(high))).sum()
+    assert loader.native.count_in_bins(x, edges.astype(np.float16)) is None
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 64, 100])
+def test_products_of_short_rows_have_the_bits_of_the_reference(length: int) -> None:
+    for dtype in (np.float32, np.float64):
+        x = np.random.default_rng(length).uniform(0.8, 1.25, (700, length)).astype(dtype)
+        expected = np.stack([reduce_rows.reference_product(row) for row in x])
+        assert reduce_rows.product(x, 1).tobytes() == expected.tobytes()

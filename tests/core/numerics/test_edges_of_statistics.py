@@ -1,5 +1,7 @@
 """Statistics, integrals and slopes of few, equal, missing and wrongly paired numbers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -207,3 +209,19 @@ def test_all_and_any_over_no_dimension_look_at_each_element():
 def test_nothing_has_no_spread(correction):
     assert resilin.zeros(0).std(correction=correction).isnan().item()
     assert resilin.zeros(0, 2).var(0, correction=correction).isnan().all().item()
+
+
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64, resilin.float16, resilin.bfloat16, resilin.int64])
+@pytest.mark.parametrize("n", [1, 2, 33, 1000])
+def test_the_median_of_all_is_that_of_the_sorted_elements(n: int, dtype: Any) -> None:
+    x = (resilin.randn(n) * 9).to(dtype)
+    expected = x.sort().values[(n - 1) // 2]
+    for view in (x, x.reshape(-1, 1), resilin.stack([x, x], 1)[:, 0]):
+        found = view.median()
+        assert found.shape == ()
+        assert found.dtype == dtype
+        assert found.item() == expected.item()
+    if dtype.is_floating_point:
+        x[n // 2] = float("nan")
+        assert x.median().isnan()
+        assert x.median().dtype == dtype

@@ -11,8 +11,9 @@ import numpy as np
 
 from resilin.core import return_types
 from resilin.core.api.conversion.through_host import through_host
+from resilin.core.backends import small_array
 from resilin.core.batching.active import ACTIVE, batched_in
-from resilin.core.kernels import scan, select
+from resilin.core.kernels import pack, scan, select
 from resilin.core.kernels import sort as kernel
 from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import index as ops
@@ -109,6 +110,8 @@ def shared(flat: Tensor, value: Tensor) -> Tensor:
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The median (the lower one of two), NaN if there is one; with `dim` a pair (values, indices)."""
     if dim is None:
+        if type(input._array) is np.ndarray and input._array.size and not input.requires_grad:
+            return wrap(_middle(input._array.reshape(-1)), input._dev)
         flat = input.reshape(-1)
         return shared(flat, median(flat.detach(), 0).values) if flat.numel() else input.new_full((), float("nan"))
     axis = check_dim(dim, input._array.ndim)
@@ -120,6 +123,14 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     middle = (array.shape[axis] - 1) // 2
     order = _first_along(array, axis, middle + 1, False, only=True)
     return return_types.median(picked(input, _or_first_nan(array, order, axis), axis, keepdim))
+
+
+def _middle(flat: Any) -> Any:
+    """The median of a vector of the host's."""
+    top = small_array.max(pack.widened(flat))
+    if top != top:
+        return np.full((), np.nan).astype(flat.dtype)
+    return flat[select.places(flat, (flat.size + 1) // 2, False, True)].reshape(())
 
 
 def _or_first_nan(array: Any, order: Any, axis: int) -> Any:

@@ -35,7 +35,9 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     common = promote_types(x1.dtype, x2.dtype)
     if not common.is_floating_point:
         raise RuntimeError(f"cosine_similarity: expected a floating point dtype in common, got {common}")
-    a, b = rearranging.broadcast_tensors(widened(x1.to(common)), widened(x2.to(common)))
+    a, b = (widened(x if x.dtype is common else x.to(common)) for x in (x1, x2))
+    if a._array.shape != b._array.shape:
+        a, b = rearranging.broadcast_tensors(a, b)
     # each by its own length first: products of both lengths leave the range where the lengths do not
     a, b = (x / reducing.norm(x, 2, dim, True).clamp(min=eps) for x in (a, b))
     made: Tensor = reducing.sum(a * b, dim).to(common)

@@ -117,6 +117,7 @@ def known_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 _KINDS = {"square": 0, "absolute": 1, "smooth": 2}
 _loss_of_difference, _nll_loss = kernel("loss_of_difference"), kernel("nll_loss")
+_multi_margin_loss = kernel("multi_margin_loss")
 
 
 def loss_of_difference(
@@ -130,18 +131,30 @@ def loss_of_difference(
     return None if array is None else wrap(array, CPU)
 
 
-def nll_loss(
-    input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
-) -> Tensor | None:
+def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor | None:
     """The negative log-likelihoods of classes that are known to be there, reduced."""
-    arrays = _arrays(input) if weight is None else _arrays(input, weight)
-    if arrays is None or type(target) is not Tensor or target._dev is not CPU or type(ignore_index) is not int:
+    arrays = _scores(input, target, weight)
+    if arrays is None or type(ignore_index) is not int or not -(1 << 63) <= ignore_index < 1 << 63:
         return None
-    given = arrays[1] if len(arrays) > 1 else None
-    if not -(1 << 63) <= ignore_index < 1 << 63:
-        return None
-    array = _nll_loss(arrays[0], target._array, given, ignore_index, _REDUCTIONS[reduction])
+    array = _nll_loss(*arrays, ignore_index, _REDUCTIONS[reduction])
     return None if array is None else wrap(array, CPU)
+
+
+def multi_margin_loss(
+    input: Tensor, target: Tensor, p: int, margin: float, weight: Tensor | None, reduction: str
+) -> Tensor | None:
+    """How far scores of other classes are not below that of the target by `margin`, reduced."""
+    arrays = _scores(input, target, weight) if reduction in _REDUCTIONS else None
+    array = None if arrays is None else _multi_margin_loss(*arrays, p == 2, margin, _REDUCTIONS[reduction])
+    return None if array is None else wrap(array, CPU)
+
+
+def _scores(input: Tensor, target: Any, weight: Tensor | None) -> tuple[Any, Any, Any] | None:
+    """The arrays of scores, of target classes and of weights of classes, or None, where nothing follows them."""
+    arrays = _arrays(input) if weight is None else _arrays(input, weight)
+    if arrays is None or type(target) is not Tensor or target._dev is not CPU:
+        return None
+    return arrays[0], target._array, None if weight is None else arrays[1]
 
 
 def add(input: Tensor, other: Any, *, alpha: Any = 1, out: Any = None) -> Tensor | None:

@@ -17,7 +17,6 @@ from resilin.core.ops import shape as shape_ops
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
-
 _INT64 = np.dtype(np.int64)
 
 

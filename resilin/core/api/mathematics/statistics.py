@@ -16,6 +16,7 @@ from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import indexing, joining, rearranging, shaping, sorting
 from resilin.core.api.mathematics import arithmetic, products, reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import reduce as reduce_ops
 from resilin.core.ops import shape as shape_ops
@@ -40,6 +41,7 @@ __all__ = [
     "trapezoid",
     "trapz",
 ]
+_count_in_bins = kernel("count_in_bins")
 _FUNCTIONS = ("cumulative_trapezoid", "gradient", "histogramdd", "trapezoid", "trapz")
 METHODS = [name for name in __all__ if name not in _FUNCTIONS]
 METHODS += ["dist"]  # as a function it would hide the package resilin.distributed
@@ -345,6 +347,11 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
 
 def _bin_counts(values: Any, bins: int, low: float, high: float) -> Any:
     try:
+        if values.dtype.kind == "f":
+            edges = np.linspace(low, high, bins + 1, dtype=values.dtype)
+            counts = _count_in_bins(values, edges) if (edges[1:] > edges[:-1]).all() else None
+            if counts is not None:
+                return counts
         return np.histogram(values, bins, (low, high))[0]
     except ValueError:  # numpy wants edges that differ in the values' dtype
         inside = values[(values >= low) & (values <= high)].astype(np.float64)

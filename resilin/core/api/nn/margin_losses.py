@@ -12,7 +12,7 @@ import numpy as np
 
 from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import indexing
-from resilin.core.api.mathematics import reducing
+from resilin.core.api.mathematics import one_pass, reducing
 from resilin.core.api.mathematics.distances import pairwise_distance
 from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.api.nn.loss_reduction import check_reduction, need_broadcast, old_reduction, reduced
@@ -128,6 +128,8 @@ def multi_margin_loss(
     reduction = old_reduction(size_average, reduce, reduction)
     if p not in (1, 2):
         raise ValueError(f"multi_margin_loss: only p == 1 and p == 2 supported, got {p}")
+    if (found := one_pass.multi_margin_loss(input, target, p, margin, weight, reduction)) is not None:
+        return found
     input, weight, narrow = opened(input, weight)
     x, y, single = _scores("multi_margin_loss", input, target, 0)
     classes = x._array.shape[1]

@@ -39,6 +39,7 @@ NB_MODULE(_native, m) {
     resilin::bind_contiguous(m);
     resilin::bind_conv2d(m);
     resilin::bind_convert(m);
+    resilin::bind_counts(m);
     resilin::bind_cross_entropy(m);
     resilin::bind_ctc(m);
     resilin::bind_cuda(m);
@@ -59,6 +60,7 @@ NB_MODULE(_native, m) {
     resilin::bind_integers(m);
     resilin::bind_layer_norm(m);
     resilin::bind_losses(m);
+    resilin::bind_moments(m);
     resilin::bind_memory(m);
     resilin::bind_optimizer_rules(m);
     resilin::bind_optimizers(m);

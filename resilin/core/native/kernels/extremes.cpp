@@ -11,8 +11,9 @@
 namespace resilin {
 namespace {
 
-template <class T> constexpr T END = std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity() : std::numeric_limits<T>::max();
-template <class T> constexpr T LOW_END = std::numeric_limits<T>::has_infinity ? -END<T> : std::numeric_limits<T>::lowest();
+template <class T> using Limits = std::numeric_limits<T>;
+template <class T> constexpr T END = Limits<T>::has_infinity ? Limits<T>::infinity() : Limits<T>::max();
+template <class T> constexpr T LOW_END = Limits<T>::has_infinity ? -END<T> : Limits<T>::lowest();
 
 // of n >= 1 elements
 template <class T> RESILIN_INLINE T largest_of(const T *x, int64_t n) {

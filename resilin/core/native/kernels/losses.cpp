@@ -1,4 +1,4 @@
-// Losses of two arrays, and negative log-likelihoods, with their reduction in one pass. What is summed is made a piece at
+// Losses of two arrays, and of scores and classes, with their reduction in one pass. What is summed is made a piece at
 // a time, in the steps of the functions of several steps, so that the bits are theirs; 16-bit floats in float32, rounded
 // once.
 #include "binding/array.hpp"
@@ -72,7 +72,9 @@ template <class T, class Fill> void reduce_or_store(const Fill &fill, int64_t n,
 template <class T>
 void of_type(int kind, const ExactArray &x, const ExactArray &t, T beta, T scale, int reduction, T *y) {
     const T *xs = x.data<T>(), *ts = t.data<T>();
-    auto fill = [=](int64_t begin, int64_t end, T *out) { losses(kind, xs + begin, ts + begin, end - begin, beta, scale, out); };
+    auto fill = [=](int64_t begin, int64_t end, T *out) {
+        losses(kind, xs + begin, ts + begin, end - begin, beta, scale, out);
+    };
     reduce_or_store(fill, x.size(), reduction, y);
 }
 
@@ -149,7 +151,8 @@ bool nll_of(const ExactArray &x, const ExactArray &target, const ExactArray &wei
     std::vector<T> found(static_cast<size_t>(count)), counted;
     counted.reserve(static_cast<size_t>(count));
     const int64_t inner = N ? count / N : 0;
-    if (!likelihoods<T>(x.data<S>(), target.data<int64_t>(), weight.data<S>(), N, C, inner, ignore, value, found.data(), counted))
+    const int64_t *classes = target.data<int64_t>();
+    if (!likelihoods<T>(x.data<S>(), classes, weight.data<S>(), N, C, inner, ignore, value, found.data(), counted))
         return false;
     if (reduction != NONE) {
         T total = total_of(found);
@@ -172,7 +175,9 @@ nb::object nll_loss(ExactArray x, ExactArray target, ExactArray weight, int64_t 
         return nb::none();
     nb::object made = like(x, reduction == NONE ? target.ndim() : 0, PyArray_DIMS(target.array));
     bool known;
-    auto store = [&](const auto &found) { std::copy(found.begin(), found.end(), elements<std::decay_t<decltype(found[0])>>(made)); };
+    auto store = [&](const auto &found) {
+        std::copy(found.begin(), found.end(), elements<std::decay_t<decltype(found[0])>>(made));
+    };
     auto itself = [](auto v) { return v; };
     if (type == NPY_FLOAT) {
         known = nll_of<float, float>(x, target, weight, C, ignore, reduction, itself, store);
@@ -184,10 +189,67 @@ nb::object nll_loss(ExactArray x, ExactArray target, ExactArray weight, int64_t 
             x, target, weight, C, ignore, reduction,
             [=](uint16_t v) { return float16 ? from_half(v) : from_bfloat(v); },
             [&](const std::vector<float> &found) {
-                (float16 ? pack_half : pack_bfloat)(found.data(), 0, static_cast<int64_t>(found.size()), elements<uint16_t>(made));
+                const auto pack = float16 ? pack_half : pack_bfloat;
+                pack(found.data(), 0, static_cast<int64_t>(found.size()), elements<uint16_t>(made));
             });
     }
     return known ? made : nb::none();
+}
+
+template <class T>
+RESILIN_INLINE void hinges_of(const T *x, const int64_t *target, int64_t rows, int64_t C, T margin, bool squared, T *y) {
+    for (int64_t row = 0; row < rows; row++, x += C, y += C) {
+        const T mine = x[target[row]];
+        for (int64_t c = 0; c < C; c++) {
+            const T over = x[c] - mine + margin, hinge = over < T(0) ? T(0) : over;
+            y[c] = squared ? hinge * hinge : hinge;
+        }
+        y[target[row]] *= T(0); // NaN stays
+    }
+}
+RESILIN_SIMD void hinges(const float *x, const int64_t *target, int64_t rows, int64_t C, float margin, bool squared, float *y) {
+    hinges_of(x, target, rows, C, margin, squared, y);
+}
+RESILIN_SIMD void hinges(const double *x, const int64_t *target, int64_t rows, int64_t C, double margin, bool squared,
+                         double *y) {
+    hinges_of(x, target, rows, C, margin, squared, y);
+}
+
+template <class T>
+nb::object margins_of(const ExactArray &x, const ExactArray &target, const ExactArray &weight, T margin, bool squared,
+                      int reduction) {
+    const int64_t N = x.dim(0), C = x.dim(1), *classes = target.data<int64_t>();
+    nb::object made = like(x, reduction == NONE ? 1 : 0, PyArray_DIMS(target.array));
+    T *y = elements<T>(made);
+    const T *xs = x.data<T>(), *w = weight.data<T>();
+    WithoutGil free(x.size());
+    std::vector<T> found(static_cast<size_t>(N));
+    auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
+        hinges(xs + begin, classes + begin / C, (end - begin) / C, C, margin, squared, scratch);
+        return scratch;
+    };
+    pairwise_rows(read, N, C, 1, false, found.data());
+    for (int64_t n = 0; n < N; n++) {
+        found[static_cast<size_t>(n)] /= static_cast<T>(C);
+        if (w) found[static_cast<size_t>(n)] *= w[classes[n]];
+    }
+    if (reduction == NONE) std::copy(found.begin(), found.end(), y);
+    else *y = reduction == MEAN ? total_of(found) / static_cast<T>(N) : total_of(found);
+    return made;
+}
+
+// Of scores (N, C), whose rows are summed at once, and classes (N,)
+nb::object multi_margin_loss(ExactArray x, ExactArray target, ExactArray weight, bool squared, Number margin, int reduction) {
+    if (!x || x.ndim() != 2 || !x.size() || x.dim(1) > AT_ONCE || !margin.known || !target.is<int64_t>()) return nb::none();
+    if (target.ndim() != 1 || target.dim(0) != x.dim(0) || (weight && (weight.ndim() != 1 || weight.dim(0) != x.dim(1))))
+        return nb::none();
+    for (int64_t n = 0; n < x.dim(0); n++)
+        if (target.data<int64_t>()[n] < 0 || target.data<int64_t>()[n] >= x.dim(1)) return nb::none();
+    if (x.is<float>() && weight.is_or_none<float>())
+        return margins_of<float>(x, target, weight, margin.value, squared, reduction);
+    if (x.is<double>() && weight.is_or_none<double>())
+        return margins_of<double>(x, target, weight, margin.exact, squared, reduction);
+    return nb::none();
 }
 
 } // namespace
@@ -196,6 +258,8 @@ void bind_losses(nb::module_ &m) {
     m.def("loss_of_difference", &loss_of_difference);
     m.def("nll_loss", &nll_loss, nb::arg("x"), nb::arg("target"), nb::arg("weight").none(), nb::arg("ignore"),
           nb::arg("reduction"));
+    m.def("multi_margin_loss", &multi_margin_loss, nb::arg("x"), nb::arg("target"), nb::arg("weight").none(),
+          nb::arg("squared"), nb::arg("margin"), nb::arg("reduction"));
 }
 
 } // namespace resilin

@@ -213,8 +213,9 @@ RESILIN_SIMD void count_true(const uint8_t *x, int64_t begin, int64_t end, int64
     }
 }
 // Integers go in pieces that threads share: their order does not matter
-template <class S> void sum_integers(void add(const S *, int64_t, int64_t, int64_t, int64_t *), const S *x, int64_t rows, int64_t length,
-                                     int64_t *y) {
+template <class S>
+void sum_integers(void add(const S *, int64_t, int64_t, int64_t, int64_t *), const S *x, int64_t rows, int64_t length,
+                  int64_t *y) {
     constexpr int64_t PART = 8192;
     const int64_t parts = rows == 1 ? (length + PART - 1) / PART : 1;
     if (parts == 1) return parallel_rows(rows, length, [&](int64_t begin, int64_t end) { add(x, begin, end, length, y); });
@@ -229,11 +230,9 @@ template <class S> void sum_integers(void add(const S *, int64_t, int64_t, int64
 // Each of n elements added to itself, `times` of them
 #define RESILIN_REPEATED(T)                                                                                            \
     RESILIN_SIMD void repeated(const T *x, int64_t n, int64_t times, T *y) {                                           \
-        for (int64_t i = 0; i < n; i++) {                                                                              \
-            T sum = x[i];                                                                                              \
-            for (int64_t k = 1; k < times; k++) sum += x[i];                                                           \
-            y[i] = sum;                                                                                                \
-        }                                                                                                              \
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] + x[i];                                                            \
+        for (int64_t k = 2; k < times; k++)                                                                            \
+            for (int64_t i = 0; i < n; i++) y[i] += x[i];                                                              \
     }
 RESILIN_REPEATED(float)
 RESILIN_REPEATED(double)
@@ -265,8 +264,8 @@ template <class T> void sum_repeated(const ExactArray &x, int64_t times, bool me
 // The sum, or mean, of a whole array whose first dimension is stretched: that one first
 nb::object reduced_repeated(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
     const int type = PyArray_TYPE(x.array);
-    if (x.size() <= SMALL || (type != NPY_FLOAT && type != NPY_DOUBLE) || first_trailing(axis, x.ndim()) != 0 || !PyArray_ISNOTSWAPPED(x.array))
-        return nb::none();
+    if (x.size() <= SMALL || (type != NPY_FLOAT && type != NPY_DOUBLE) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
+    if (first_trailing(axis, x.ndim()) != 0) return nb::none();
     const int64_t times = repetitions(x);
     if (times < 2 || times > FAN) return nb::none();
     nb::object made = without_axes(x, ~uint64_t{0}, keepdims);
@@ -280,7 +279,8 @@ nb::object reduced_repeated(const ExactArray &x, nb::handle axis, bool keepdims,
 template <Term term, Finish finish> nb::object reduced(ExactArray x, nb::handle axis, bool keepdims) {
     constexpr bool PLAIN = term == Term::element && finish == Finish::sum;
     if (!x || !x.size()) return nb::none();
-    if (term == Term::element && !PyArray_ISCARRAY_RO(x.array)) return reduced_repeated(x, axis, keepdims, finish == Finish::mean);
+    if (term == Term::element && !PyArray_ISCARRAY_RO(x.array))
+        return reduced_repeated(x, axis, keepdims, finish == Finish::mean);
     if (!PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
     const int type = PyArray_TYPE(x.array), first = first_trailing(axis, x.ndim());
     const bool half = type == NPY_HALF || type == bfloat16_type, integers = type == NPY_INT64 || type == NPY_BOOL;
@@ -319,6 +319,10 @@ template <class T> RESILIN_INLINE double multiply_all(const T *x, int64_t n) {
     for (; i + PRODUCTS <= n; i += PRODUCTS)
         for (int k = 0; k < 4; k++)
             lanes[k] *= __builtin_convertvector(*reinterpret_cast<const Eight<T> *>(x + i + 8 * k), Eight<double>);
+    if (i == n) { // the same tree
+        const Eight<double> all = (lanes[0] * lanes[2]) * (lanes[1] * lanes[3]);
+        return ((all[0] * all[4]) * (all[2] * all[6])) * ((all[1] * all[5]) * (all[3] * all[7]));
+    }
     double all[PRODUCTS];
     std::memcpy(all, lanes, sizeof(all));
     for (int64_t k = 0; i + k < n; k++) all[k] *= static_cast<double>(x[i + k]);
@@ -335,6 +339,13 @@ template <class T> nb::object product_of_type(ExactArray x, int first, bool keep
     nb::object made = y.object;
     WithoutGil free(x.size());
     const int64_t length = x.size() / rows, pieces = (length + PIECE - 1) / PIECE;
+    if (pieces == 1) {
+        parallel_rows(rows, length, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; row++)
+                y.data[row] = static_cast<T>(product_of(x.data<T>() + row * length, length));
+        });
+        return made;
+    }
     std::vector<double> parts(static_cast<size_t>(rows * pieces));
     parallel_rows(rows * pieces, std::min(length, PIECE), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++) {
@@ -360,12 +371,15 @@ nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
 } // namespace
 
 void pairwise_sums(const void *x, int type, int64_t rows, int64_t length, void *y) {
-    if (type == NPY_DOUBLE)
-        return sum_floats(static_cast<const double *>(x), rows, length, Term::element, Finish::sum, IN_PLACE, static_cast<double *>(y));
+    constexpr Term ELEMENT = Term::element;
+    if (type == NPY_DOUBLE) {
+        auto *to = static_cast<double *>(y);
+        return sum_floats(static_cast<const double *>(x), rows, length, ELEMENT, Finish::sum, IN_PLACE, to);
+    }
     auto *to = static_cast<float *>(y);
     if (type == NPY_FLOAT)
-        return sum_floats(static_cast<const float *>(x), rows, length, Term::element, Finish::sum, IN_PLACE, to);
-    sum_halves(static_cast<const uint16_t *>(x), type == NPY_HALF, rows, length, Term::element, Finish::sum, to);
+        return sum_floats(static_cast<const float *>(x), rows, length, ELEMENT, Finish::sum, IN_PLACE, to);
+    sum_halves(static_cast<const uint16_t *>(x), type == NPY_HALF, rows, length, ELEMENT, Finish::sum, to);
 }
 
 void bind_pairwise(nb::module_ &m) {

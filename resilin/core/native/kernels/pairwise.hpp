@@ -10,7 +10,7 @@
 namespace resilin {
 
 constexpr int64_t RUN = 128;
-constexpr int64_t SMALL = 1024;   // elements that numpy sums, but along the last dimensions: as _SMALL of reduce_rows.py
+constexpr int64_t SMALL = 256;    // elements that numpy sums, but along the last dimensions: as _SMALL of reduce_rows.py
 constexpr int64_t AT_ONCE = 1024; // elements that are summed at once: made on the way, they stay in the first cache
 
 inline int64_t first_half(int64_t n) { return n / 2 - n / 2 % 8; }

@@ -136,7 +136,8 @@ template <class T, class S> void sum_groups(const S *x, int type, const Dimensio
     sum_matrices_of<T>(sums.data(), d.before, d.summed, d.kept, y);
 }
 
-// Sums over dimensions that are not the last ones alone; None for few elements, which numpy sums in its own order.
+// Sums over dimensions that are not the last ones alone; None where numpy sums in its own order: few elements, and sums
+// of few over several groups of dimensions.
 nb::object sum_over(ExactArray x, nb::handle axis, bool keepdims, bool mean) {
     if (!x || !PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
     const int type = PyArray_TYPE(x.array);
@@ -145,7 +146,8 @@ nb::object sum_over(ExactArray x, nb::handle axis, bool keepdims, bool mean) {
     if ((!half && type != NPY_FLOAT && type != NPY_DOUBLE) || !named_axes(axis, x.ndim(), named)) return nb::none();
     const Dimensions d(x, named);
     const int64_t terms = d.summed * d.behind, rows = d.before * d.kept;
-    if (!d.known || d.kept < 2 || d.before * d.summed * d.kept * d.behind <= SMALL || terms <= FAN) return nb::none();
+    if (!d.known || d.kept < 2 || d.before * d.summed * d.kept * d.behind <= SMALL || (terms <= FAN && d.behind > 1))
+        return nb::none();
     nb::object made = without_axes(x, named, keepdims);
     void *y = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
     WithoutGil free(x.size());

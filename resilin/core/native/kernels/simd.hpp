@@ -113,11 +113,11 @@ RESILIN_INLINE Lanes load_tail(const float *x, int64_t n) {
     return v;
 }
 RESILIN_INLINE float fold(const Lanes &v) {
-    float s[LANES];
-    std::memcpy(s, &v, sizeof(s));
-    for (int64_t width = LANES / 2; width > 0; width /= 2)
-        for (int64_t i = 0; i < width; i++) s[i] += s[i + width];
-    return s[0];
+    const auto eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+                       __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+    const auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+    const auto two = __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
+    return two[0] + two[1];
 }
 
 RESILIN_INLINE Lanes load_some(const float *x, int64_t n) { return n == LANES ? load(x) : load_tail(x, n); }

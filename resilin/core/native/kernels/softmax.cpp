@@ -44,19 +44,20 @@ template <class T> RESILIN_INLINE T top_of(const T *row, int64_t D) {
     for (int64_t i = 0; i < D; i++) top = row[i] > top ? row[i] : top;
     return top;
 }
+// Several rows step by step: a row's steps wait for one another
+constexpr int64_t ABREAST = 8;
 template <bool OfLog, class T> RESILIN_INLINE void forward_rows_of(const T *x, int64_t D, int64_t rows, T *y) {
-    for (int64_t n = 0; n < rows; n++) {
-        const T *row = x + n * D;
-        T *out = y + n * D;
-        const T top = top_of(row, D);
-        for (int64_t i = 0; i < D; i++) out[i] = exponential(row[i] - top);
-        if (OfLog) {
-            const T log_sum = std::log(sum_of(out, D));
-            for (int64_t i = 0; i < D; i++) out[i] = row[i] - top - log_sum;
-        } else {
-            const T inv = T(1) / sum_of(out, D);
-            for (int64_t i = 0; i < D; i++) out[i] *= inv;
-        }
+    T top[ABREAST], sum[ABREAST];
+    for (int64_t first = 0; first < rows; first += ABREAST) {
+        const int64_t count = std::min(rows - first, D <= 1024 ? ABREAST : 1), from = first * D;
+        for (int64_t r = 0; r < count; r++) top[r] = top_of(x + from + r * D, D);
+        for (int64_t r = 0; r < count; r++)
+            for (int64_t i = from + r * D; i < from + (r + 1) * D; i++) y[i] = exponential(x[i] - top[r]);
+        for (int64_t r = 0; r < count; r++) sum[r] = sum_of(y + from + r * D, D);
+        for (int64_t r = 0; r < count; r++) sum[r] = OfLog ? std::log(sum[r]) : T(1) / sum[r];
+        for (int64_t r = 0; r < count; r++)
+            for (int64_t i = from + r * D; i < from + (r + 1) * D; i++) y[i] = OfLog ? x[i] - top[r] - sum[r] : y[i] * sum[r];
+        first += count - ABREAST;
     }
 }
 template <bool OfLog, class T>
