@@ -103,11 +103,20 @@ def _(xp, g, _y, _x, source=0, destination=0):
     return xp.moveaxis(g, destination, source)
 
 
+_BACKWARDS = slice(None, None, -1)
+
+
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), (0, 1))])
 def flip(xp, x, axis=0):
     """The order along `axis` reversed (a copy)."""
-    turned = xp.flip(x, axis)
-    copied = contiguous.turned_copy(turned) if isinstance(turned, np.ndarray) else None
+    if isinstance(x, np.ndarray):
+        index = [slice(None)] * x.ndim
+        for i in (axis,) if isinstance(axis, int) else axis:
+            index[i] = _BACKWARDS
+        turned = x[tuple(index)]  # np.flip's checks take as long as a small copy
+        copied = contiguous.turned_copy(turned)
+    else:
+        turned, copied = xp.flip(x, axis), None
     return turned.copy() if copied is None else copied  # not ascontiguousarray, which copies no dimension of length 1
 
 
