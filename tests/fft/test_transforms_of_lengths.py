@@ -9,13 +9,38 @@ from resilin.core.kernels.loader import native
 from resilin.core.ops import fft as ops
 
 # short; with factors that have steps of their own, others, and large ones; split; with tables in two parts
-LENGTHS = [1, 2, 3, 7, 16, 31, 37, 60, 127, 128, 143, 257, 360, 961, 1000, 1009, 1024, 4096, 4099, 30030, 131072, 100003]
+LENGTHS = [
+    1,
+    2,
+    3,
+    7,
+    16,
+    31,
+    37,
+    60,
+    127,
+    128,
+    143,
+    257,
+    360,
+    961,
+    1000,
+    1009,
+    1024,
+    4096,
+    4099,
+    30030,
+    131072,
+    100003,
+]
 EPS = {np.float32: 6e-7, np.float64: 2e-15}
 
 
 def signal(dtype, *shape):
     random = np.random.default_rng(shape[-1])
-    return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(np.result_type(dtype, np.complex64))
+    return (random.standard_normal(shape) + 1j * random.standard_normal(shape)).astype(
+        np.result_type(dtype, np.complex64)
+    )
 
 
 def assert_near(found, expected, dtype):
@@ -37,7 +62,9 @@ def test_transforms_of_every_kind_of_length_equal_those_of_numpy_in_float64(n, d
         assert_near(fft.ifft(resilin.tensor(x), norm="ortho").numpy(), np.fft.ifft(wide, norm="ortho"), dtype)
         half = fft.rfft(resilin.tensor(x.real.copy()))
         assert_near(half.numpy(), np.fft.rfft(wide.real), dtype)
-        assert_near(fft.irfft(resilin.tensor(x)[..., : n // 2 + 1], n).numpy(), np.fft.irfft(wide[..., : n // 2 + 1], n), dtype)
+        assert_near(
+            fft.irfft(resilin.tensor(x)[..., : n // 2 + 1], n).numpy(), np.fft.irfft(wide[..., : n // 2 + 1], n), dtype
+        )
 
 
 @pytest.mark.parametrize("n", [5, 37, 128, 1000])

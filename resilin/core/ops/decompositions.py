@@ -226,28 +226,21 @@ def eigvals(xp, x):
 )
 def svd(xp, x, full=False):
     """x = U diag(S) Vh with descending S; `full` makes U and Vh square. No gradient flows through what that adds."""
-    return _by_square(x, full) or tuple(_converging(xp, "svd", x, full_matrices=full))
+    return _by_square(xp, x, full) or tuple(_converging(xp, "svd", x, full_matrices=full))
 
 
-_LONG = 2  # times as many rows as columns: LAPACK does the same from 11 / 6 on, with products that take longer
-
-
-def _is_long(x, m, n):
-    return isinstance(x, np.ndarray) and x.dtype.char in "fd" and m >= _LONG * n > 0 and x.size > 0
-
-
-def _by_square(x, full):
+def _by_square(xp, x, full):
     """The singular values and vectors of long or wide matrices by those of the R of Q R; None of others."""
     m, n = x.shape[-2:]
     if m < n:
-        if not _is_long(x, n, m) or (turned := _by_square(x.swapaxes(-1, -2), full)) is None:
+        if (turned := _by_square(xp, x.swapaxes(-1, -2), full)) is None:
             return None
         u, s, vh = turned
         return vh.swapaxes(-1, -2), s, u.swapaxes(-1, -2)
-    if not _is_long(x, m, n) or (found := factorize.qr(x, full)) is None:
+    if (found := factorize.long_qr(x, full)) is None:
         return None
     q, r = found
-    u, s, vh = _converging(np, "svd", r[..., :n, :], where="svd", full_matrices=True)
+    u, s, vh = _converging(xp, "svd", r[..., :n, :], full_matrices=True)
     left = gemm.matmul(np.ascontiguousarray(q[..., :n]), u)
     return (np.concatenate((left, q[..., n:]), -1) if full else left), s, vh
 
@@ -286,9 +279,7 @@ def _rotation(xp, u, s, g):
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 4, 3),), (r(3, 5),)])
 def svdvals(xp, x):
     """The singular values, descending."""
-    m, n = x.shape[-2:]
-    a, long = (x, m) if m >= n else (x.swapaxes(-1, -2), n)
-    if _is_long(x, long, min(m, n)) and (found := factorize.qr(a, False)) is not None:
+    if (found := factorize.long_qr(x if x.shape[-2] >= x.shape[-1] else x.swapaxes(-1, -2))) is not None:
         x = found[1]
     return _converging(xp, "svd", x, where="svdvals", compute_uv=False)
 

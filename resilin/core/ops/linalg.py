@@ -259,6 +259,8 @@ def pinv(xp, x, rtol=0.0, atol=0.0, hermitian=False):
     """Pseudo-inverses; singular values up to max(atol, rtol * largest) count as 0."""
     if x.size == 0:
         return xp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+    if not hermitian and (found := factorize.long_qr(x)) is not None:  # pinv(Q R) = pinv(R) Q^T
+        return xp.matmul(pinv.formula(xp, found[1], rtol, atol), found[0].swapaxes(-1, -2))
     try:
         u, s, vh = xp.linalg.svd(x, full_matrices=False, hermitian=hermitian)
     except np.linalg.LinAlgError:
