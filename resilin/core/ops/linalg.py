@@ -138,7 +138,7 @@ def cofactors(xp, x):
     return (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
 
 
-_FAR = 1e-4  # of 1 / eps: up to this condition number an inverse keeps at least four of a dtype's digits
+_FAR = 1e-3  # of 1 / eps: up to this condition number an inverse keeps three decimal digits at the least
 
 
 def _cofactors_of_inverse(x: Any) -> Any:
@@ -149,8 +149,9 @@ def _cofactors_of_inverse(x: Any) -> Any:
         condition = np.linalg.norm(x, axis=(-2, -1)) * np.linalg.norm(inverse, axis=(-2, -1))
         if not (condition < _FAR / np.finfo(x.dtype).eps).all():
             return None
-        found = factorize.determinant(x)[..., None, None] * inverse.swapaxes(-1, -2)
-    return found if np.isfinite(found).all() else None
+        determinant = factorize.determinant(x)
+        found = None if determinant is None else determinant[..., None, None] * inverse.swapaxes(-1, -2)
+    return found if found is not None and np.isfinite(found).all() else None
 
 
 @cofactors.vjp

@@ -206,28 +206,97 @@ template <class T> T *LaneTransform<T>::run(T *a, T *b) const {
 template class LaneTransform<float>;
 template class LaneTransform<double>;
 
+namespace {
+
+// A square of W x W elements with its rows as columns; one of W vectors in log2(W) rounds of interleaving.
+template <class T> void turn_by_elements(const T *from, int64_t from_ld, T *to, int64_t to_ld) {
+    for (int64_t i = 0; i < LANES_OF<T>; i++)
+        for (int64_t j = 0; j < LANES_OF<T>; j++) to[j * to_ld + i] = from[i * from_ld + j];
+}
+
+#ifdef RESILIN_CHOOSES_ISA
+#define RESILIN_WIDE __attribute__((target("arch=x86-64-v4")))
+typedef float Floats __attribute__((vector_size(64)));
+typedef int32_t Places __attribute__((vector_size(64)));
+typedef double Doubles __attribute__((vector_size(64)));
+typedef int64_t LongPlaces __attribute__((vector_size(64)));
+
+template <class V, int W> struct Square {
+    V rows[W];
+};
+
+RESILIN_WIDE void turn_wide(const float *from, int64_t from_ld, float *to, int64_t to_ld) {
+    const Places low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
+    const Places high = {8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    Square<Floats, 16> a, b;
+    for (int i = 0; i < 16; i++) std::memcpy(&a.rows[i], from + i * from_ld, sizeof(Floats));
+    for (int round = 0; round < 4; round++) {
+        for (int i = 0; i < 8; i++) {
+            b.rows[2 * i] = __builtin_shuffle(a.rows[i], a.rows[i + 8], low);
+            b.rows[2 * i + 1] = __builtin_shuffle(a.rows[i], a.rows[i + 8], high);
+        }
+        a = b;
+    }
+    for (int i = 0; i < 16; i++) std::memcpy(to + i * to_ld, &a.rows[i], sizeof(Floats));
+}
+RESILIN_WIDE void turn_wide(const double *from, int64_t from_ld, double *to, int64_t to_ld) {
+    const LongPlaces low = {0, 8, 1, 9, 2, 10, 3, 11}, high = {4, 12, 5, 13, 6, 14, 7, 15};
+    Square<Doubles, 8> a, b;
+    for (int i = 0; i < 8; i++) std::memcpy(&a.rows[i], from + i * from_ld, sizeof(Doubles));
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < 4; i++) {
+            b.rows[2 * i] = __builtin_shuffle(a.rows[i], a.rows[i + 4], low);
+            b.rows[2 * i + 1] = __builtin_shuffle(a.rows[i], a.rows[i + 4], high);
+        }
+        a = b;
+    }
+    for (int i = 0; i < 8; i++) std::memcpy(to + i * to_ld, &a.rows[i], sizeof(Doubles));
+}
+const bool has_wide = __builtin_cpu_supports("x86-64-v4");
+#endif
+
+} // namespace
+
+template <class T> void turn_square(const T *from, int64_t from_ld, T *to, int64_t to_ld) {
+#ifdef RESILIN_CHOOSES_ISA
+    if (has_wide) return turn_wide(from, from_ld, to, to_ld);
+#endif
+    turn_by_elements(from, from_ld, to, to_ld);
+}
+template void turn_square(const float *, int64_t, float *, int64_t);
+template void turn_square(const double *, int64_t, double *, int64_t);
+
 template <class T> void rows_to_lanes(const T *rows, int64_t ld, int64_t count, int64_t length, T *lanes) {
     constexpr int64_t W = LANES_OF<T>;
     if (count < W)
         for (int64_t i = 0; i < length * W; i++) lanes[i] = 0;
     for (int64_t j0 = 0; j0 < length; j0 += W) { // blocks of lines of cache
         const int64_t end = j0 + W < length ? j0 + W : length;
+        if (count == W && end - j0 == W) {
+            turn_square(rows + j0, ld, lanes + j0 * W, W);
+            continue;
+        }
         for (int64_t i = 0; i < count; i++)
             for (int64_t j = j0; j < end; j++) lanes[j * W + i] = rows[i * ld + j];
     }
 }
 
-template <class T> void lanes_to_rows(const T *lanes, int64_t count, int64_t length, T *rows, int64_t ld, T scale) {
+template <class T> void lanes_to_rows(T *lanes, int64_t count, int64_t length, T *rows, int64_t ld, T scale) {
     constexpr int64_t W = LANES_OF<T>;
+    for (int64_t i = 0; i < length * W && scale != 1; i++) lanes[i] *= scale;
     for (int64_t j0 = 0; j0 < length; j0 += W) {
         const int64_t end = j0 + W < length ? j0 + W : length;
+        if (count == W && end - j0 == W) {
+            turn_square(lanes + j0 * W, W, rows + j0, ld);
+            continue;
+        }
         for (int64_t i = 0; i < count; i++)
-            for (int64_t j = j0; j < end; j++) rows[i * ld + j] = lanes[j * W + i] * scale;
+            for (int64_t j = j0; j < end; j++) rows[i * ld + j] = lanes[j * W + i];
     }
 }
 template void rows_to_lanes(const float *, int64_t, int64_t, int64_t, float *);
 template void rows_to_lanes(const double *, int64_t, int64_t, int64_t, double *);
-template void lanes_to_rows(const float *, int64_t, int64_t, float *, int64_t, float);
-template void lanes_to_rows(const double *, int64_t, int64_t, double *, int64_t, double);
+template void lanes_to_rows(float *, int64_t, int64_t, float *, int64_t, float);
+template void lanes_to_rows(double *, int64_t, int64_t, double *, int64_t, double);
 
 } // namespace resilin

@@ -36,9 +36,12 @@ template <class T> void root_of_unity(int64_t k, int64_t n, T &re, T &im);
 
 bool only_small_factors(int64_t n);
 
+// A square of LANES x LANES elements, its rows `from_ld` apart, with its rows as columns.
+template <class T> void turn_square(const T *from, int64_t from_ld, T *to, int64_t to_ld);
+
 // Rows of `length` real numbers each, `ld` apart, to lanes and back: element j of row i is lane i of vector j. `rows` may
-// be fewer than there are lanes; the other lanes are zeros, and are not written back.
+// be fewer than there are lanes; the other lanes are zeros, and are not written back. Back times `scale`, by way of lanes.
 template <class T> void rows_to_lanes(const T *rows, int64_t ld, int64_t count, int64_t length, T *lanes);
-template <class T> void lanes_to_rows(const T *lanes, int64_t count, int64_t length, T *rows, int64_t ld, T scale);
+template <class T> void lanes_to_rows(T *lanes, int64_t count, int64_t length, T *rows, int64_t ld, T scale);
 
 } // namespace resilin

@@ -101,8 +101,7 @@ template <class T> RESILIN_INLINE void turn_around(T *x, int64_t n, const T *tur
             const T *from = x + 2 * W * k0 + part;
             T *__restrict out = to + part;
             if (end - k0 == W && width == W) {
-                for (int64_t k = 0; k < W; k++)
-                    for (int64_t l = 0; l < W; l++) out[2 * W * l + k] = from[2 * W * k + l];
+                turn_square(from, 2 * W, out, 2 * W);
                 continue;
             }
             for (int64_t l = 0; l < width; l++)
