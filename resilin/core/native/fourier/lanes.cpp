@@ -208,7 +208,8 @@ template class LaneTransform<double>;
 
 namespace {
 
-// A square of W x W elements with its rows as columns; one of W vectors in log2(W) rounds of interleaving.
+// What only moves elements, by vectors of 64 bytes where the CPU has them: a square turned around is log2(W) rounds of
+// interleaving its W rows.
 template <class T> void turn_by_elements(const T *from, int64_t from_ld, T *to, int64_t to_ld) {
     for (int64_t i = 0; i < LANES_OF<T>; i++)
         for (int64_t j = 0; j < LANES_OF<T>; j++) to[j * to_ld + i] = from[i * from_ld + j];
@@ -252,6 +253,42 @@ RESILIN_WIDE void turn_wide(const double *from, int64_t from_ld, double *to, int
     }
     for (int i = 0; i < 8; i++) std::memcpy(to + i * to_ld, &a.rows[i], sizeof(Doubles));
 }
+RESILIN_WIDE void pairs_to_lanes_wide(const float *from, int64_t step, int64_t points, float *re, float *im) {
+    const Places even = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}, odd = even + 1;
+    for (int64_t p = 0; p < points; p++, from += step, re += 32, im += 32) {
+        Floats a, b;
+        std::memcpy(&a, from, sizeof(a)), std::memcpy(&b, from + 16, sizeof(b));
+        const Floats x = __builtin_shuffle(a, b, even), y = __builtin_shuffle(a, b, odd);
+        std::memcpy(re, &x, sizeof(x)), std::memcpy(im, &y, sizeof(y));
+    }
+}
+RESILIN_WIDE void pairs_to_lanes_wide(const double *from, int64_t step, int64_t points, double *re, double *im) {
+    const LongPlaces even = {0, 2, 4, 6, 8, 10, 12, 14}, odd = even + 1;
+    for (int64_t p = 0; p < points; p++, from += step, re += 16, im += 16) {
+        Doubles a, b;
+        std::memcpy(&a, from, sizeof(a)), std::memcpy(&b, from + 8, sizeof(b));
+        const Doubles x = __builtin_shuffle(a, b, even), y = __builtin_shuffle(a, b, odd);
+        std::memcpy(re, &x, sizeof(x)), std::memcpy(im, &y, sizeof(y));
+    }
+}
+RESILIN_WIDE void lanes_to_pairs_wide(const float *re, const float *im, int64_t points, float scale, float *to, int64_t step) {
+    const Places low = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23}, high = low + 8;
+    for (int64_t p = 0; p < points; p++, to += step, re += 32, im += 32) {
+        Floats x, y;
+        std::memcpy(&x, re, sizeof(x)), std::memcpy(&y, im, sizeof(y));
+        const Floats a = __builtin_shuffle(x, y, low) * scale, b = __builtin_shuffle(x, y, high) * scale;
+        std::memcpy(to, &a, sizeof(a)), std::memcpy(to + 16, &b, sizeof(b));
+    }
+}
+RESILIN_WIDE void lanes_to_pairs_wide(const double *re, const double *im, int64_t points, double scale, double *to, int64_t step) {
+    const LongPlaces low = {0, 8, 1, 9, 2, 10, 3, 11}, high = low + 4;
+    for (int64_t p = 0; p < points; p++, to += step, re += 16, im += 16) {
+        Doubles x, y;
+        std::memcpy(&x, re, sizeof(x)), std::memcpy(&y, im, sizeof(y));
+        const Doubles a = __builtin_shuffle(x, y, low) * scale, b = __builtin_shuffle(x, y, high) * scale;
+        std::memcpy(to, &a, sizeof(a)), std::memcpy(to + 8, &b, sizeof(b));
+    }
+}
 const bool has_wide = __builtin_cpu_supports("x86-64-v4");
 #endif
 
@@ -265,6 +302,28 @@ template <class T> void turn_square(const T *from, int64_t from_ld, T *to, int64
 }
 template void turn_square(const float *, int64_t, float *, int64_t);
 template void turn_square(const double *, int64_t, double *, int64_t);
+
+template <class T> void pairs_to_lanes(const T *from, int64_t step, int64_t points, T *re, T *im) {
+    constexpr int64_t W = LANES_OF<T>;
+#ifdef RESILIN_CHOOSES_ISA
+    if (has_wide) return pairs_to_lanes_wide(from, step, points, re, im);
+#endif
+    for (int64_t p = 0; p < points; p++, from += step, re += 2 * W, im += 2 * W)
+        for (int64_t l = 0; l < W; l++) re[l] = from[2 * l], im[l] = from[2 * l + 1];
+}
+template void pairs_to_lanes(const float *, int64_t, int64_t, float *, float *);
+template void pairs_to_lanes(const double *, int64_t, int64_t, double *, double *);
+
+template <class T> void lanes_to_pairs(const T *re, const T *im, int64_t points, T scale, T *to, int64_t step) {
+    constexpr int64_t W = LANES_OF<T>;
+#ifdef RESILIN_CHOOSES_ISA
+    if (has_wide) return lanes_to_pairs_wide(re, im, points, scale, to, step);
+#endif
+    for (int64_t p = 0; p < points; p++, to += step, re += 2 * W, im += 2 * W)
+        for (int64_t l = 0; l < W; l++) to[2 * l] = re[l] * scale, to[2 * l + 1] = im[l] * scale;
+}
+template void lanes_to_pairs(const float *, const float *, int64_t, float, float *, int64_t);
+template void lanes_to_pairs(const double *, const double *, int64_t, double, double *, int64_t);
 
 template <class T> void rows_to_lanes(const T *rows, int64_t ld, int64_t count, int64_t length, T *lanes) {
     constexpr int64_t W = LANES_OF<T>;

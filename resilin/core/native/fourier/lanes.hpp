@@ -39,6 +39,10 @@ bool only_small_factors(int64_t n);
 // A square of LANES x LANES elements, its rows `from_ld` apart, with its rows as columns.
 template <class T> void turn_square(const T *from, int64_t from_ld, T *to, int64_t to_ld);
 
+// `points` times LANES complex numbers, `step` elements apart, to the parts of points and, times `scale`, back.
+template <class T> void pairs_to_lanes(const T *from, int64_t step, int64_t points, T *re, T *im);
+template <class T> void lanes_to_pairs(const T *re, const T *im, int64_t points, T scale, T *to, int64_t step);
+
 // Rows of `length` real numbers each, `ld` apart, to lanes and back: element j of row i is lane i of vector j. `rows` may
 // be fewer than there are lanes; the other lanes are zeros, and are not written back. Back times `scale`, by way of lanes.
 template <class T> void rows_to_lanes(const T *rows, int64_t ld, int64_t count, int64_t length, T *lanes);

@@ -12,7 +12,7 @@
 namespace resilin {
 namespace {
 
-constexpr int64_t SHORT = 128;             // below, rows share vectors: two buffers of so many points lie in an L1 cache
+constexpr int64_t SHORT = 256;             // below, rows share vectors: two buffers of so many points take 64 KiB
 constexpr int64_t TABLE = 1 << 16;         // elements up to which all of `turns` are kept, 8 bytes each
 constexpr int64_t KEPT = 32;               // plans
 constexpr int64_t WORK = 16;               // operations for an element, roughly
@@ -41,6 +41,7 @@ template <class T>
 RESILIN_INLINE void load_columns(const T *from, bool real, bool exchanged, int64_t points, int64_t step, int64_t width, T *to) {
     constexpr int64_t W = LANES_OF<T>;
     const int64_t re = exchanged ? W : 0, im = W - re;
+    if (width == W && !real) return pairs_to_lanes(from, 2 * step, points, to + re, to + im);
     for (int64_t p = 0; p < points; p++, to += 2 * W) {
         if (width < W)
             for (int64_t l = 0; l < 2 * W; l++) to[l] = 0;
@@ -51,10 +52,7 @@ RESILIN_INLINE void load_columns(const T *from, bool real, bool exchanged, int64
             for (int64_t l = 0; l < width; l++) b[l] = 0;
         } else {
             const T *x = from + 2 * p * step;
-            if (width == W)
-                for (int64_t l = 0; l < W; l++) a[l] = x[2 * l], b[l] = x[2 * l + 1];
-            else
-                for (int64_t l = 0; l < width; l++) a[l] = x[2 * l], b[l] = x[2 * l + 1];
+            for (int64_t l = 0; l < width; l++) a[l] = x[2 * l], b[l] = x[2 * l + 1];
         }
     }
 }
@@ -63,13 +61,11 @@ template <class T>
 RESILIN_INLINE void store_columns(const T *from, bool exchanged, int64_t points, int64_t step, int64_t width, T scale, T *to) {
     constexpr int64_t W = LANES_OF<T>;
     const int64_t re = exchanged ? W : 0, im = W - re;
+    if (width == W) return lanes_to_pairs(from + re, from + im, points, scale, to, 2 * step);
     for (int64_t p = 0; p < points; p++, from += 2 * W) {
         const T *a = from + re, *b = from + im;
         T *__restrict x = to + 2 * p * step;
-        if (width == W)
-            for (int64_t l = 0; l < W; l++) x[2 * l] = a[l] * scale, x[2 * l + 1] = b[l] * scale;
-        else
-            for (int64_t l = 0; l < width; l++) x[2 * l] = a[l] * scale, x[2 * l + 1] = b[l] * scale;
+        for (int64_t l = 0; l < width; l++) x[2 * l] = a[l] * scale, x[2 * l + 1] = b[l] * scale;
     }
 }
 
