@@ -150,8 +150,7 @@ def _cofactors_of_inverse(x: Any) -> Any:
         if not (condition < _FAR / np.finfo(x.dtype).eps).all():
             return None
         determinant = factorize.determinant(x)
-        found = None if determinant is None else determinant[..., None, None] * inverse.swapaxes(-1, -2)
-    return found if found is not None and np.isfinite(found).all() else None
+        return None if determinant is None else determinant[..., None, None] * inverse.swapaxes(-1, -2)
 
 
 @cofactors.vjp

@@ -106,43 +106,75 @@ template <class T> RESILIN_INLINE void turn_around(T *x, int64_t n, const T *tur
     }
 }
 
-// X[k], k <= h, of a real signal of 2 h numbers, of the transform z of its pairs as complex numbers.
-template <class T> RESILIN_INLINE void part_halves(const T *z, int64_t h, const Roots &roots, T scale, T *x) {
-    const T half = scale / 2;
-    for (int64_t k0 = 0; k0 <= h; k0 += roots.step) {
-        const double u = roots.coarse[static_cast<size_t>(2 * (k0 / roots.step))], v = roots.coarse[static_cast<size_t>(2 * (k0 / roots.step) + 1)];
-        const int64_t begin = std::max<int64_t>(k0, 1), end = std::min(h, k0 + roots.step);
-        const double *fine = roots.fine.data() + 2 * (begin - k0);
-        const T *there = z + 2 * begin, *mirrored = z + 2 * (h - begin);
-        T *__restrict to = x + 2 * begin;
-        for (int64_t i = 0; i < end - begin; i++) {
-            const T c = static_cast<T>(u * fine[2 * i] - v * fine[2 * i + 1]), s = static_cast<T>(u * fine[2 * i + 1] + v * fine[2 * i]);
-            const T a = there[2 * i], b = there[2 * i + 1], d = mirrored[-2 * i], e = mirrored[1 - 2 * i];
-            const T even_re = a + d, even_im = b - e, odd_re = b + e, odd_im = d - a;
-            to[2 * i] = (even_re + fma(odd_re, c, -(odd_im * s))) * half;
-            to[2 * i + 1] = (even_im + fma(odd_re, s, odd_im * c)) * half;
-        }
+constexpr int64_t CHUNK = 8; // points of LANES frequencies that are taken apart at a time
+
+// exp(-2 pi i k / n) for `count` neighbours k.
+template <class T> RESILIN_INLINE void turns_of(const Halves<T> &plan, int64_t first, int64_t count, T *cosines, T *sines) {
+    if (!plan.cosines.empty()) {
+        std::copy_n(plan.cosines.data() + first, count, cosines);
+        std::copy_n(plan.sines.data() + first, count, sines);
+        return;
     }
+    const Roots &roots = plan.roots;
+    for (int64_t i = 0; i < count; i++) {
+        const double *u = roots.coarse.data() + 2 * ((first + i) / roots.step), *v = roots.fine.data() + 2 * ((first + i) % roots.step);
+        cosines[i] = static_cast<T>(u[0] * v[0] - u[1] * v[1]);
+        sines[i] = static_cast<T>(u[0] * v[1] + u[1] * v[0]);
+    }
+}
+
+// X[k] of Z[k] and Z[h - k], without 1 / 2, and (`JOINS`) the opposite.
+template <bool JOINS, class T> RESILIN_INLINE void combine(T a, T b, T d, T e, T c, T s, T &re, T &im) {
+    const T even_re = a + d, even_im = b - e, rest_re = a - d, rest_im = b + e;
+    if constexpr (JOINS) {
+        re = even_re - fma(rest_im, c, -(rest_re * s));
+        im = even_im + fma(rest_re, c, rest_im * s);
+    } else {
+        re = even_re + fma(rest_im, c, rest_re * s);
+        im = even_im + fma(rest_im, s, -(rest_re * c));
+    }
+}
+
+// Of the frequencies 0 < k < h of `from`, and of h - k, those of `to`, times `scale`.
+template <bool JOINS, class T> RESILIN_INLINE void combine_all(const T *from, const Halves<T> &plan, T scale, T *to) {
+    constexpr int64_t W = LANES_OF<T>, MOST = CHUNK * W;
+    const int64_t h = plan.n / 2;
+    alignas(64) T here[2 * MOST], there[2 * MOST], made[2 * MOST], cosines[MOST], sines[MOST];
+    for (int64_t k = 1; k < h; k += MOST) {
+        const int64_t count = std::min(MOST, h - k);
+        turns_of(plan, k, count, cosines, sines);
+        if (count < MOST) {
+            for (int64_t i = 0; i < count; i++) {
+                const T *x = from + 2 * (k + i), *y = from + 2 * (h - k - i);
+                T re, im;
+                combine<JOINS>(x[0], x[1], y[0], y[1], cosines[i], sines[i], re, im);
+                to[2 * (k + i)] = re * scale, to[2 * (k + i) + 1] = im * scale;
+            }
+            continue;
+        }
+        pairs_to_lanes(from + 2 * k, 2 * W, CHUNK, here, here + W);
+        pairs_to_lanes(from + 2 * (h - k - MOST + 1), 2 * W, CHUNK, there, there + W);
+        for (int64_t p = 0; p < CHUNK; p++) {
+            const T *x = here + 2 * W * p, *y = there + 2 * W * (CHUNK - 1 - p), *c = cosines + W * p, *s = sines + W * p;
+            T *z = made + 2 * W * p;
+            for (int64_t l = 0; l < W; l++) combine<JOINS>(x[l], x[l + W], y[W - 1 - l], y[2 * W - 1 - l], c[l], s[l], z[l], z[l + W]);
+        }
+        lanes_to_pairs(made, made + W, CHUNK, scale, to + 2 * k, 2 * W);
+    }
+}
+
+// X[k], k <= h, of a real signal of 2 h numbers, of the transform z of its pairs as complex numbers.
+template <class T> RESILIN_INLINE void part_halves(const T *z, const Halves<T> &plan, T scale, T *x) {
+    const int64_t h = plan.n / 2;
+    combine_all<false>(z, plan, scale / 2, x);
     x[0] = (z[0] + z[1]) * scale, x[1] = 0;
     x[2 * h] = (z[0] - z[1]) * scale, x[2 * h + 1] = 0;
 }
 
 // The opposite: z, whose inverse is the signal's pairs, of X; the imaginary parts of X[0] and X[h] do not count.
-template <class T> RESILIN_INLINE void join_halves(const T *x, int64_t h, const Roots &roots, T *__restrict z) {
-    for (int64_t k0 = 0; k0 < h; k0 += roots.step) {
-        const double u = roots.coarse[static_cast<size_t>(2 * (k0 / roots.step))], v = roots.coarse[static_cast<size_t>(2 * (k0 / roots.step) + 1)];
-        const int64_t begin = std::max<int64_t>(k0, 1), end = std::min(h, k0 + roots.step);
-        const double *fine = roots.fine.data() + 2 * (begin - k0);
-        const T *there = x + 2 * begin, *mirrored = x + 2 * (h - begin);
-        T *to = z + 2 * begin;
-        for (int64_t i = 0; i < end - begin; i++) {
-            const T c = static_cast<T>(u * fine[2 * i] - v * fine[2 * i + 1]), s = static_cast<T>(u * fine[2 * i + 1] + v * fine[2 * i]);
-            const T a = there[2 * i], b = there[2 * i + 1], d = mirrored[-2 * i], e = mirrored[1 - 2 * i];
-            const T even_re = a + d, even_im = b - e, rest_re = a - d, rest_im = b + e;
-            to[2 * i] = even_re - fma(rest_im, c, -(rest_re * s));
-            to[2 * i + 1] = even_im + fma(rest_re, c, rest_im * s);
-        }
-    }
+template <class T> RESILIN_INLINE void join_halves(const T *x, const Halves<T> &plan, T *z) {
+    const int64_t h = plan.n / 2;
+    combine_all<true>(x, plan, T(1), z);
     z[0] = x[0] + x[2 * h];
     z[1] = x[0] - x[2 * h];
 }
@@ -157,8 +189,8 @@ template <class T> RESILIN_INLINE void join_halves(const T *x, int64_t h, const 
     RESILIN_SIMD void turn_some_around(T *x, int64_t n, const T *turns, const T *bases, int64_t width, T *to, int64_t block) { \
         turn_around(x, n, turns, bases, width, to, block);                                                             \
     }                                                                                                                  \
-    RESILIN_SIMD void part(const T *z, int64_t h, const Roots &roots, T scale, T *x) { part_halves(z, h, roots, scale, x); } \
-    RESILIN_SIMD void join(const T *x, int64_t h, const Roots &roots, T *z) { join_halves(x, h, roots, z); }         \
+    RESILIN_SIMD void part(const T *z, const Halves<T> &plan, T scale, T *x) { part_halves(z, plan, scale, x); }       \
+    RESILIN_SIMD void join(const T *x, const Halves<T> &plan, T *z) { join_halves(x, plan, z); }                       \
     RESILIN_SIMD void multiply_complex(const T *a, const T *b, int64_t n, T *out) {                                    \
         for (int64_t i = 0; i < n; i++) {                                                                              \
             const T re = a[2 * i], im = a[2 * i + 1], c = b[2 * i], s = b[2 * i + 1];                                  \
@@ -328,6 +360,13 @@ template <class T> Fourier<T>::Fourier(int64_t length) : n(length) {
     if (longer) roots = std::make_unique<Roots>(n);
 }
 
+template <class T> Halves<T>::Halves(int64_t length) : n(length), pairs(fourier<T>(length / 2)), roots(length) {
+    for (int64_t k = 0; k <= (n <= TABLE ? n / 2 : -1); k++) {
+        cosines.emplace_back(), sines.emplace_back();
+        root_of_unity(k, n, cosines.back(), sines.back());
+    }
+}
+
 Roots::Roots(int64_t n) {
     while (step * step < n) step *= 2;
     auto fill = [n](std::vector<double> &to, int64_t count, int64_t apart) {
@@ -400,7 +439,7 @@ template <class T> void transform_real_rows(int64_t n, const T *from, T *to, int
     const auto plan = halves<T>(n);
     transform_rows(*plan->pairs, from, false, z, count, false, T(1));
     parallel_rows(count, n, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++) part(z + 2 * i * h, h, plan->roots, scale, to + i * wide);
+        for (int64_t i = begin; i < end; i++) part(z + 2 * i * h, *plan, scale, to + i * wide);
     });
 }
 template void transform_real_rows(int64_t, const float *, float *, int64_t, float);
@@ -411,7 +450,7 @@ template <class T> void transform_to_real_rows(int64_t n, const T *from, T *to, 
     if (n % 2 == 0) {
         const auto plan = halves<T>(n);
         parallel_rows(count, n, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; i++) join(from + i * wide, h, plan->roots, to + i * n);
+            for (int64_t i = begin; i < end; i++) join(from + i * wide, *plan, to + i * n);
         });
         return transform_rows(*plan->pairs, to, false, to, count, true, scale);
     }

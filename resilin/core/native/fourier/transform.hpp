@@ -45,10 +45,11 @@ template <class T> std::shared_ptr<const Columns<T>> columns(int64_t n);
 
 // Real signals of an even length are complex ones of half the length: pairs of neighbours.
 template <class T> struct Halves {
-    explicit Halves(int64_t length) : n(length), pairs(fourier<T>(length / 2)), roots(length) {}
+    explicit Halves(int64_t length);
     int64_t n;
     std::shared_ptr<const Fourier<T>> pairs;
     Roots roots;
+    std::vector<T> cosines, sines; // of lengths that are not long, for k <= n / 2
 };
 template <class T> std::shared_ptr<const Halves<T>> halves(int64_t n);
 

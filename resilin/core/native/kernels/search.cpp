@@ -14,7 +14,10 @@ namespace {
 constexpr int64_t TOGETHER = 16;
 constexpr int64_t STEP = 8; // operations for halving once, roughly
 
-template <class T> RESILIN_INLINE bool is_before(T a, T b) { return (a < b) | ((b != b) & (a == a)); }
+// 1 or 0, by arithmetic: a branch would be guessed wrong every other time.
+template <class T> RESILIN_INLINE int64_t is_before(T a, T b) {
+    return static_cast<int64_t>(a < b) | (static_cast<int64_t>(b != b) & static_cast<int64_t>(a == a));
+}
 
 // How many elements of a line are before (with `right`: not behind) each of `count` values.
 template <bool RIGHT, class T> RESILIN_INLINE void search_some(const T *line, int64_t n, const T *values, int64_t count, int64_t *found) {
@@ -24,14 +27,13 @@ template <bool RIGHT, class T> RESILIN_INLINE void search_some(const T *line, in
         int64_t base[TOGETHER] = {};
         std::copy_n(values + first, some, value);
         auto passes = [&](int64_t k, int64_t at) __attribute__((always_inline)) {
-            return RIGHT ? !is_before(value[k], line[at]) : is_before(line[at], value[k]);
+            return RIGHT ? 1 - is_before(value[k], line[at]) : is_before(line[at], value[k]);
         };
         for (int64_t left = n; left > 1; left -= left / 2) {
             const int64_t half = left / 2;
-#pragma omp simd
-            for (int64_t k = 0; k < TOGETHER; k++) base[k] += passes(k, base[k] + half - 1) ? half : 0;
+            for (int64_t k = 0; k < TOGETHER; k++) base[k] += half & -passes(k, base[k] + half - 1);
         }
-        for (int64_t k = 0; k < TOGETHER && n; k++) base[k] += passes(k, base[k]) ? 1 : 0;
+        for (int64_t k = 0; k < TOGETHER && n; k++) base[k] += passes(k, base[k]);
         std::copy_n(base, some, found + first);
     }
 }
