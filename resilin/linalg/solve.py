@@ -13,6 +13,7 @@ from resilin.core.batching.active import ACTIVE, Unbatchable, batched_in
 from resilin.core.kernels import factorize
 from resilin.core.ops import index
 from resilin.core.ops import linalg as ops
+from resilin.core.ops.calling import tracked
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import LinAlgError
 from resilin.linalg.decompose import svdvals, with_identity
@@ -139,8 +140,9 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
     if right._array.shape[-2] != m:
         raise RuntimeError(f"linalg.lstsq: A has {m} rows, but B has {right._array.shape[-2]}")
     rtol = max(m, n) * float(np.finfo(A._array.dtype).eps) if rcond is None else float(rcond)
-    found = ops.lstsq.call(A, right, 0.0 if driver == "gels" else rtol)
-    if driver in ("gels", "gelsy") and _has_full_rank(A, rtol):
+    known = _of_full_rank(A, right, rtol) if driver in ("gels", "gelsy") else None
+    found = ops.lstsq.call(A, right, 0.0 if driver == "gels" else rtol) if known is None else known
+    if driver in ("gels", "gelsy") and (known is not None or _has_full_rank(A, rtol)):
         values, rank = A.detach(), A.new_full(A._array.shape[:-2], min(m, n), dtype=dtype.int64)
     else:
         values = svdvals(A.detach())
@@ -158,6 +160,14 @@ def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | Non
             values if driver in ("gelsd", "gelss") else values.new_empty(0),
         )
     )
+
+
+def _of_full_rank(A: Tensor, right: Tensor, rtol: float) -> Tensor | None:
+    """The op's result where it shows that A has full rank, and no gradient is wanted: one Q R says both."""
+    if ACTIVE or tracked((A, right)) or not (isinstance(A._array, np.ndarray) and isinstance(right._array, np.ndarray)):
+        return None
+    found = factorize.least_squares(A._array, right._array, rtol)
+    return None if found is None else wrap(found, A._dev)
 
 
 def _has_full_rank(A: Tensor, rtol: float) -> bool:

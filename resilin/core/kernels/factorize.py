@@ -154,6 +154,20 @@ def qr(x: Array, complete: bool) -> tuple[Array, Array] | None:
     return _native_qr(ascontiguousarray(x), complete)  # type: ignore[no-any-return]
 
 
+_LONG = 2  # times as many rows as columns: LAPACK does the same from 11 / 6 on, with products that take longer
+
+
+def long_qr(x: Array, complete: bool = False) -> tuple[Array, Array] | None:
+    """`qr` of the host's finite floats with many more rows than columns; None of others.
+
+    What is asked of singular values is then asked of R.
+    """
+    if not isinstance(x, np.ndarray) or x.dtype.char not in "fd" or not x.size or x.shape[-2] < _LONG * x.shape[-1]:
+        return None
+    found = qr(x, complete)
+    return found if found is not None and np.isfinite(found[1]).all() else None
+
+
 def least_squares(a: Array, b: Array, rtol: float) -> Array | None:
     """The shortest X with least |a X - b|, by Q R, of matrices whose smallest singular value is certainly more than
     `rtol` times the largest; None where one may not be so, and of what has no kernel."""

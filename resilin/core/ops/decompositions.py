@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.kernels import factorize
+from resilin.core.kernels import factorize, gemm
 from resilin.core.kernels.common import array_namespace, has_elements
 from resilin.core.ops.linalg import adjoint
 from resilin.core.ops.registry import is_complex, op
@@ -226,7 +226,23 @@ def eigvals(xp, x):
 )
 def svd(xp, x, full=False):
     """x = U diag(S) Vh with descending S; `full` makes U and Vh square. No gradient flows through what that adds."""
-    return tuple(_converging(xp, "svd", x, full_matrices=full))
+    return _by_square(xp, x, full) or tuple(_converging(xp, "svd", x, full_matrices=full))
+
+
+def _by_square(xp, x, full):
+    """The singular values and vectors of long or wide matrices by those of the R of Q R; None of others."""
+    m, n = x.shape[-2:]
+    if m < n:
+        if (turned := _by_square(xp, x.swapaxes(-1, -2), full)) is None:
+            return None
+        u, s, vh = turned
+        return vh.swapaxes(-1, -2), s, u.swapaxes(-1, -2)
+    if (found := factorize.long_qr(x, full)) is None:
+        return None
+    q, r = found
+    u, s, vh = _converging(xp, "svd", r[..., :n, :], full_matrices=True)
+    left = gemm.matmul(np.ascontiguousarray(q[..., :n]), u)
+    return (np.concatenate((left, q[..., n:]), -1) if full else left), s, vh
 
 
 @svd.vjp_all
@@ -263,6 +279,8 @@ def _rotation(xp, u, s, g):
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 4, 3),), (r(3, 5),)])
 def svdvals(xp, x):
     """The singular values, descending."""
+    if (found := factorize.long_qr(x if x.shape[-2] >= x.shape[-1] else x.swapaxes(-1, -2))) is not None:
+        x = found[1]
     return _converging(xp, "svd", x, where="svdvals", compute_uv=False)
 
 

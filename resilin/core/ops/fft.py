@@ -1,19 +1,61 @@
 """Discrete Fourier transforms: complex to complex, real to half spectrum, half spectrum to real.
 
 `axes` are tuples counted from the front, `norm` is "backward", "ortho" or "forward" and says which direction is scaled
-by 1 / n (n the number of points of all axes together), as in numpy, whose pocketfft does the work: float32 gives
-complex64. The adjoint of a transform is the opposite one with the opposite scaling, which is every gradient rule here.
+by 1 / n (n the number of points of all axes together), as in numpy: float32 gives complex64. The adjoint of a transform
+is the opposite one with the opposite scaling, which is every gradient rule here.
+
+The host's arrays are transformed by native code (`native/fourier`), one axis after the other from the last. Its sums
+have an order that follows from the length of an axis, and for other axes than the last from whether columns are few;
+without it they are those of numpy's pocketfft.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import op
 
+_native_complex, _native_real, _native_to_real = kernel("fft_complex"), kernel("fft_real"), kernel("fft_to_real")
+_HOST_KINDS = "fdFD"
+
 ADJOINT_NORM = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
+
+
+def _scale(norm: str, forward: bool, points: int) -> float:
+    """What a transform of so many points is multiplied by."""
+    if norm == "ortho":
+        return 1 / math.sqrt(points)
+    return 1 / points if forward == (norm == "forward") else 1.0
+
+
+def _along(x: Any, axes: Any, inverse: bool, scale: float = 1.0) -> Any:
+    """Complex transforms along `axes` from the last, times `scale`; None for what numpy transforms."""
+    for i, axis in reversed(list(enumerate(axes))):
+        factor = 1.0 if i else scale
+        y = _native_complex(np.ascontiguousarray(x), axis, inverse, factor)
+        if y is None:  # few or long columns: as rows
+            y = _native_complex(np.ascontiguousarray(x.swapaxes(axis, -1)), x.ndim - 1, inverse, factor)
+            if y is None:
+                return None
+            y = np.ascontiguousarray(y.swapaxes(axis, -1))
+        x = y
+    return x
+
+
+def _last(x: Any, axis: int) -> Any:
+    return np.ascontiguousarray(x if axis == x.ndim - 1 else x.swapaxes(axis, -1))
+
+
+def _back(y: Any, axis: int) -> Any:
+    return y if axis == y.ndim - 1 else np.ascontiguousarray(y.swapaxes(axis, -1))
+
+
+def _of_host(x: Any, axes: Any) -> bool:
+    return isinstance(x, np.ndarray) and x.dtype.char in _HOST_KINDS and bool(axes)
 
 
 def _samples(r: Any) -> list[tuple[Any, ...]]:
@@ -31,6 +73,10 @@ def _numpy_c2c(x: Any, axes: Any, norm: Any, forward: bool) -> Any:
 @op(takes="c", dtypes="full", complex=True, samples=_samples, reference=_numpy_c2c)
 def fft_c2c(xp, x, axes=(), norm="backward", forward=True):
     """The transform of a complex array over `axes`, the inverse one unless `forward`."""
+    if _of_host(x, axes):
+        scale = _scale(norm, forward, math.prod(x.shape[i] for i in axes))
+        if (found := _along(x, axes, not forward, scale)) is not None:
+            return found
     return (xp.fft.fftn if forward else xp.fft.ifftn)(x, axes=axes, norm=norm)
 
 
@@ -46,6 +92,11 @@ def _(xp, g, _y, _x, axes=(), norm="backward", forward=True):
 )
 def fft_r2c(xp, x, axes=(), norm="backward"):
     """The forward transform of a real array; of the last of `axes` only the first n // 2 + 1 frequencies."""
+    if _of_host(x, axes) and x.size:
+        scale = _scale(norm, True, math.prod(x.shape[i] for i in axes))
+        half = _native_real(_last(x, axes[-1]), scale)
+        if half is not None and (found := _along(_back(half, axes[-1]), axes[:-1], False)) is not None:
+            return found
     return xp.fft.rfftn(x, axes=axes, norm=norm)
 
 
@@ -72,6 +123,10 @@ def fft_c2r(xp, x, axes=(), norm="backward", n=0):
     The spectrum is taken for Hermitian: imaginary parts of frequency 0, and n / 2 for even n, do not count.
     """
     sizes = [x.shape[i] for i in axes[:-1]]
+    if _of_host(x, axes) and x.size and (first := _along(x, axes[:-1], True)) is not None:
+        found = _native_to_real(_last(first, axes[-1]), n, _scale(norm, False, math.prod(sizes) * n))
+        if found is not None:
+            return _back(found, axes[-1])
     return xp.fft.irfftn(x, s=(*sizes, n), axes=axes, norm=norm)
 
 

@@ -123,7 +123,12 @@ def _(xp, g, _y, x):
 
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
 def cofactors(xp, x):
-    """det(x) inv(x)^T, which is finite for singular matrices, too: from singular values, without a division."""
+    """det(x) inv(x)^T, which is finite for singular matrices, too: from singular values, without a division.
+
+    Floats of the host from the inverse, where that shows that all matrices are far from singular.
+    """
+    if isinstance(x, np.ndarray) and (found := _cofactors_of_inverse(x)) is not None:
+        return found
     u, s, vh = xp.linalg.svd(x)
     n = s.shape[-1]
     others = xp.broadcast_to(s[..., None, :], (*s.shape, n)).copy()
@@ -131,6 +136,21 @@ def cofactors(xp, x):
     phase = xp.linalg.det(u) * xp.linalg.det(vh)
     adjugate = (adjoint(xp, vh) * xp.prod(others, axis=-1)[..., None, :]) @ adjoint(xp, u)
     return (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
+
+
+_FAR = 1e-3  # of 1 / eps: up to this condition number an inverse keeps three decimal digits at the least
+
+
+def _cofactors_of_inverse(x: Any) -> Any:
+    """det(x) inv(x)^T by LU, for matrices whose norms and their inverses' bound the condition number; None else."""
+    if not x.size or x.dtype.char not in "fd" or (inverse := factorize.inverse(x)) is None:
+        return None
+    with np.errstate(all="ignore"):
+        condition = np.linalg.norm(x, axis=(-2, -1)) * np.linalg.norm(inverse, axis=(-2, -1))
+        if not (condition < _FAR / np.finfo(x.dtype).eps).all():
+            return None
+        determinant = factorize.determinant(x)
+        return None if determinant is None else determinant[..., None, None] * inverse.swapaxes(-1, -2)
 
 
 @cofactors.vjp
@@ -239,6 +259,8 @@ def pinv(xp, x, rtol=0.0, atol=0.0, hermitian=False):
     """Pseudo-inverses; singular values up to max(atol, rtol * largest) count as 0."""
     if x.size == 0:
         return xp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+    if not hermitian and (found := factorize.long_qr(x)) is not None:  # pinv(Q R) = pinv(R) Q^T
+        return xp.matmul(pinv.formula(xp, found[1], rtol, atol), found[0].swapaxes(-1, -2))
     try:
         u, s, vh = xp.linalg.svd(x, full_matrices=False, hermitian=hermitian)
     except np.linalg.LinAlgError:

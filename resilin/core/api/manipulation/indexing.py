@@ -472,18 +472,24 @@ def argwhere(input: Tensor) -> Tensor:
     return nonzero(input)
 
 
-def _triangle(find: Any, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
+def _triangle(lower: bool, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
     if row < 0 or col < 0:
         raise RuntimeError(f"tril_indices, triu_indices: row and col must be non-negative, got {row} and {col}")
-    found = np.stack(find(row, offset, col))
+    rows = np.arange(row)
+    edges = np.clip(rows + offset + lower, 0, col)  # where the triangle ends in each row, or begins
+    counts = edges if lower else col - edges
+    found = np.empty((2, int(counts.sum())), np.int64)
+    found[0] = np.repeat(rows, counts)
+    before = np.cumsum(counts) - counts  # the number of places in earlier rows
+    np.subtract(np.arange(found.shape[1]), np.repeat(before if lower else before - edges, counts), out=found[1])
     return creation.tensor(found, dtype=dtypes.int64 if dtype is None else dtype, device=device)
 
 
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Rows and columns of the lower triangle of a row x col matrix, int64 unless `dtype` is given."""
-    return _triangle(np.tril_indices, row, col, offset, dtype, device)
+    return _triangle(True, row, col, offset, dtype, device)
 
 
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Rows and columns of the upper triangle of a row x col matrix, int64 unless `dtype` is given."""
-    return _triangle(np.triu_indices, row, col, offset, dtype, device)
+    return _triangle(False, row, col, offset, dtype, device)

@@ -15,11 +15,14 @@ from resilin.core.api.mathematics import arithmetic, products
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.kernels import index_range
 from resilin.core.kernels.common import has_elements, is_readable
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import scattering as ops
 from resilin.core.ops.calling import as_array
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
+
+_native_search = kernel("search_sorted")
 
 __all__ = [
     "addbmm",
@@ -158,7 +161,13 @@ def searchsorted(
             raise RuntimeError(f"searchsorted(): sorter index out of range: it has {order.min()} to {order.max()}")
         lines = np.take_along_axis(lines, order, -1)
     way: Any = "right" if right or side == "right" else "left"
-    if lines.ndim == 1:
+    if isinstance(lines, np.ndarray) and isinstance(values, np.ndarray):
+        quick = _native_search(np.ascontiguousarray(lines), np.ascontiguousarray(values), way == "right")
+    else:
+        quick = None
+    if quick is not None:
+        found = quick.reshape(values.shape)
+    elif lines.ndim == 1:
         found = as_array(np.searchsorted(lines, values, way))
     elif lines.shape[:-1] != values.shape[:-1]:
         raise RuntimeError(
@@ -171,7 +180,7 @@ def searchsorted(
         count = np.prod(lines.shape[:-1], dtype=int)  # reshape cannot tell -1 for what is empty
         rows = zip(lines.reshape(count, lines.shape[-1]), values.reshape(count, values.shape[-1]), strict=True)
         found = np.array([np.searchsorted(line, row, way) for line, row in rows], np.int64).reshape(values.shape)
-    return wrap(found.astype(np.int32 if out_int32 else np.int64), sorted_sequence._dev)
+    return wrap(found.astype(np.int32 if out_int32 else np.int64, copy=False), sorted_sequence._dev)
 
 
 @through_host

@@ -52,6 +52,20 @@ def _of_elements(flat: Any) -> Any:
     return ordered[starts], order[starts], inverse, np.diff(np.append(starts, len(flat)))
 
 
+def _values_and_counts(flat: Any) -> tuple[Any, Any]:
+    """The distinct elements of a vector and how often each occurs."""
+    if flat.dtype.kind == "b":
+        ones = np.count_nonzero(flat)
+        counts = np.array([len(flat) - ones, ones], np.int64)
+        return np.flatnonzero(counts).astype(bool), counts[counts > 0]
+    # equal floats may differ in their zero's sign: which one is kept is said by the order of places
+    ordered = np.sort(flat) if flat.dtype.kind in "iu" else flat[sort.order(flat)]
+    new = np.ones(len(flat), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
+    starts = np.flatnonzero(new)
+    return ordered[starts], np.diff(np.append(starts, len(flat)))
+
+
 def _tensor(array: Any, like: Tensor) -> Tensor:
     return wrap(like._dev.backend.from_host(array, like._dev.index or 0), like._dev)
 
@@ -73,6 +87,10 @@ def unique(
         raise TypeError(f"unique(): argument 'sorted' must be bool, not {type(sorted).__name__}; give dim by name")
     if dim is not None:
         _check_slices("unique", input, dim)
+    if dim is None and not return_inverse:
+        values, counts = _values_and_counts(input._dev.backend.to_host(input._array).reshape(-1))
+        made, often = _tensor(values, input), _tensor(counts, input)
+        return (made, often) if return_counts else made
     found = distinct(input, dim)
     return _asked_for(found.values, found.inverse, found.counts, return_inverse, return_counts)
 
@@ -106,11 +124,18 @@ def unique_consecutive(
     array = array.reshape(-1) if dim is None or not array.ndim else array
     axis = 0 if dim is None else check_dim(dim, array.ndim)
     length = array.shape[axis]
-    lines = np.moveaxis(array, axis, 0).reshape(length, array.size // length if length else 0)
     new = np.ones(length, bool)
-    new[1:] = (lines[1:] != lines[:-1]).any(1)
+    if array.ndim == 1:
+        np.not_equal(array[1:], array[:-1], out=new[1:])
+    else:
+        lines = np.moveaxis(array, axis, 0).reshape(length, array.size // length if length else 0)
+        new[1:] = (lines[1:] != lines[:-1]).any(1)
     starts = np.flatnonzero(new)
-    inverse = (np.cumsum(new) - 1).reshape(input._array.shape if dim is None else (length,))
-    counts = np.diff(np.append(starts, length))
     values = _tensor(np.take(array, starts, axis), input)
+    if not (return_inverse or return_counts):
+        return values
+    inverse = (
+        (np.cumsum(new) - 1).reshape(input._array.shape if dim is None else (length,)) if return_inverse else starts
+    )
+    counts = np.diff(np.append(starts, length)) if return_counts else starts
     return _asked_for(values, _tensor(inverse, input), _tensor(counts, input), return_inverse, return_counts)

@@ -3,8 +3,10 @@
 #include "array.hpp"
 
 #include "cuda/cuda_module.hpp"
+#include "fourier/fourier_module.hpp"
 #include "kernels.hpp"
 #include "memory/parallel.hpp"
+#include "kernels/search.hpp"
 #include "kernels/simd.hpp"
 
 namespace {
@@ -51,6 +53,7 @@ NB_MODULE(_native, m) {
     resilin::bind_extremes(m);
     resilin::bind_factorize(m);
     resilin::bind_fill(m);
+    resilin::bind_fourier(m);
     resilin::bind_fused(m);
     resilin::bind_gelu(m);
     resilin::bind_gemm(m);
@@ -79,6 +82,7 @@ NB_MODULE(_native, m) {
     resilin::bind_relu(m);
     resilin::bind_resample(m);
     resilin::bind_scan(m);
+    resilin::bind_search(m);
     resilin::bind_select(m);
     resilin::bind_sigmoid(m);
     resilin::bind_silu(m);

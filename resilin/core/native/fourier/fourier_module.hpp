@@ -1,0 +1,9 @@
+// Fourier transforms as functions of the native module.
+#pragma once
+#include <nanobind/nanobind.h>
+
+namespace resilin {
+
+void bind_fourier(nanobind::module_ &m);
+
+} // namespace resilin
