@@ -123,14 +123,19 @@ def _(xp, g, _y, x):
 
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2),)])
 def cofactors(xp, x):
-    """det(x) inv(x)^T, which is finite for singular matrices, too: from singular values, without a division."""
-    u, s, vh = xp.linalg.svd(x)
+    """det(x) inv(x)^T, which is finite for singular matrices, too: from singular values, without a division.
+
+    NaN for matrices with infinities or NaN, of which LAPACK's iteration may never return.
+    """
+    usual = xp.isfinite(x).all((-2, -1), keepdims=True)
+    u, s, vh = xp.linalg.svd(x if usual.all() else xp.where(usual, x, xp.zeros_like(x)))
     n = s.shape[-1]
     others = xp.broadcast_to(s[..., None, :], (*s.shape, n)).copy()
     others[..., xp.arange(n), xp.arange(n)] = 1
     phase = xp.linalg.det(u) * xp.linalg.det(vh)
     adjugate = (adjoint(xp, vh) * xp.prod(others, axis=-1)[..., None, :]) @ adjoint(xp, u)
-    return (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
+    made = (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
+    return made if usual.all() else xp.where(usual, made, xp.full_like(made, np.nan))
 
 
 @cofactors.vjp
@@ -230,6 +235,14 @@ def _(xp, g, _y, x):
     return xp.matrix_exp(xp.concat((xp.concat((back, g), -1), below), -2))[..., :n, n:]
 
 
+def _thin_svd(xp, where, x, **options):
+    factorize.need_finite(where, xp, x, "L" if options.get("hermitian") else "")
+    try:
+        return xp.linalg.svd(x, full_matrices=False, **options)
+    except np.linalg.LinAlgError:
+        raise factorize.not_converged(where, xp.to_host(x)) from None
+
+
 @op(
     dtypes="full",
     complex=True,
@@ -239,10 +252,7 @@ def pinv(xp, x, rtol=0.0, atol=0.0, hermitian=False):
     """Pseudo-inverses; singular values up to max(atol, rtol * largest) count as 0."""
     if x.size == 0:
         return xp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
-    try:
-        u, s, vh = xp.linalg.svd(x, full_matrices=False, hermitian=hermitian)
-    except np.linalg.LinAlgError:
-        raise factorize.not_converged("linalg.pinv", xp.to_host(x)) from None
+    u, s, vh = _thin_svd(xp, "linalg.pinv", x, hermitian=hermitian)
     keep = s > xp.maximum(s[..., :1] * rtol, atol)
     inverse = xp.where(keep, 1 / xp.where(keep, s, 1), 0).astype(s.dtype)
     return (adjoint(xp, vh) * inverse[..., None, :]) @ adjoint(xp, u)
@@ -276,7 +286,7 @@ def lstsq(xp, a, b, rtol=0.0):
     """
     if isinstance(a, np.ndarray) and (found := factorize.least_squares(a, b, rtol)) is not None:
         return found
-    u, s, vh = xp.linalg.svd(a, full_matrices=False)
+    u, s, vh = _thin_svd(xp, "linalg.lstsq", a)
     keep = s > s[..., :1] * rtol
     inverse = xp.where(keep, 1 / xp.where(keep, s, 1), 0).astype(s.dtype)
     return adjoint(xp, vh) @ (inverse[..., :, None] * (adjoint(xp, u) @ b))
