@@ -50,6 +50,9 @@ def _kernel(name: str) -> Callable[..., Tensor | None]:
         for tensor in tensors:
             if not isinstance(tensor, Tensor) or tensor._dev is not CPU:
                 return None
+        for number in numbers:
+            if type(number) is not float and type(number) is not int:
+                return None
         array = native(out, *[tensor._array for tensor in tensors], *numbers)
         return None if array is None else wrap(array, CPU)
 
@@ -130,9 +133,7 @@ def loss_of_difference(
     return None if array is None else wrap(array, CPU)
 
 
-def nll_loss(
-    input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
-) -> Tensor | None:
+def nll_loss(input: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str) -> Tensor | None:
     """The negative log-likelihoods of classes that are known to be there, reduced."""
     arrays = _arrays(input) if weight is None else _arrays(input, weight)
     if arrays is None or type(target) is not Tensor or target._dev is not CPU or type(ignore_index) is not int:
