@@ -183,7 +183,14 @@ def _(xp, h, _y, _x, _g, axis=0, index=None):
     return xp.take_along_axis(h, index, axis)
 
 
-@op(complex=True, samples=lambda r: [(r(4, 2), r(3, 2), np.array([1, 3, 1])), (r(4, 2), r(3), _ROWS)])
+@op(
+    complex=True,
+    samples=lambda r: [
+        (r(4, 2), r(3, 2), np.array([1, 3, 1])),
+        (r(4, 2), r(4, 2), _ROWS),
+        (r(3, 4), r(3), (np.array([0, 2, 0]), np.array([1, 1, 1]))),
+    ],
+)
 def index_add_to(xp, x, g, index=None):
     """`x` with `g` added at `index`: to what is there, repeated places in order."""
     if isinstance(x, np.ndarray) and x.dtype == g.dtype:
