@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels.common import has_elements
 from resilin.core.kernels.contiguous import ascontiguousarray
 from resilin.core.kernels.loader import kernel
 from resilin.errors import LinAlgError
@@ -248,7 +249,7 @@ def need_finite(where: str, xp: Any, x: Any, triangle: str = "") -> None:
 
     LAPACK's iterations do not: of an infinity some never return (dbdsqr, of singular values), of NaN some say nothing.
     """
-    if xp.isfinite(x).all():
+    if not has_elements(x) or xp.isfinite(x).all():
         return
     host = xp.to_host(x)
     seen = host if not triangle else np.tril(host) if triangle == "L" else np.triu(host)

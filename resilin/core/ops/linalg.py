@@ -128,14 +128,14 @@ def cofactors(xp, x):
     NaN for matrices with infinities or NaN, of which LAPACK's iteration may never return.
     """
     usual = xp.isfinite(x).all((-2, -1), keepdims=True)
-    u, s, vh = xp.linalg.svd(x if usual.all() else xp.where(usual, x, xp.zeros_like(x)))
+    u, s, vh = xp.linalg.svd(xp.where(usual, x, xp.zeros_like(x)))
     n = s.shape[-1]
     others = xp.broadcast_to(s[..., None, :], (*s.shape, n)).copy()
     others[..., xp.arange(n), xp.arange(n)] = 1
     phase = xp.linalg.det(u) * xp.linalg.det(vh)
     adjugate = (adjoint(xp, vh) * xp.prod(others, axis=-1)[..., None, :]) @ adjoint(xp, u)
     made = (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
-    return made if usual.all() else xp.where(usual, made, xp.full_like(made, np.nan))
+    return xp.where(usual, made, xp.full_like(made, np.nan))
 
 
 @cofactors.vjp
