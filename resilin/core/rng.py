@@ -123,7 +123,8 @@ class Generator:
     def integers(self, low: int, high: int, shape: tuple[int, ...]) -> Any:
         """Integers in [low, high), int64 (those from 2**63 on wrap around, as uint64 sees them).
 
-        64 random bits are scaled: the bias is below 2**-32 for any 32-bit range. RuntimeError for more than 64 bits.
+        64 random bits are scaled: the bias is below 2**-32 for any 32-bit range. Larger ranges have none: what lies
+        beyond the last multiple of the range is drawn again. RuntimeError for more than 64 bits.
         """
         if low < -(1 << 63) or high > 1 << 64 or high - low > 1 << 64:
             raise RuntimeError(f"random integers: the range [{low}, {high}) does not fit in 64 bits")
@@ -131,10 +132,16 @@ class Generator:
         span = high - low
         if span <= 1 << 32:
             return philox.integers(*self.take(2 * count), count, low, span).reshape(shape)
-        words = self.bits(2 * count).astype(np.uint64).reshape(-1, 2)
-        value = (words[:, 0] << np.uint64(32)) | words[:, 1]
+        value, rest = self._pairs(count), (1 << 64) % span
+        while rest and (beyond := np.flatnonzero(value > np.uint64(_MASK - rest))).size:
+            value[beyond] = self._pairs(beyond.size)
         value = value if span == 1 << 64 else value % np.uint64(span)
         return (value + np.uint64(low & _MASK)).view(np.int64).reshape(shape)
+
+    def _pairs(self, count: int) -> Any:
+        """64 random bits each, uint64."""
+        words = self.bits(2 * count).astype(np.uint64).reshape(-1, 2)
+        return (words[:, 0] << np.uint64(32)) | words[:, 1]
 
     def permutation(self, n: int) -> Any:
         """0 to n - 1 in random order, int64."""

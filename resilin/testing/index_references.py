@@ -60,13 +60,12 @@ def scatter_add_to(x: Array, g: Array, axis: int, index: Array) -> Array:
     return out
 
 
-def index_add_to(x: Array, g: Array, axis: int, places: Array) -> Array:
-    """Slice by slice."""
-    out = np.array(x)
-    for number, place in enumerate(places):
-        at = (slice(None),) * axis
-        out[(*at, place)] += g[(*at, number)]
-    return out
+def index_add_to(x: Array, g: Array, index: Any) -> Array:
+    """Element by element of the places that the index picks."""
+    out, places = np.array(x).reshape(-1), _places(x.shape, index)
+    for place, value in zip(np.ravel(places), np.ravel(g), strict=True):
+        out[place] += value
+    return out.reshape(x.shape)
 
 
 def scatter_product(x: Array, src: Array, index: Array, axis: int, own: Array) -> Array:

@@ -34,3 +34,9 @@ def test_the_form_for_other_versions_of_numpy_does_the_same() -> None:
 
 def test_this_version_of_numpy_needs_no_stand_in() -> None:
     assert not isinstance(errstate.VARIABLE, errstate._ErrState)
+
+
+def test_numbers_beyond_float16_become_infinite_without_a_warning() -> None:
+    counts = resilin.histc(resilin.zeros(70000, dtype=resilin.float16), 3, -1, 1)
+    assert counts.tolist() == [0, np.inf, 0]
+    assert resilin.linspace(0, 1e5, 3, dtype=resilin.float16).tolist() == [0, 49984, np.inf]

@@ -46,6 +46,29 @@ def test_tensors_of_one_integer_say_how_far_to_roll_and_how_many_points_to_trans
         (lambda: X.flip(), TypeError, "'dims'"),
         (lambda: X.tile(), TypeError, "'dims'"),
         (lambda: resilin.rot90(X, 2.5), TypeError, "float"),
+        (lambda: resilin.rot90(X, None), TypeError, "'k' must be int, not NoneType"),
+        (lambda: resilin.topk(X, None), TypeError, "'k' must be int, not NoneType"),
+        (lambda: resilin.topk(X, 1.5), TypeError, "'k' must be int, not float"),
+        (lambda: resilin.kthvalue(X, None), TypeError, "'k' must be int, not NoneType"),
+        (lambda: functional.group_norm(X, None), TypeError, "'num_groups' must be int, not NoneType"),
+        (lambda: functional.dropout1d(X, None), TypeError, "'p' must be Number, not NoneType"),
+        (lambda: functional.alpha_dropout(X, None), TypeError, "'p' must be Number, not NoneType"),
+        (lambda: functional.dropout(X, None), TypeError, "'p' must be Number, not NoneType"),
+        (lambda: resilin.nan_to_num(X, 0.0, X), TypeError, "'posinf' must be a number, got"),
+        (lambda: resilin.nan_to_num(X, "a"), TypeError, "'nan' must be a number, got 'a'"),
+        (lambda: resilin.roll(resilin.tensor(1.0), 0, 0), IndexError, "none to roll along"),
+        (lambda: resilin.roll(resilin.tensor(1.0), (1, 2), (0, 0)), IndexError, "none to roll along"),
+        (lambda: resilin.zeros(0, 3, dtype=resilin.int64).median(), RuntimeError, r"^median\(\): .* shape \[0, 3\]"),
+        (
+            lambda: resilin.zeros(0, dtype=resilin.uint8).nanmedian(),
+            RuntimeError,
+            r"^nanmedian\(\): .*uint8 has no NaN",
+        ),
+        (
+            lambda: functional.embedding_bag(resilin.tensor([0, 1]), X, resilin.tensor([], dtype=resilin.int64)),
+            RuntimeError,
+            "2 indices need offsets",
+        ),
         (lambda: resilin.linspace(0, 1, 2.5), TypeError, "'steps' must be int"),
         (lambda: functional.elu(X, resilin.ones(3)), TypeError, "'alpha' must be Number"),
         (lambda: functional.softplus(X, resilin.ones(3)), TypeError, "'beta' must be Number"),
@@ -95,3 +118,25 @@ def test_extremes_of_arguments_are_those_of_pytorch():
     assert resilin.vander(resilin.ones(3), 0).shape == (3, 0)
     assert resilin.histogram(X)[0].shape == (100,)
     assert resilin.round(X, decimals=400).isnan().all()
+
+
+@pytest.mark.parametrize(
+    "name", ["sum", "mean", "prod", "any", "all", "amax", "amin", "argmax", "std", "logsumexp", "norm"]
+)
+@pytest.mark.parametrize("keepdim", [None, "a", 0.5])
+def test_keepdim_is_a_flag(name, keepdim):
+    with pytest.raises(TypeError, match=f"^{name}.*argument 'keepdim' must be bool, not {type(keepdim).__name__}"):
+        getattr(X, name)(dim=0, keepdim=keepdim)
+
+
+def test_limits_of_nan_to_num_are_numbers_or_tensors_of_one():
+    x = resilin.tensor([float("nan"), float("inf"), -float("inf"), 1.0])
+    assert x.nan_to_num(resilin.tensor(2.0), resilin.tensor(3.0), resilin.tensor(4.0)).tolist() == [2, 3, 4, 1]
+    assert x.nan_to_num(None, 3.0, 4).tolist() == [0, 3, 4, 1]
+
+
+def test_numbers_of_fused_functions_may_be_tensors_or_none_as_without_native_code():
+    x = resilin.ones(3)
+    with pytest.raises(TypeError) as error:
+        resilin.addcmul(x, x, x, value=None)
+    assert "incompatible function arguments" not in str(error.value)

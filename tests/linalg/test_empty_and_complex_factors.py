@@ -19,3 +19,18 @@ def test_complex_pivots_are_chosen_as_lapack_does():
     packed, pivots = resilin.linalg.lu_factor(x)
     assert pivots.tolist() == [1, 2]
     np.testing.assert_allclose(packed[1, 0].item(), 5 / (3 + 3j), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64, resilin.complex64])
+@pytest.mark.parametrize("shape", [(0, 0), (0, 0, 0), (3, 0, 0), (2, 0, 3), (2, 3, 0), (0, 3, 3)])
+def test_lu_of_matrices_without_elements_has_factors_without_elements(shape, dtype):
+    x, (*batch, m, n) = resilin.zeros(*shape, dtype=dtype), shape
+    k = min(m, n)
+    packed, pivots, info = resilin.linalg.lu_factor_ex(x)
+    assert packed.shape == shape
+    assert pivots.shape == (*batch, k)
+    assert info.tolist() == resilin.zeros(*batch).tolist()
+    assert [t.shape for t in resilin.linalg.lu_factor(x)] == [packed.shape, pivots.shape]
+    p, lower, upper = resilin.linalg.lu(x)
+    assert [p.shape, lower.shape, upper.shape] == [(*batch, m, m), (*batch, m, k), (*batch, k, n)]
+    assert p.dtype == lower.dtype == packed.dtype == dtype

@@ -183,11 +183,29 @@ def test_normalization_across_maps_sums_the_channels_that_pytorch_sums():
         layer(x[0])
 
 
-def test_a_window_of_nothing_but_padding_has_no_position_and_no_gradient():
+@pytest.mark.parametrize(  # positions of PyTorch, but those that it has beyond the image
+    ("pool", "sizes", "window", "expected"),
+    [
+        (F.max_pool2d, (5, 2), ((2, 2), 1, (0, 1), 3), [2, 4]),
+        (F.max_pool2d, (2, 2), (2, 1, 1, 3), [3]),
+        (F.max_pool1d, (2,), (2, 1, 1, 3), [1]),
+        (F.max_pool3d, (2, 2, 2), (2, 1, 1, 3), [7]),
+    ],
+)
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64, resilin.float16])
+def test_the_position_of_nothing_but_padding_is_in_the_image(pool, sizes, window, expected, dtype):
+    x = image(1, 1, *sizes).to(dtype)
+    y, index = pool(x, *window, return_indices=True)
+    assert y.isneginf().all()
+    assert index.flatten().tolist() == expected
+
+
+def test_a_window_of_nothing_but_padding_has_no_gradient():
     x = image(1, 2, 2, 1, 5)
     y, index = F.max_pool3d(x, 2, 1, 1, (1, 2, 1), return_indices=True)
     assert y.isneginf().all()
-    assert index.unique().tolist() == [-1]
+    assert index.min() >= 0
+    assert index.max() < 10
     y.backward(resilin.ones_like(y))
     assert not x.grad.any()
     x = image(1, 1, 1, 3)

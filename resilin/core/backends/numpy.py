@@ -69,7 +69,9 @@ def _take_along_axis(x: Array, index: Array, axis: int) -> Array:
 
 
 def _write_at(out: Array, index: Any, value: Any) -> None:
-    """out[index] = value; the last of several values for one place stays."""
+    """out[index] = value, as it was before; the last of several values for one place stays."""
+    if type(value) is np.ndarray and value.ndim and np.may_share_memory(out, value) and is_basic(index):
+        value = contiguous.apart(value, out[index])
     out[index] = value
 
 

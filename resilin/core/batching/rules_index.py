@@ -11,8 +11,6 @@ from resilin.core.batching.active import batched_in
 from resilin.core.batching.dispatch import Batch, of_params, rule, shown
 from resilin.core.batching.levels import levels_of
 from resilin.core.kernels.common import array_namespace
-from resilin.core.ops import elementwise
-from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops.registry import OPS, Op
 from resilin.core.state.size import check_dim
@@ -183,13 +181,11 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
 @of_params
 def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     x, g = map(batch.full, inputs)
-    axis, places = params
-    shape = x._array.shape
     try:
-        made = _Index(batch, (*(slice(None),) * axis, places), shape[batch.k :], batch.shape)
+        made = _Index(batch, params[0], x._array.shape[batch.k :], batch.shape)
     except NotImplementedError:
         return None
-    return elementwise.add.call(x, index_ops.index_add_zeros.call(made.source(g), tuple(shape), made.index))
+    return op.call(x, made.source(g), made.index)
 
 
 @rule("scatter", "scatter_extreme", "scatter_product")

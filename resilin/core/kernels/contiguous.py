@@ -22,6 +22,18 @@ def ascontiguousarray(x: Any) -> Array:
     return np.asarray(x, order="C")
 
 
+def apart(source: Any, target: Any) -> Any:
+    """`source`, or a copy of it where numpy would write `target` of one dimension over what it has yet to read.
+
+    Of several dimensions numpy copies by itself, and of one where both run the same way with equal strides it turns.
+    """
+    if type(source) is not np.ndarray or not source.ndim or target.ndim != 1:
+        return source
+    if source.strides[-1] == target.strides[0] or not np.may_share_memory(source, target):
+        return source
+    return source.copy()
+
+
 def turned_copy(x: Array) -> Array | None:
     """A copy of an array some dimensions of which are read from their ends; None for what numpy copies as well."""
     return _native_contiguous_copy(x)  # type: ignore[no-any-return]

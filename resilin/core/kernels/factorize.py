@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core.kernels.common import has_elements
 from resilin.core.kernels.contiguous import ascontiguousarray
 from resilin.core.kernels.loader import kernel
 from resilin.errors import LinAlgError
@@ -37,7 +38,7 @@ def lu(x: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
 def reference_lu(x: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
     """numpy form of `lu`."""
     m, n = x.shape[-2:]
-    a = np.array(x, order="C").reshape(-1, m, n)
+    a = _flat(np.array(x, order="C"))
     k = min(m, n)
     pivots = np.broadcast_to(np.arange(1, k + 1, dtype=np.int32), (len(a), k)).copy()
     info = np.zeros(len(a), np.int32)
@@ -56,6 +57,11 @@ def reference_lu(x: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
             a[:, j + 1 :, j + 1 :] -= a[:, j + 1 :, j, None] * a[:, j, None, j + 1 :]
     shape = x.shape[:-2]
     return a.reshape(x.shape), pivots.reshape(*shape, k), info.reshape(shape)
+
+
+def _flat(x: Array) -> Array:
+    """The matrices of a batch in one dimension, however many have no elements."""
+    return x.reshape(np.prod(x.shape[:-2], dtype=int), *x.shape[-2:])
 
 
 def _lapack_size(x: Array) -> Array:
@@ -196,7 +202,7 @@ def substitute(t: Array, b: Array) -> Array:
 
 def zero_pivots(x: Array) -> Array:
     """For each square matrix 0 if LAPACK inverts it, else the number of the zero pivot of its LU factorisation."""
-    flat = x.reshape(-1, *x.shape[-2:])
+    flat = _flat(x)
     found = np.zeros(len(flat), np.int32)
     for i, matrix in enumerate(flat):
         if (factors := lu(matrix) if matrix.dtype.char in "fd" else None) is not None:
@@ -213,7 +219,7 @@ def minors(x: Array) -> Array:
     """For each Hermitian matrix 0 if it is positive definite, else the order of its first leading minor that is not."""
     if isinstance(x, np.ndarray) and (factors := cholesky(x)) is not None:
         return factors[1]
-    flat = x.reshape(-1, *x.shape[-2:])
+    flat = _flat(x)
     found = np.zeros(len(flat), np.int32)
     for i, matrix in enumerate(flat):
         low, high = 0, x.shape[-1] + 1  # the minor of order `low` is positive definite, that of `high` is not
@@ -252,12 +258,23 @@ def indefinite(where: str, x: Array) -> LinAlgError:
     )
 
 
+def need_finite(where: str, xp: Any, x: Any, triangle: str = "") -> None:
+    """Refuse matrices with infinities or NaN, in the `triangle` that counts ("L", "U"; all of it without).
+
+    LAPACK's iterations do not: of an infinity some never return (dbdsqr, of singular values), of NaN some say nothing.
+    """
+    if not has_elements(x) or xp.isfinite(x).all():
+        return
+    host = xp.to_host(x)
+    seen = host if not triangle else np.tril(host) if triangle == "L" else np.triu(host)
+    bad = np.asarray(~np.isfinite(seen).all(axis=(-2, -1)))
+    if bad.any():
+        raise LinAlgError(f"{where}: {_which(_first(bad)[0], x)} has infinities or NaN, expected finite numbers")
+
+
 def not_converged(where: str, x: Array) -> LinAlgError:
-    """The error when LAPACK's iteration gave up, which it does on NaN and infinities."""
-    bad = np.asarray(~np.isfinite(x).all(axis=(-2, -1)))
-    if not bad.any():
-        return LinAlgError(f"{where}: the iteration did not converge for a {list(x.shape)} input of finite numbers")
-    return LinAlgError(f"{where}: {_which(_first(bad)[0], x)} has infinities or NaN, expected finite numbers")
+    """The error when LAPACK's iteration gave up on finite numbers; others are refused before it by `need_finite`."""
+    return LinAlgError(f"{where}: the iteration did not converge for a {list(x.shape)} input of finite numbers")
 
 
 def _first(info: Array) -> tuple[tuple[int, ...], int]:

@@ -1,7 +1,8 @@
 """Elements taken from places along one dimension, and added to places there.
 
-Order of sums: what is added at one place is added one after the other, in the order of the places; the same for any
-thread count. Places count from the front, or from the end where they are negative.
+Order of sums: what is added at one place is added one after the other, to what is there, in the order of the places;
+the same for any thread count, with native code and without. Places count from the front, or from the end where they are
+negative.
 """
 
 from __future__ import annotations
@@ -104,17 +105,25 @@ def add_along(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Arra
     return reference_add_along(g, shape, axis, index) if out is None else out
 
 
-def add_slices_to(out: Any, g: Any, places: Any, axis: int) -> bool:
-    """Add slices of `g` to those of `out` at a vector of places of `axis`, in their order; False if it did not."""
-    return bool(_native_add_slices_to(out, contiguous.ascontiguousarray(g), contiguous.ascontiguousarray(places), axis))
+def add_slices_to(out: Array, g: Array, index: Any) -> Array:
+    """`out`, with `g` added at `index`: to what is there, one after the other in the order of the places."""
+    if (found := _single(index)) is not None:
+        places, axis = found
+        given = contiguous.ascontiguousarray(g)
+        if places.ndim != 1:
+            given = given.reshape(*g.shape[:axis], places.size, *g.shape[axis + places.ndim :])
+        if _native_add_slices_to(out, given, contiguous.ascontiguousarray(places.reshape(-1)), axis):
+            return out
+    return reference_add_slices_to(out, g, index)
 
 
-def add_along_to(out: Any, g: Any, axis: int, index: Any) -> bool:
-    """Add `g` to `out` at `index` along `axis`, in the order of the index; False if it did not."""
+def add_along_to(out: Array, g: Array, axis: int, index: Array) -> Array:
+    """`out`, with `g` added at `index` along `axis`: to what is there, in the order of the index."""
     if index.size and g.shape == index.shape and (slices := _slices(index, out.shape, axis)) is not None:
-        return add_slices_to(out, g, slices[-1], axis)
+        return add_slices_to(out, g, slices)
     given = contiguous.ascontiguousarray(g)
-    return bool(_native_add_along_to(out, given, axis, contiguous.ascontiguousarray(index)))
+    done = _native_add_along_to(out, given, axis, contiguous.ascontiguousarray(index))
+    return out if done else reference_add_along_to(out, g, axis, index)
 
 
 def put_along(out: Any, index: Any, value: Any, axis: int) -> bool:
@@ -142,25 +151,28 @@ def pick_along(out: Any, index: Any, value: Any, axis: int, largest: bool) -> bo
 
 def reference_add_slices(g: Array, shape: tuple[int, ...], index: Any) -> Array:
     """numpy form of `add_slices`, for any index."""
-    out = np.zeros(shape, g.dtype)
+    return reference_add_slices_to(np.zeros(shape, g.dtype), g, index)
+
+
+def reference_add_slices_to(out: Array, g: Array, index: Any) -> Array:
+    """numpy form of `add_slices_to`, for any index, into an `out` in C order."""
     if isinstance(index, np.ndarray) and index.dtype.kind in "iu" and out.size and g.size:
-        _add_rows(out, index.reshape(-1) % shape[0], g.reshape(index.size, -1))
+        # element by element, of which numpy's loop is many times faster than that over rows
+        width = out.size // out.shape[0]
+        places = (index.reshape(-1, 1) % out.shape[0]) * width + np.arange(width)
+        np.add.at(out.reshape(-1), places.reshape(-1), g.reshape(-1))
     else:
         np.add.at(out, index, g)
     return out
 
 
-def _add_rows(out: Array, rows: Array, g: Array) -> None:
-    """out[rows] += g with repeated rows summed in the order of `rows`: sorted stably, then one reduceat."""
-    order = np.argsort(rows, kind="stable")
-    sorted_rows = rows[order]
-    starts = np.flatnonzero(np.concatenate(([True], sorted_rows[1:] != sorted_rows[:-1])))
-    out.reshape(out.shape[0], -1)[sorted_rows[starts]] += np.add.reduceat(g[order], starts, axis=0, dtype=g.dtype)
-
-
 def reference_add_along(g: Array, shape: tuple[int, ...], axis: int, index: Array) -> Array:
     """numpy form of `add_along`."""
-    out = np.zeros(shape, g.dtype)
+    return reference_add_along_to(np.zeros(shape, g.dtype), g, axis, index)
+
+
+def reference_add_along_to(out: Array, g: Array, axis: int, index: Array) -> Array:
+    """numpy form of `add_along_to`."""
     places: list[Any] = list(np.indices(index.shape, sparse=True))
     places[axis] = index
     np.add.at(out, tuple(places), g)

@@ -358,7 +358,7 @@ def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` equally spaced values from `start` to `end`, both included; with an infinite end most are NaN."""
-    with np.errstate(invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         return finish(_spaced("linspace", _line("linspace", start, end, steps, dtype), dtype), device, requires_grad)
 
 

@@ -19,6 +19,7 @@ from resilin.core.ops.registry import is_complex, op
 
 def _converging(xp: Any, name: str, x: Any, *args: Any, where: str = "", **options: Any) -> Any:
     where = f"linalg.{where or name}"
+    factorize.need_finite(where, xp, x, *args)
     try:
         found = getattr(xp.linalg, name)(x, *args, **options)
     except np.linalg.LinAlgError:

@@ -169,9 +169,7 @@ def _(xp, h, _y, _g, shape=(), axis=0, index=None):
 def scatter_add_to(xp, x, g, axis=0, index=None):
     """`x` with `g` added at `index` along `axis`: to what is there, in the order of the index."""
     if isinstance(x, np.ndarray) and x.dtype == g.dtype:
-        out = np.array(x, order="C")
-        if kernel.add_along_to(out, g, axis, index):
-            return out
+        return kernel.add_along_to(np.array(x, order="C"), g, axis, index)
     return x + xp.scatter_add_zeros(g, tuple(x.shape), axis, index)
 
 
@@ -185,24 +183,29 @@ def _(xp, h, _y, _x, _g, axis=0, index=None):
     return xp.take_along_axis(h, index, axis)
 
 
-@op(complex=True, samples=lambda r: [(r(4, 2), r(3, 2), 0, np.array([1, 3, 1]))])
-def index_add_to(xp, x, g, axis=0, places=None):
-    """`x` with slices of `g` added at `places` of `axis`: to what is there, in their order."""
+@op(
+    complex=True,
+    samples=lambda r: [
+        (r(4, 2), r(3, 2), np.array([1, 3, 1])),
+        (r(4, 2), r(4, 2), _ROWS),
+        (r(3, 4), r(3), (np.array([0, 2, 0]), np.array([1, 1, 1]))),
+    ],
+)
+def index_add_to(xp, x, g, index=None):
+    """`x` with `g` added at `index`: to what is there, repeated places in order."""
     if isinstance(x, np.ndarray) and x.dtype == g.dtype:
-        out = np.array(x, order="C")
-        if kernel.add_slices_to(out, g, places, axis):
-            return out
-    return x + xp.index_add_zeros(g, tuple(x.shape), (slice(None),) * axis + (places,) if axis else places)
+        return kernel.add_slices_to(np.array(x, order="C"), g, index)
+    return x + xp.index_add_zeros(g, tuple(x.shape), index)
 
 
 @index_add_to.vjp(0)
-def _(xp, g, _y, _x, _g, axis=0, places=None):
+def _(xp, g, _y, _x, _g, index=None):
     return g
 
 
 @index_add_to.vjp(1)
-def _(xp, h, _y, _x, _g, axis=0, places=None):
-    return h[(slice(None),) * axis + (places,) if axis else places]
+def _(xp, h, _y, _x, _g, index=None):
+    return h[index]
 
 
 @op(

@@ -125,17 +125,20 @@ def _(xp, g, _y, x):
 def cofactors(xp, x):
     """det(x) inv(x)^T, which is finite for singular matrices, too: from singular values, without a division.
 
-    Floats of the host from the inverse, where that shows that all matrices are far from singular.
+    Floats of the host from the inverse, where that shows that all matrices are far from singular. NaN for matrices with
+    infinities or NaN, of which LAPACK's iteration may never return.
     """
     if isinstance(x, np.ndarray) and (found := _cofactors_of_inverse(x)) is not None:
         return found
-    u, s, vh = xp.linalg.svd(x)
+    usual = xp.isfinite(x).all((-2, -1), keepdims=True)
+    u, s, vh = xp.linalg.svd(xp.where(usual, x, xp.zeros_like(x)))
     n = s.shape[-1]
     others = xp.broadcast_to(s[..., None, :], (*s.shape, n)).copy()
     others[..., xp.arange(n), xp.arange(n)] = 1
     phase = xp.linalg.det(u) * xp.linalg.det(vh)
     adjugate = (adjoint(xp, vh) * xp.prod(others, axis=-1)[..., None, :]) @ adjoint(xp, u)
-    return (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
+    made = (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
+    return xp.where(usual, made, xp.full_like(made, np.nan))
 
 
 _FAR = 1e-3  # of 1 / eps: up to this condition number an inverse keeps three decimal digits at the least
@@ -250,6 +253,14 @@ def _(xp, g, _y, x):
     return xp.matrix_exp(xp.concat((xp.concat((back, g), -1), below), -2))[..., :n, n:]
 
 
+def _thin_svd(xp, where, x, **options):
+    factorize.need_finite(where, xp, x, "L" if options.get("hermitian") else "")
+    try:
+        return xp.linalg.svd(x, full_matrices=False, **options)
+    except np.linalg.LinAlgError:
+        raise factorize.not_converged(where, xp.to_host(x)) from None
+
+
 @op(
     dtypes="full",
     complex=True,
@@ -261,10 +272,7 @@ def pinv(xp, x, rtol=0.0, atol=0.0, hermitian=False):
         return xp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
     if not hermitian and (found := factorize.long_qr(x)) is not None:  # pinv(Q R) = pinv(R) Q^T
         return xp.matmul(pinv.formula(xp, found[1], rtol, atol), found[0].swapaxes(-1, -2))
-    try:
-        u, s, vh = xp.linalg.svd(x, full_matrices=False, hermitian=hermitian)
-    except np.linalg.LinAlgError:
-        raise factorize.not_converged("linalg.pinv", xp.to_host(x)) from None
+    u, s, vh = _thin_svd(xp, "linalg.pinv", x, hermitian=hermitian)
     keep = s > xp.maximum(s[..., :1] * rtol, atol)
     inverse = xp.where(keep, 1 / xp.where(keep, s, 1), 0).astype(s.dtype)
     return (adjoint(xp, vh) * inverse[..., None, :]) @ adjoint(xp, u)
@@ -298,7 +306,7 @@ def lstsq(xp, a, b, rtol=0.0):
     """
     if isinstance(a, np.ndarray) and (found := factorize.least_squares(a, b, rtol)) is not None:
         return found
-    u, s, vh = xp.linalg.svd(a, full_matrices=False)
+    u, s, vh = _thin_svd(xp, "linalg.lstsq", a)
     keep = s > s[..., :1] * rtol
     inverse = xp.where(keep, 1 / xp.where(keep, s, 1), 0).astype(s.dtype)
     return adjoint(xp, vh) @ (inverse[..., :, None] * (adjoint(xp, u) @ b))

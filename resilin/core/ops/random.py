@@ -419,10 +419,17 @@ def _(xp, g, _y, _x, mask=None):
     return g * xp.constant(mask, g)
 
 
-def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Each element is 0 with probability `p`, else divided by 1 - p. The mask is keyed by the generator's state."""
+def check_probability(where: str, p: Any) -> None:
+    """TypeError for what is no real number, ValueError for one outside [0, 1]."""
+    if not isinstance(p, int | float) and (not hasattr(p, "__float__") or getattr(p, "ndim", False)):
+        raise TypeError(f"{where}(): argument 'p' must be Number, not {type(p).__name__}")
     if not 0 <= p <= 1:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+
+
+def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    """Each element is 0 with probability `p`, else divided by 1 - p. The mask is keyed by the generator's state."""
+    check_probability("dropout", p)
     if not training or p == 0:
         return input
     kind = compute_dtype(input._array.dtype)

@@ -17,6 +17,7 @@ from resilin.core.autograd.tape import check_layout, edge_of, is_differentiable,
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.device import CPU, different_devices
 from resilin.core.kernels import pack
+from resilin.core.kernels.contiguous import apart
 from resilin.core.kernels.loader import kernel, native
 from resilin.core.ops import creation
 from resilin.core.ops.calling import tracked
@@ -91,7 +92,7 @@ def _write_array(old: Any, new: Any) -> None:
     target = _writable(old)
     token = silence(SILENT)  # what is too large becomes inf without a word
     try:
-        target[...] = new
+        target[...] = apart(new, target)
     finally:
         restore(token)
 

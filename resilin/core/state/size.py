@@ -43,18 +43,19 @@ def check_dim(dim: int, ndim: int) -> int:
     """`dim` counted from the front. A 0-d tensor has dimension 0 and -1. IndexError when it is out of range, TypeError
     when it is neither an int nor a tensor of one integer."""
     if type(dim) is not int:
-        dim = _as_dim(dim)
+        dim = whole("dim", dim)
     size = ndim or 1
     if not -size <= dim < size:
         raise IndexError(f"Dimension out of range (expected to be in range of [{-size}, {size - 1}], but got {dim})")
     return dim + size if dim < 0 else dim
 
 
-def _as_dim(dim: Any) -> int:
+def whole(name: str, value: Any) -> int:
+    """The argument `name`: an int, or a tensor of one integer. TypeError for anything else."""
     try:
-        return operator.index(dim)
+        return operator.index(value)
     except TypeError:
-        raise TypeError(f"argument 'dim' must be int, not {type(dim).__name__}") from None
+        raise TypeError(f"argument {name!r} must be int, not {type(value).__name__}") from None
 
 
 def contiguous_strides(size: Any) -> tuple[int, ...]:

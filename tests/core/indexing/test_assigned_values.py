@@ -211,3 +211,29 @@ def test_what_is_no_number_cannot_be_assigned(value):
         x[0] = value
     assert x.tolist() == [[0] * 3] * 2
     assert x._version == 0
+
+
+@pytest.mark.parametrize("dtype", [resilin.int64, resilin.float32, resilin.bfloat16])
+def test_overlapping_elements_are_copied_as_they_were_before(dtype):
+    for step, other in ((2, 1), (1, 2), (3, 2), (2, 3), (1, 1), (2, 2)):
+        for start in range(5):
+            for begin in range(5):
+                count = min((24 - start + step - 1) // step, (24 - begin + other - 1) // other)
+                to = slice(start, start + step * (count - 1) + 1, step)
+                of = slice(begin, begin + other * (count - 1) + 1, other)
+                expected = np.arange(24)
+                expected[to] = expected[of].copy()
+                copied, assigned = (resilin.arange(24, dtype=dtype) for _ in range(2))
+                copied[to].copy_(copied[of])
+                assigned[to] = assigned[of]
+                assert copied.tolist() == assigned.tolist() == expected.tolist(), (to, of)
+
+
+def test_overlapping_elements_turned_around_or_in_a_row_are_copied_as_they_were_before():
+    x = resilin.arange(12)
+    x[1::2].copy_(x[3:9])
+    assert x.tolist() == [0, 3, 2, 4, 4, 5, 6, 6, 8, 7, 10, 8]
+    x = resilin.arange(12).reshape(3, 4)
+    x[1] = x[:, 1:2].expand(3, 4)[1]
+    x.view(-1)[1:9:2] = x[0]
+    assert x.tolist() == [[0, 0, 2, 1], [5, 2, 5, 3], [8, 9, 10, 11]]

@@ -162,3 +162,27 @@ def test_gelu_of_float64_is_x_times_the_normal_distribution(tanh: bool) -> None:
     found = loader.native.gelu_forward(x, tanh)
     np.testing.assert_allclose(found, expected, 1e-14, 1e-15)
     assert loader.native.gelu_forward(x[-9:].copy(), tanh).tobytes() == found[-9:].tobytes()
+
+
+def test_log_ndtr_of_all_finite_numbers_is_finite_or_the_square_that_overflows() -> None:
+    x = -np.concatenate([np.logspace(0, 308, 4001), [7.815720878319654e55, np.finfo(np.float64).max, np.inf]])
+    found = loader.native.special_log_ndtr(x)
+    with np.errstate(all="ignore"):
+        expected = ops._log_ndtr(x)
+        far = x < -1e10
+        np.testing.assert_array_equal(found[far], -0.5 * x[far] * x[far])
+    np.testing.assert_allclose(found[~far], expected[~far], rtol=1e-14)
+    single = x[np.abs(x) < 3e38].astype(np.float32)
+    wide = loader.native.special_log_ndtr(single.astype(np.float64))
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(loader.native.special_log_ndtr(single), wide.astype(np.float32), rtol=3e-7)
+
+
+def test_erf_of_the_smallest_numbers_is_within_two_ulps() -> None:
+    bits = np.concatenate([np.arange(1, 1 << 12), np.linspace(1, 1 << 30, 5001).astype(np.int64)]).astype(np.uint32)
+    x = bits.view(np.float32)
+    x = np.concatenate([x[x < 1e-30], -x[x < 1e-30]])
+    found, exact = loader.native.erf_forward(x), 2 / np.sqrt(np.pi) * x.astype(np.float64)
+    steps = np.spacing(np.abs(exact).astype(np.float32)).astype(np.float64)
+    tiny = np.abs(x) < 1e-36
+    assert (np.abs(found - exact) <= np.where(tiny, 1.5, 4) * steps).all()

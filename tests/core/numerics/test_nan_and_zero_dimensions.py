@@ -200,3 +200,11 @@ def test_functions_that_index_along_a_dimension_take_a_scalar_for_a_vector_of_on
 def test_a_scalar_has_no_slices() -> None:
     with pytest.raises(IndexError, match="expected a tensor of one dimension or more"):
         resilin.tensor(3.0).unbind(0)
+
+
+def test_what_is_found_in_a_0d_tensor_has_no_dimensions() -> None:
+    s = tensor(3.0)
+    assert [t.tolist() for t in s.topk(0)] == [3, 0]  # as in PyTorch
+    for quantile in (resilin.quantile, resilin.nanquantile):
+        assert quantile(s, 0.5, 0, True).shape == quantile(s, 0.5, keepdim=True).shape == ()
+        assert quantile(s, tensor([0.5, 0.2]), 0, True).shape == (2,)

@@ -338,3 +338,20 @@ def test_a_process_without_a_seed_draws_the_same_each_time_until_it_asks_for_ano
     (first, seeded), (second, seeded_again) = (run.stdout.splitlines() for run in runs)
     assert first == second
     assert seeded != seeded_again
+
+
+def test_large_ranges_are_even():
+    made = resilin.randint(0, 3 << 61, (20000,), generator=resilin.Generator().manual_seed(0)).numpy()
+    assert made.min() >= 0
+    counts = np.bincount(made >> 61, minlength=3)
+    assert len(counts) == 3
+    assert (abs(counts - 20000 / 3) < 400).all()  # six standard deviations; by remainders they would be 2 : 1 : 1
+    again = resilin.randint(0, 3 << 61, (20000,), generator=resilin.Generator().manual_seed(0)).numpy()
+    np.testing.assert_array_equal(made, again)
+
+
+def test_ranges_of_a_power_of_two_take_the_bits_as_they_are():
+    bits = resilin.Generator().manual_seed(3).bits(8).astype(np.uint64).reshape(-1, 2)
+    words = (bits[:, 0] << np.uint64(32)) | bits[:, 1]
+    made = resilin.randint(0, 1 << 60, (4,), generator=resilin.Generator().manual_seed(3)).numpy()
+    np.testing.assert_array_equal(made, (words % np.uint64(1 << 60)).astype(np.int64))

@@ -184,9 +184,21 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """`input` with `src` added at `index` along `dim`, one after the other in index order."""
     axis = check_dim(dim, input._array.ndim)
     array, part = index_checks.scattered("scatter_add", input, axis, index, src)
+    return added_along(input, part, axis, array)
+
+
+def added_along(input: Tensor, part: Tensor, axis: int, array: Any) -> Tensor:
+    """`input` with `part` added at places along `axis`: the element first, then what is added, in order."""
     if input._dev is CPU:  # elsewhere by the op that backends list where they have no deterministic form of it
         return ops.scatter_add_to.call(input, part, axis, array)
     return input + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array)
+
+
+def _added_at(input: Tensor, part: Tensor, index: Any) -> Tensor:
+    """`input` with `part` added at `index`, as by `added_along`."""
+    if input._dev is CPU:
+        return ops.index_add_to.call(input, part, index)
+    return input + ops.index_add_zeros.call(part, tuple(input._array.shape), index)
 
 
 @_also_of_scalars
@@ -212,7 +224,7 @@ def _scatter_reduced(input: Tensor, axis: int, array: Any, source: Any, reduce: 
         source = wrap(input._dev.xp.full(array.shape, source, input._array.dtype), input._dev)
     if reduce == "add":
         whole, part, narrow = opened(input, source)
-        total: Tensor = narrow(whole + ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, array))
+        total: Tensor = narrow(added_along(whole, part, axis, array))
         return total
     if mode.grad and (input.requires_grad or source.requires_grad):
         raise RuntimeError("scatter: reduce='multiply' has no gradient; use no_grad() or detach()")
@@ -239,14 +251,13 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     """`input` with slices of `source` added at `index` along `dim`, in index order."""
     axis = check_dim(dim, input._array.ndim)
     array = index_checks.slices_at("index_add", input, axis, index, source)
-    if type(alpha) is int and alpha == 1 and input._dev is CPU:
-        return ops.index_add_to.call(input, source, axis, array)
-    added = ops.index_add_zeros.call(
-        source, tuple(input._array.shape), (slice(None),) * axis + (array,) if axis else array
-    )
+    index_of_slices = (slice(None),) * axis + (array,) if axis else array
     kind = input._array.dtype
     if kind.kind in "biu" and not isinstance(alpha, Tensor):  # rounded towards 0, as in PyTorch
         alpha = bool(alpha) if kind.kind == "b" else int(dtypes.number_for("index_add", alpha, kind))
+    if isinstance(alpha, int | float):
+        return _added_at(input, source if alpha == 1 else source * alpha, index_of_slices)
+    added = ops.index_add_zeros.call(source, tuple(input._array.shape), index_of_slices)
     return arithmetic.add(input, added, alpha=alpha)
 
 
@@ -431,7 +442,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     if not accumulate:
         return ops.index_put.call(input, values, where_)
     spread, whole, narrow = opened(values.expand(input._array[where_].shape), input)
-    made: Tensor = narrow(whole + ops.index_add_zeros.call(spread, tuple(input._array.shape), where_))
+    made: Tensor = narrow(_added_at(whole, spread, where_))
     return made
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from resilin.core.api.manipulation import joining, shaping
 from resilin.core.ops import creation, strided
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as shape_ops
-from resilin.core.state.size import check_dim
+from resilin.core.state.size import check_dim, whole
 from resilin.core.tensor import Tensor, wrap
 
 __all__ = [
@@ -195,8 +194,7 @@ def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
         raise RuntimeError(f"rot90: expected total dims >= 2, but got total dims = {input._array.ndim}")
     if len(dims) != 2 or check_dim(dims[0], input._array.ndim) == check_dim(dims[1], input._array.ndim):
         raise RuntimeError(f"rot90: expected two different dims, got {tuple(dims)}")
-    if not isinstance(k, int):
-        k = operator.index(k)
+    k = whole("k", k)
     a, b = dims
     if k % 4 == 0:
         return input.clone()

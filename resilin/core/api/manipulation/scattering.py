@@ -66,7 +66,7 @@ def scatter_reduce(
     if reduce in ("amax", "amin"):
         return ops.scatter_extreme.call(input, part, where, axis, reduce == "amax", own)
     total = input if include_self else indexing.where(wrap(own, input._dev), input, 0)
-    total = total + index_ops.scatter_add_zeros.call(part, tuple(input._array.shape), axis, where)
+    total = indexing.added_along(total, part, axis, where)
     if reduce == "mean":
         number = wrap(input._dev.xp.maximum(counts + own, 1), input._dev)
         total = arithmetic.div(total, number, rounding_mode=None if input._array.dtype.kind in "fVc" else "floor")

@@ -269,6 +269,8 @@ def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
             raise RuntimeError(f"shifts and dimensions must align. shifts: {count}, dims:{len(given)}")
         for d in given:
             check_dim(d, input._array.ndim)
+        if not input._array.ndim:
+            raise IndexError(f"roll(): a tensor without dimensions has none to roll along, got dims {given}")
     if not given:
         return ops.roll.call(input, shifts, None)
     return ops.roll.call(input, (shifts,) if isinstance(shifts, int) else shifts, given)

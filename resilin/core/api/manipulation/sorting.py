@@ -18,7 +18,7 @@ from resilin.core.kernels import sort as kernel
 from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
-from resilin.core.state.size import check_dim
+from resilin.core.state.size import check_dim, whole
 from resilin.core.tensor import Tensor, wrap
 
 __all__ = ["argsort", "cummax", "cummin", "kthvalue", "median", "sort", "topk"]
@@ -67,11 +67,11 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> return_types.topk:
     """The `k` largest (or smallest) elements along `dim`, in order, and their indices."""
     axis = check_dim(dim, input._array.ndim)
-    length = input._array.shape[axis] if input._array.ndim else 1
+    length, k = input._array.shape[axis] if input._array.ndim else 1, whole("k", k)
     if not 0 <= k <= length:
         raise RuntimeError(f"topk(): selected index k={k} out of range for a dimension of size {length}")
     if input._array.ndim == 0:
-        return return_types.topk(x if k else x.reshape(1)[:0] for x in _only(input))
+        return return_types.topk(_only(input))
     if ACTIVE and batched_in((input,)):
         return return_types.topk(ACTIVE[-1].along(lambda whole, at: topk(whole, k, at, largest), input, axis))
     order = _first_along(input._array, axis, k, largest)
@@ -81,7 +81,7 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> return_types.kthvalue:
     """The `k`-th smallest element along `dim` (1 is the smallest) and its index."""
     axis = check_dim(dim, input._array.ndim)
-    length = input._array.shape[axis] if input._array.ndim else 1
+    length, k = input._array.shape[axis] if input._array.ndim else 1, whole("k", k)
     if not 1 <= k <= length:
         raise RuntimeError(f"kthvalue(): selected number k={k} out of range for a dimension of size {length}")
     if input._array.ndim == 0:
@@ -113,7 +113,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         if type(input._array) is np.ndarray and input._array.size and not input.requires_grad:
             return wrap(_middle(input._array.reshape(-1)), input._dev)
         flat = input.reshape(-1)
-        return shared(flat, median(flat.detach(), 0).values) if flat.numel() else input.new_full((), float("nan"))
+        return shared(flat, median(flat.detach(), 0).values) if flat.numel() else median_of_none("median", input)
     axis = check_dim(dim, input._array.ndim)
     array = input._array
     if array.ndim == 0:
@@ -131,6 +131,14 @@ def _middle(flat: Any) -> Any:
     if top != top:
         return np.full((), np.nan).astype(flat.dtype)
     return flat[select.places(flat, (flat.size + 1) // 2, False, True)].reshape(())
+
+
+def median_of_none(where: str, input: Tensor) -> Tensor:
+    """NaN. RuntimeError for dtypes that have none, where PyTorch gives an element that nobody wrote."""
+    if input._array.dtype.kind in "iu":
+        raise RuntimeError(f"{where}(): expected elements, as {input.dtype} has no NaN, got shape {list(input.shape)}")
+    found: Tensor = input.new_full((), float("nan"))
+    return found
 
 
 def _or_first_nan(array: Any, order: Any, axis: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import functools
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -441,13 +442,25 @@ def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neg
         parts = (shape_ops.real.call(input), shape_ops.imag.call(input))
         re, im = (nan_to_num(part, nan, posinf, neginf) for part in parts)
         return re + im * 1j
+    for name, number in (("nan", nan), ("posinf", posinf), ("neginf", neginf)):
+        if number is not None and not _is_number(number):
+            raise TypeError(f"nan_to_num(): argument {name!r} must be a number, got {number!r:.80}")
     limits = dtypes.finfo(input.dtype)
-    numbers = (nan, limits.max if posinf is None else posinf, limits.min if neginf is None else neginf)
+    numbers = (
+        0.0 if nan is None else nan,
+        limits.max if posinf is None else posinf,
+        limits.min if neginf is None else neginf,
+    )
     kind, dev = input._array.dtype, input._dev
     zero, high, low = (_in(kind, number, dev) for number in numbers)  # infinite where they are too large
     out = input.masked_fill(isnan(input), zero)
     out = out.masked_fill(eq(input, float("inf")), high)
     return out.masked_fill(eq(input, float("-inf")), low)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether `value` is a real number, or a tensor of one without dimensions."""
+    return isinstance(value, Real) or (isinstance(value, Tensor) and not value._array.ndim and not value.is_complex())
 
 
 def is_tensor(obj: Any) -> bool:

@@ -50,6 +50,9 @@ def _kernel(name: str) -> Callable[..., Tensor | None]:
         for tensor in tensors:
             if not isinstance(tensor, Tensor) or tensor._dev is not CPU:
                 return None
+        for number in numbers:
+            if type(number) is not float and type(number) is not int:
+                return None
         array = native(out, *[tensor._array for tensor in tensors], *numbers)
         return None if array is None else wrap(array, CPU)
 

@@ -20,8 +20,13 @@ from resilin.core.tensor import Tensor, wrap
 _INT64 = np.dtype(np.int64)
 
 
-def axes(dim: Any, ndim: int) -> Any:
-    """`dim` (None, an int or several) counted from the front; None for an empty tuple of a reduction."""
+def axes(dim: Any, ndim: int, keepdim: Any = False) -> Any:
+    """`dim` (None, an int or several) counted from the front; None for an empty tuple of a reduction.
+
+    TypeError for a `keepdim` that is no flag.
+    """
+    if not isinstance(keepdim, int | np.bool_ | np.integer):
+        raise TypeError(f"argument 'keepdim' must be bool, not {type(keepdim).__name__}")
     if dim is None:
         return None
     if not isinstance(dim, (tuple, list)):
@@ -35,9 +40,9 @@ def axes(dim: Any, ndim: int) -> Any:
     return found if ndim else None
 
 
-def _axis(dim: Any, ndim: int) -> Any:
+def _axis(dim: Any, ndim: int, keepdim: Any) -> Any:
     """`axes` of a function that takes one dimension only."""
-    return axes(dim if dim is None else check_dim(dim, ndim), ndim)
+    return axes(dim if dim is None else check_dim(dim, ndim), ndim, keepdim)
 
 
 def _numpy_names(dim: Any, keepdim: bool, names: dict[str, Any]) -> tuple[Any, bool]:
@@ -56,7 +61,9 @@ def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
     wanted = _summed(array.dtype) if dtype is None else dtypes.to_numpy(dtype)
     if array.dtype is not wanted and (array.dtype.char != "?" or wanted is not _INT64 or type(array) is not np.ndarray):
         input = shape_ops.astype.call(input, wanted)
-    total = ops.sum.call(input, None if dim is None else axes(dim, array.ndim), keepdim)
+    total = ops.sum.call(
+        input, None if dim is None and type(keepdim) is bool else axes(dim, array.ndim, keepdim), keepdim
+    )
     return total if total._array.dtype == wanted else shape_ops.astype.call(total, wanted)
 
 
@@ -78,7 +85,7 @@ def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     input = _floating("mean", input, dtype)
-    return ops.mean.call(input, axes(dim, input._array.ndim), keepdim)
+    return ops.mean.call(input, axes(dim, input._array.ndim, keepdim), keepdim)
 
 
 def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -87,7 +94,7 @@ def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     wanted = _summed(given) if dtype is None else dtypes.to_numpy(dtype)
     if given is not wanted:
         input = shape_ops.astype.call(input, wanted)
-    return ops.prod.call(input, axes(dim, input._array.ndim), keepdim)
+    return ops.prod.call(input, axes(dim, input._array.ndim, keepdim), keepdim)
 
 
 def _extreme(name: str, found: Any, reduce: Any, arg: Any, pairwise: Any) -> Any:
@@ -130,28 +137,28 @@ def amax(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: A
     """The largest elements over `dim`; ties share the gradient."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
-    return ops.amax.call(input, axes(dim, input._array.ndim), keepdim)
+    return ops.amax.call(input, axes(dim, input._array.ndim, keepdim), keepdim)
 
 
 def amin(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """The smallest elements over `dim`; ties share the gradient."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
-    return ops.amin.call(input, axes(dim, input._array.ndim), keepdim)
+    return ops.amin.call(input, axes(dim, input._array.ndim, keepdim), keepdim)
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """Index of the largest element (the first of equals); of the flattened tensor when `dim` is None."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
-    return ops.argmax.call(input, _axis(dim, input._array.ndim), keepdim)
+    return ops.argmax.call(input, _axis(dim, input._array.ndim, keepdim), keepdim)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
     """Index of the smallest element (the first of equals); of the flattened tensor when `dim` is None."""
     if numpy_names:
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
-    return ops.argmin.call(input, _axis(dim, input._array.ndim), keepdim)
+    return ops.argmin.call(input, _axis(dim, input._array.ndim, keepdim), keepdim)
 
 
 def any(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
@@ -160,7 +167,7 @@ def any(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: An
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     if isinstance(dim, tuple | list) and not dim:
         dim, keepdim, input = -1, False, input.unsqueeze(-1)
-    return _flags(ops.any.call(input, axes(dim, input._array.ndim), keepdim), input)
+    return _flags(ops.any.call(input, axes(dim, input._array.ndim, keepdim), keepdim), input)
 
 
 def all(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: Any) -> Tensor:
@@ -169,7 +176,7 @@ def all(input: Tensor, dim: Any = None, keepdim: bool = False, **numpy_names: An
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     if isinstance(dim, tuple | list) and not dim:
         dim, keepdim, input = -1, False, input.unsqueeze(-1)
-    return _flags(ops.all.call(input, axes(dim, input._array.ndim), keepdim), input)
+    return _flags(ops.all.call(input, axes(dim, input._array.ndim, keepdim), keepdim), input)
 
 
 def _flags(found: Tensor, input: Tensor) -> Tensor:
@@ -190,7 +197,7 @@ def _spread(
     if unbiased is not None:
         correction = int(unbiased)
     floats = _floating(call.__name__, input, None)
-    return call(floats, axes(dim, input._array.ndim), 1 if correction is None else correction, keepdim)
+    return call(floats, axes(dim, input._array.ndim, keepdim), 1 if correction is None else correction, keepdim)
 
 
 def var(
@@ -252,7 +259,7 @@ def std_mean(
 
 def nansum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over `dim`, NaN counted as 0."""
-    total = None if dtype is not None else one_pass.known_sum(input, axes(dim, input._array.ndim), keepdim)
+    total = None if dtype is not None else one_pass.known_sum(input, axes(dim, input._array.ndim, keepdim), keepdim)
     if total is not None:
         return total
     known = one_pass.without_nan(input)
@@ -269,13 +276,13 @@ def logsumexp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
     """log(sum(exp(input))) over `dim`, without overflow; integers and booleans as the default dtype."""
     if input._array.dtype.kind in "biu":
         input = shape_ops.astype.call(input, dtypes.default_np())
-    return ops.logsumexp.call(input, axes(dim, input._array.ndim), keepdim)
+    return ops.logsumexp.call(input, axes(dim, input._array.ndim, keepdim), keepdim)
 
 
 def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The p-norm of the elements over `dim`; "fro" and 2 are the Euclidean norm."""
     input = _floating("norm", input, dtype)
-    axis = axes(dim, input._array.ndim)
+    axis = axes(dim, input._array.ndim, keepdim)
     if p == "nuc":
         return _nuclear(input, axis, keepdim)
     if isinstance(p, str) and p != "fro":

@@ -16,6 +16,7 @@ from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import indexing, joining, rearranging, shaping, sorting
 from resilin.core.api.mathematics import arithmetic, products, reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
+from resilin.core.kernels import pack
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import reduce as reduce_ops
@@ -110,7 +111,7 @@ def _quantile(
         values = order.narrow(axis, 0, 1).unsqueeze(0)[:0]
     if not keepdim:
         values = shaping.squeeze(values, axis + 1)
-    elif dim is None:
+    elif dim is None or not ndim:
         values = values.reshape(values._array.shape[0], *(1,) * ndim)
     return values if points.ndim else shaping.squeeze(values, 0)
 
@@ -158,7 +159,11 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
     """The median (the lower one of two) of the elements that are not NaN; with `dim` a pair (values, indices)."""
     if dim is None:
         flat = input.reshape(-1)
-        return sorting.shared(flat, nanmedian(flat.detach(), 0).values) if flat.numel() else sorting.median(input)
+        return (
+            sorting.shared(flat, nanmedian(flat.detach(), 0).values)
+            if flat.numel()
+            else sorting.median_of_none("nanmedian", input)
+        )
     axis = check_dim(dim, input._array.ndim)
     array = input._array
     if array.ndim == 0:
@@ -342,7 +347,8 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         raise NotImplementedError(f"histc(): not implemented for {input.dtype}")
     low, high = _range("histc", array, min, max)
     wide = array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind in "fV" else array
-    return wrap(_bin_counts(wide.reshape(-1), bins, float(low), float(high)).astype(array.dtype), input._dev)
+    counts = _bin_counts(wide.reshape(-1), bins, float(low), float(high))
+    return wrap(pack.astype(counts, array.dtype), input._dev)  # infinite where 16 bits do not hold them
 
 
 def _bin_counts(values: Any, bins: int, low: float, high: float) -> Any:

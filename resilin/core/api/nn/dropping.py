@@ -67,8 +67,7 @@ def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False,
 
 def _check(where: str, input: Tensor, p: float) -> None:
     need_tensors(where, input=input)
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    random.check_probability(where, p)
 
 
 def _warn(where: str, input: Tensor, what: str) -> None:

@@ -118,6 +118,8 @@ def _starts(input: Tensor, offsets: Tensor | None, include_last_offset: bool) ->
     ends = begins if include_last_offset else np.append(begins, total)
     if not len(ends):
         raise ValueError("embedding_bag: with include_last_offset, offsets must have at least one element")
+    if total and not len(begins):
+        raise RuntimeError(f"embedding_bag: {total} indices need offsets that ascend from 0, got none")
     if (len(begins) and begins[0] != 0) or (np.diff(ends) < 0).any() or ends[-1] > total:
         raise RuntimeError(f"embedding_bag: offsets must ascend from 0 to at most {total}, got {begins.tolist()}")
     return np.append(ends[:-1], total)  # as in PyTorch: the last bag takes what is left

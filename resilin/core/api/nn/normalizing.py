@@ -18,6 +18,7 @@ from resilin.core.kernels.cuda import elementwise
 from resilin.core.ops import norm
 from resilin.core.ops.errstate import SILENT, is_half, put_rounded, restore, silence
 from resilin.core.ops.errstate import widened as widened_array
+from resilin.core.state.size import whole
 from resilin.core.state.write_log import before_write
 from resilin.core.tensor import Tensor
 
@@ -64,7 +65,7 @@ def group_norm(
     """`num_groups` groups of channels of each sample (N, C, ...) normalized, then scaled and shifted per channel."""
     need_tensors("group_norm", input=input)
     need_numbers("group_norm", eps=eps)
-    shape = input._array.shape
+    shape, num_groups = input._array.shape, whole("num_groups", num_groups)
     if len(shape) < 2 or num_groups < 1 or shape[1] % num_groups:
         raise RuntimeError(
             f"group_norm: expected input (N, C, ...) with C divisible by num_groups={num_groups}, got {tuple(shape)}"

@@ -237,9 +237,26 @@ def _max_pool(
         out, index = _max_pool_planes(x, window, ceil, indices)
     else:
         out, index = _max_pool_volumes(x, window, ceil, indices)
+    if index is not None:
+        index = wrap(_in_image(x._dev.xp, index._array, window, x._array.shape[2:]), x._dev)
     if x is not input:
         out, index = out.squeeze(0), None if index is None else index.squeeze(0)
     return (out, index) if indices else out
+
+
+def _in_image(xp: Any, index: Any, window: list[Any], sizes: tuple[int, ...]) -> Any:
+    """`index` with PyTorch's place for windows of nothing but padding (-1): where their first step past it leads.
+
+    That may be the next line, but in the image. Only dilated windows miss it.
+    """
+    _, strides, paddings, dilations = window
+    if not index.size or not any(p and d > 1 for p, d in zip(paddings, dilations, strict=True)):
+        return index
+    place: Any = np.zeros((), np.int64)
+    for n, stride, padding, dilation, size in zip(index.shape[2:], strides, paddings, dilations, sizes, strict=True):
+        start = np.arange(n) * stride - padding
+        place = place[..., None] * size + np.where(start < 0, start % dilation, start)
+    return xp.where(index < 0, xp.asarray(np.minimum(place, math.prod(sizes) - 1)), index)
 
 
 def _max_pool_planes(x: Tensor, window: list[Any], ceil: bool, indices: bool) -> tuple[Tensor, Tensor | None]:

@@ -21,10 +21,12 @@ template <Digits digits> RESILIN_INLINE double ndtr_of(double x) {
     return select(a < 0.5, near, x < 0.0 ? far : 1.0 - far);
 }
 
-// Its logarithm: left of -1 without the exponential, and right of 0 as log(1 - ndtr(-x)) with what 1 rounds away.
+// Its logarithm: left of -1 without the exponential, and right of 0 as log(1 - ndtr(-x)) with what 1 rounds away. The
+// tail's argument ends where its logarithm is less than half an ulp of the square, before rounding errors are all it has.
 template <Digits digits> RESILIN_INLINE double log_ndtr_of(double x) {
     const double size = __builtin_fabs(x), v = size > 1e200 ? 1e200 : size, half = 0.5 * v * v;
-    const double tail = 0.5 * scaled_tail<digits>(v * ROOT_HALF), small = ndtr_of<digits>(-v), rest = 1.0 - small;
+    const double near_v = v > 1e10 ? 1e10 : v, tail = 0.5 * scaled_tail<digits>(near_v * ROOT_HALF);
+    const double small = ndtr_of<digits>(-v), rest = 1.0 - small;
     const double found = log_(x < -1.0 ? tail : x < 0.0 ? small : rest);
     const double near = select(x < 0.0, found, found - (small - (1.0 - rest)) / rest);
     return select(x < -1.0, found - half, near);
