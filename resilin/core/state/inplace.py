@@ -180,10 +180,13 @@ _SPLICE.vjp(0)(_splice_base)
 _SPLICE.vjp(1)(_splice_part)
 
 
-def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None) -> Callable[..., Tensor]:
+def make(
+    fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None, loop: str = ""
+) -> Callable[..., Tensor]:
     """The in-place method of an op: `x.name(...)` does what `fn(x, ...)` does, into x's memory.
 
-    Outside the graph a numpy `ufunc` writes straight into the memory, or the `short` way of one pass (`one_pass.py`).
+    Outside the graph a numpy `ufunc` writes straight into the memory, or the `short` way of one pass (`one_pass.py`);
+    `loop` names the function of one tensor that is all of it.
     """
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -205,10 +208,19 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`{name[:-1]}` in place."
+    way = _in_native(method, loop)
     if ufunc is None or not IN_NATIVE:
-        return traced(method, f"aten::{name}")
-    call = native.in_place_call(ufunc, method, VARIABLE, SILENT, f"aten::{name}")
+        return traced(way, f"aten::{name}")
+    call = native.in_place_call(ufunc, way, VARIABLE, SILENT, f"aten::{name}")
     return functools.update_wrapper(call, method)
+
+
+def _in_native(method: Callable[..., Any], loop: str = "") -> Callable[..., Any]:
+    """`method` with its short way in native code in front, where it has one (`native/fast_path/writes.cpp`)."""
+    if native is None:
+        return method
+    way = native.write_call(method.__name__, method, getattr(np, loop, None), loop)
+    return method if way is method else functools.update_wrapper(way, method)
 
 
 def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -396,6 +408,9 @@ def _once(array: Any) -> Any:
 def zero_(self: Tensor) -> Tensor:
     """Write zeros everywhere."""
     return fill_(self, 0)
+
+
+copy_, fill_, zero_ = map(_in_native, (copy_, fill_, zero_))
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:

@@ -78,5 +78,6 @@ void bind_special(nanobind::module_ &m);
 void bind_error_functions(nanobind::module_ &m);
 void bind_ufunc_loops(nanobind::module_ &m);
 void bind_walk(nanobind::module_ &m);
+void bind_writes(nanobind::module_ &m);
 
 } // namespace resilin

@@ -54,6 +54,7 @@ NB_MODULE(_native, m) {
     resilin::bind_gemm(m);
     resilin::bind_householder(m);
     resilin::bind_in_place(m);
+    resilin::bind_writes(m);
     resilin::bind_layer_norm(m);
     resilin::bind_memory(m);
     resilin::bind_optimizer_rules(m);
