@@ -50,6 +50,7 @@ void bind_layer_norm(nanobind::module_ &m);
 void bind_memory(nanobind::module_ &m);
 void bind_optimizer_rules(nanobind::module_ &m);
 void bind_optimizers(nanobind::module_ &m);
+void bind_optimizer_lists(nanobind::module_ &m);
 void bind_pack(nanobind::module_ &m);
 void bind_pairwise(nanobind::module_ &m);
 void bind_philox(nanobind::module_ &m);

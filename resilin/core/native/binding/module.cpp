@@ -59,6 +59,7 @@ NB_MODULE(_native, m) {
     resilin::bind_memory(m);
     resilin::bind_optimizer_rules(m);
     resilin::bind_optimizers(m);
+    resilin::bind_optimizer_lists(m);
     resilin::bind_pack(m);
     resilin::bind_pairwise(m);
     resilin::bind_philox(m);
