@@ -38,7 +38,8 @@ def advance(
     """Give all entries these counters, and count a write of each parameter."""
     if _native_advance(parameters, entries, counters, values):
         return
-    for parameter, entry in zip(parameters, entries, strict=True):
+    for entry in entries:
         for name, value in zip(counters, values, strict=True):
             entry[name]._array.fill(value)
+    for parameter in parameters:
         parameter._bump()
