@@ -29,10 +29,6 @@ CALLS: dict[str, tuple[Any, ...]] = {  # method and arguments, as `(arguments, n
     "copy_": (("y",), {}),
     "fill_": ((0.25,), {}),
     "zero_": ((), {}),
-    "sqrt_": ((), {}),
-    "neg_": ((), {}),
-    "abs_": ((), {}),
-    "relu_": ((), {}),
 }
 SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-40, 3e38]
 
@@ -157,7 +153,7 @@ def test_short_writes_keep_nothing_alive() -> None:
     x.add_(y, alpha=0.5)
     before = [sys.getrefcount(value) for value in (x, y, x._array, x._vc)]
     for _ in range(1000):
-        x.add_(y, alpha=0.5).copy_(y).clamp_(0, 1).zero_().sqrt_()
+        x.add_(y, alpha=0.5).copy_(y).clamp_(0, 1).zero_()
     assert [sys.getrefcount(value) for value in (x, y, x._array, x._vc)] == before
 
 

@@ -180,13 +180,10 @@ _SPLICE.vjp(0)(_splice_base)
 _SPLICE.vjp(1)(_splice_part)
 
 
-def make(
-    fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None, loop: str = ""
-) -> Callable[..., Tensor]:
+def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None) -> Callable[..., Tensor]:
     """The in-place method of an op: `x.name(...)` does what `fn(x, ...)` does, into x's memory.
 
-    Outside the graph a numpy `ufunc` writes straight into the memory, or the `short` way of one pass (`one_pass.py`);
-    `loop` names the function of one tensor that is all of it.
+    Outside the graph a numpy `ufunc` writes straight into the memory, or the `short` way of one pass (`one_pass.py`).
     """
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -208,18 +205,18 @@ def make(
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`{name[:-1]}` in place."
-    way = _in_native(method, loop)
+    way = _in_native(method)
     if ufunc is None or not IN_NATIVE:
         return traced(way, f"aten::{name}")
     call = native.in_place_call(ufunc, way, VARIABLE, SILENT, f"aten::{name}")
     return functools.update_wrapper(call, method)
 
 
-def _in_native(method: Callable[..., Any], loop: str = "") -> Callable[..., Any]:
+def _in_native(method: Callable[..., Any]) -> Callable[..., Any]:
     """`method` with its short way in native code in front, where it has one (`native/fast_path/writes.cpp`)."""
     if native is None:
         return method
-    way = native.write_call(method.__name__, method, getattr(np, loop, None), loop)
+    way = native.write_call(method.__name__, method)
     return method if way is method else functools.update_wrapper(way, method)
 
 

@@ -138,9 +138,6 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -
 _ALONE = ["exp", "exp2", "log", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "square", "floor", "ceil", "trunc"]
 _ALONE += ["sin", "cos", "tan", "sinh", "cosh", "tanh", "frac"]
 
-LOOPS = {**{name: name for name in _ALONE}, "neg": "negative", "abs": "absolute", "relu": "relu"}
-"""By the names of methods, the function of one tensor that a loop over its elements computes."""
-
 IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
     **{name: _loops(name) for name in _ALONE},
     "clamp": clamp,

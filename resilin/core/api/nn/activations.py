@@ -249,7 +249,7 @@ def _limited(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, *, out:
     return one_pass.clamp(input, min_val, max_val, out=out) if min_val <= max_val else None
 
 
-relu_ = inplace_ops.make(relu, "relu_", short=one_pass.relu, loop="relu")
+relu_ = inplace_ops.make(relu, "relu_", short=one_pass.relu)
 threshold_ = inplace_ops.make(threshold, "threshold_")
 hardtanh_ = inplace_ops.make(hardtanh, "hardtanh_", short=_limited)
 leaky_relu_ = inplace_ops.make(leaky_relu, "leaky_relu_")

@@ -1,10 +1,10 @@
-// The short ways through in-place operations of several steps or of one tensor, through copies and fills: outside the
-// graph one pass writes the memory of a plain tensor. Everything else, and errors, take the way in Python
+// The short ways through in-place operations of several steps, through copies and fills: outside the graph one pass
+// writes the memory of a plain tensor. Everything else, and errors, take the way in Python
 // (core/state/inplace.py, core/api/mathematics/one_pass.py), which says what a call means.
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "elementwise/fused.hpp"
-#include "elementwise/ufunc_loops.hpp"
+#include "elementwise/walk.hpp"
 #include "fast_path/plain_write.hpp"
 
 #include <cmath>
@@ -20,7 +20,7 @@ struct Given {
     PyArrayObject *arrays[MOST_TENSORS]; // the first is written
     PyObject *numbers[MOST_NUMBERS];     // null: not given
 };
-using Write = bool (*)(const Loops &loops, const Given &given); // false: nothing was written
+using Write = bool (*)(const Given &given); // false: nothing was written
 
 // What calls look like: so many tensors by their places, then numbers by name, or by their places, too.
 struct Form {
@@ -45,27 +45,27 @@ constexpr Number number(double value) { return {static_cast<float>(value), value
 Number or_else(PyObject *object, double otherwise) { return object ? number_of(object) : number(otherwise); }
 Number limit_of(PyObject *object, double none) { return or_else(object == Py_None ? nullptr : object, none); }
 
-bool add(const Loops &, const Given &given) {
+bool add(const Given &given) {
     return fuse_into(Fused::add_scaled, given.arrays[0], given.arrays, 2, number_of(given.numbers[0]), number(0));
 }
-bool sub(const Loops &, const Given &given) {
+bool sub(const Given &given) {
     const Number alpha = number_of(given.numbers[0]);
     return alpha.known && fuse_into(Fused::add_scaled, given.arrays[0], given.arrays, 2, number(-alpha.exact), number(0));
 }
-bool addcmul(const Loops &, const Given &given) {
+bool addcmul(const Given &given) {
     return fuse_into(Fused::addcmul, given.arrays[0], given.arrays, 3, or_else(given.numbers[0], 1), number(0));
 }
-bool addcdiv(const Loops &, const Given &given) {
+bool addcdiv(const Given &given) {
     return fuse_into(Fused::addcdiv, given.arrays[0], given.arrays, 3, or_else(given.numbers[0], 1), number(0));
 }
-bool lerp(const Loops &, const Given &given) { // from whichever end is nearer
+bool lerp(const Given &given) { // from whichever end is nearer
     const Number weight = number_of(given.numbers[0]);
     if (!weight.known) return false;
     const bool near = std::fabs(weight.exact) < 0.5;
     return fuse_into(near ? Fused::lerp_from_start : Fused::lerp_from_end, given.arrays[0], given.arrays, 2,
                      number(near ? weight.exact : 1 - weight.exact), number(0));
 }
-bool clamp(const Loops &, const Given &given) {
+bool clamp(const Given &given) {
     PyObject *low = given.numbers[0], *high = given.numbers[1];
     if ((!low || low == Py_None) && (!high || high == Py_None)) return false;
     constexpr double INF = std::numeric_limits<double>::infinity();
@@ -76,7 +76,7 @@ bool is_plain(PyArrayObject *array) {
     return PyArray_ISCARRAY(array) && PyArray_ISNOTSWAPPED(array) && !PyDataType_REFCHK(PyArray_DESCR(array));
 }
 
-bool copy(const Loops &, const Given &given) {
+bool copy(const Given &given) {
     PyArrayObject *out = given.arrays[0], *from = given.arrays[1];
     const ExactArray target{out}, source{from};
     if (PyArray_DESCR(out) != PyArray_DESCR(from) || !is_plain(out) || !PyArray_ISCARRAY_RO(from)) return false;
@@ -99,7 +99,7 @@ template <class T> void fill_with(PyArrayObject *out, T value) {
     parallel_rows(size, 1, [&](int64_t begin, int64_t end) { std::fill(into + begin, into + end, value); });
 }
 
-bool zero(const Loops &, const Given &given) {
+bool zero(const Given &given) {
     PyArrayObject *out = given.arrays[0];
     if (!is_plain(out)) return false;
     auto *into = static_cast<char *>(PyArray_DATA(out));
@@ -111,22 +111,15 @@ bool zero(const Loops &, const Given &given) {
     return true;
 }
 
-bool fill(const Loops &, const Given &given) {
+bool fill(const Given &given) {
     PyArrayObject *out = given.arrays[0];
     const Number value = number_of(given.numbers[0]);
     if (!value.known || !is_plain(out) || !(std::fabs(value.exact) < 1e38)) return false; // others are looked at there
     switch (PyArray_TYPE(out)) {
     case NPY_FLOAT: fill_with(out, value.value); return true;
     case NPY_DOUBLE: fill_with(out, value.exact); return true;
-    default: return value.exact == 0 && PyLong_CheckExact(given.numbers[0]) && zero({}, given);
+    default: return value.exact == 0 && PyLong_CheckExact(given.numbers[0]) && zero(given);
     }
-}
-
-bool loop(const Loops &loops, const Given &given) {
-    auto *array = reinterpret_cast<PyObject *>(given.arrays[0]);
-    PyObject *done = loop_over(loops, &array, given.arrays[0], "f", true);
-    Py_XDECREF(done);
-    return done != nullptr;
 }
 
 const Form FORMS[] = {
@@ -142,14 +135,12 @@ const Form FORMS[] = {
     {"fill_", 1, 1, {"value"}, true, fill},
     {"zero_", 1, 0, {}, false, zero},
 };
-const Form LOOP = {"", 1, 0, {}, false, loop};
 
 struct WriteCall : Callable {
     static constexpr const char *NAME = "resilin.core._native.WriteCall";
     static constexpr int REFERENCES = 2;
     PyObject *otherwise; // the function of Python
     const Form *form;
-    Loops loops; // of a function of one tensor
 };
 
 // The tensors and numbers of a call, borrowed; false when this is no call of the form, or tensors are no plain ones.
@@ -179,27 +170,19 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     auto *self = reinterpret_cast<WriteCall *>(object);
     Given given;
     if (unobserved() && understood(*self->form, args, PyVectorcall_NARGS(flagged), names, given)) {
-        if (self->form->write(self->loops, given)) return count_write(args[0]) ? Py_NewRef(args[0]) : nullptr;
-        if (PyErr_Occurred()) return nullptr;
+        if (self->form->write(given)) return count_write(args[0]) ? Py_NewRef(args[0]) : nullptr;
     }
     return PyObject_Vectorcall(self->otherwise, args, flagged, names);
 }
 
-// `otherwise`, the method `name`, with its short way in front; without one, itself. `ufunc`, or a function of ours called
-// `loop`, computes each element of the tensor; loop is empty for others.
-nb::object write_call(nb::str name, nb::object otherwise, nb::object ufunc, nb::str loop) {
+// `otherwise`, the method `name`, with its short way in front; without one, itself.
+nb::object write_call(nb::str name, nb::object otherwise) {
     const Form *form = nullptr;
     for (const Form &known : FORMS)
         if (!std::strcmp(known.name, name.c_str())) form = &known;
-    Loops loops;
-    if (!form && loop.c_str()[0]) {
-        loops = loops_of(ufunc.ptr(), loop.c_str());
-        if (loops.inputs == 1) form = &LOOP;
-    }
     if (!form) return otherwise;
     WriteCall *self = make_callable<WriteCall>(call);
     self->form = form;
-    self->loops = loops;
     self->otherwise = otherwise.release().ptr();
     return finished(self);
 }
@@ -208,7 +191,7 @@ nb::object write_call(nb::str name, nb::object otherwise, nb::object ufunc, nb::
 
 void bind_writes(nb::module_ &m) {
     m.attr("WriteCall") = nb::borrow(reinterpret_cast<PyObject *>(callable_type<WriteCall>()));
-    m.def("write_call", &write_call, nb::arg(), nb::arg(), nb::arg().none(), nb::arg());
+    m.def("write_call", &write_call);
 }
 
 } // namespace resilin

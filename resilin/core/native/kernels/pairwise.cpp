@@ -1,6 +1,6 @@
 // Sums over the last dimensions of contiguous arrays, in numpy's pairwise order: at most 128 elements in eight
 // interleaved sums, these in a tree, then the remainder one by one; more as two halves, the first a multiple of eight.
-// Several such runs at a time hide the latency of the addition. Of the elements, or of their squares.
+// Four such runs at a time hide the latency of the addition. Of the elements, or of their squares.
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
@@ -12,10 +12,6 @@ namespace resilin {
 namespace {
 
 constexpr int64_t RUN = 128;
-// Runs that are read at a time, to hide the latency of the addition. Where they go on a CPU does not see: elements so far
-// ahead, which take as long as memory does to answer, are fetched early.
-constexpr int64_t MANY = 4, AHEAD = 4 * MANY * RUN;
-constexpr int64_t PART = 16 << 10; // elements whose runs a thread cuts and joins
 
 int64_t first_half(int64_t n) { return n / 2 - n / 2 % 8; }
 
@@ -58,38 +54,37 @@ template <bool Squared, class T> RESILIN_INLINE void add_four(const T *x, const 
     add_runs<Squared, T, 4>(at, n, sums);
 }
 
-// Sums of MANY runs of any lengths: together as far as the shortest goes.
+// Sums of four runs of any lengths: together as far as the shortest goes.
 template <bool Squared, class T> RESILIN_INLINE void add_unequal(const T *x, const int64_t *starts, T *sums) {
     int64_t common = RUN;
-    for (int k = 0; k < MANY; k++) common = std::min(common, (starts[k + 1] - starts[k]) / 8 * 8);
-    Eight<T> eight[MANY];
-    for (int k = 0; k < MANY; k++) eight[k] = term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k]));
+    for (int k = 0; k < 4; k++) common = std::min(common, (starts[k + 1] - starts[k]) / 8 * 8);
+    Eight<T> eight[4];
+    for (int k = 0; k < 4; k++) eight[k] = term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k]));
+    constexpr int64_t LINE = 64 / sizeof(T), AHEAD = 16 * RUN; // elements; so far ahead, memory answers in time
     for (int64_t i = 8; i < common; i += 8)
-        for (int k = 0; k < MANY; k++) {
+        for (int k = 0; k < 4; k++) {
             eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k] + i));
-            if (i * sizeof(T) % 64 == 0) __builtin_prefetch(x + starts[k] + i + AHEAD);
+            if (i % LINE == 0) __builtin_prefetch(x + starts[k] + i + AHEAD); // a CPU does not see how four runs go on
         }
-    for (int k = 0; k < MANY; k++)
+    for (int k = 0; k < 4; k++)
         for (int64_t i = common; i + 8 <= starts[k + 1] - starts[k]; i += 8)
             eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k] + i));
-    for (int part = 0; part < MANY; part += 4) {
-        const Eight<T> found = neighbours(neighbours(eight[part], eight[part + 1]), neighbours(eight[part + 2], eight[part + 3]));
-        const Eight<T> all = neighbours(found, found);
-        for (int k = part; k < part + 4; k++) {
-            T sum = all[k - part];
-            for (int64_t i = starts[k + 1] - (starts[k + 1] - starts[k]) % 8; i < starts[k + 1]; i++) sum += term<Squared>(x[i]);
-            sums[k] = sum;
-        }
+    const Eight<T> found = neighbours(neighbours(eight[0], eight[1]), neighbours(eight[2], eight[3]));
+    const Eight<T> all = neighbours(found, found);
+    for (int k = 0; k < 4; k++) {
+        T sum = all[k];
+        for (int64_t i = starts[k + 1] - (starts[k + 1] - starts[k]) % 8; i < starts[k + 1]; i++) sum += term<Squared>(x[i]);
+        sums[k] = sum;
     }
 }
 
-// One after the other, MANY at a time where they have eight elements and more.
+// One after the other, four at a time where they have eight elements and more.
 template <bool Squared, class T>
 RESILIN_INLINE void add_all(const T *x, const int64_t *starts, int64_t begin, int64_t end, T *sums) {
     for (int64_t i = begin; i < end;) {
-        if (i + MANY <= end && starts[end] - starts[begin] >= 8 * RUN) { // of so many elements no run is short
+        if (i + 4 <= end && starts[end] - starts[begin] >= 8 * RUN) { // of so many elements no run is short
             add_unequal<Squared>(x, starts + i, sums + i);
-            i += MANY;
+            i += 4;
         } else {
             const T *at[1] = {x + starts[i]};
             add_runs<Squared, T, 1>(at, starts[i + 1] - starts[i], sums + i);
@@ -115,81 +110,31 @@ template <bool Squared, class T> RESILIN_INLINE void add_rows(const T *x, int64_
 RESILIN_RUNS(float)
 RESILIN_RUNS(double)
 
-// Where the parts of a sum over n elements start that have `most` elements and fewer, and where the last one ends.
-void cut(int64_t n, int64_t most, std::vector<int64_t> &starts) {
-    if (n <= most) {
+// Where the runs of a sum over n elements start, and where the last one ends.
+void cut(int64_t n, std::vector<int64_t> &starts) {
+    if (n <= RUN) {
         starts.push_back(starts.back() + n);
         return;
     }
-    cut(first_half(n), most, starts);
-    cut(n - first_half(n), most, starts);
+    cut(first_half(n), starts);
+    cut(n - first_half(n), starts);
 }
 
-// The sum over n elements from the sums of these parts, `step` apart.
-template <class T> T joined(int64_t n, int64_t most, const T *&sums, int64_t step) {
-    if (n <= most) {
+// The sum over n elements from the sums of its runs, `step` apart.
+template <class T> T joined(int64_t n, const T *&sums, int64_t step) {
+    if (n <= RUN) {
         const T sum = *sums;
         sums += step;
         return sum;
     }
-    const T first = joined(first_half(n), most, sums, step);
-    return first + joined(n - first_half(n), most, sums, step);
-}
-
-// How often a sum over n elements is halved until all its parts are runs; -1 where some need it once more than others.
-int levels(int64_t n) {
-    if (n <= RUN) return 0;
-    const int first = levels(first_half(n)), second = levels(n - first_half(n));
-    return first < 0 || first != second ? -1 : first + 1;
-}
-
-// The runs of a part. Few parts of a sum are of different sizes, so that each is cut once.
-struct Runs {
-    explicit Runs(int64_t n) : size(n), depth(levels(n)) { cut(n, RUN, starts); }
-    int64_t size;
-    int depth;
-    std::vector<int64_t> starts{0};
-    int64_t count() const { return static_cast<int64_t>(starts.size()) - 1; }
-};
-
-template <class T> T sum_of_part(const T *x, const Runs &runs, bool squared) {
-    T sums[PART / (RUN / 4)];
-    runs_of(squared, x, runs.starts.data(), 0, runs.count(), sums);
-    const T *at = sums;
-    if (runs.depth < 0) return joined(runs.size, RUN, at, 1);
-    for (int64_t left = runs.count() / 2; left > 0; left /= 2)
-        for (int64_t i = 0; i < left; i++) sums[i] = sums[2 * i] + sums[2 * i + 1];
-    return sums[0];
-}
-
-template <class T> void sum_long_rows(const T *x, int64_t rows, int64_t length, bool squared, T *y) {
-    std::vector<int64_t> starts{0};
-    cut(length, PART, starts);
-    const int64_t parts = static_cast<int64_t>(starts.size()) - 1;
-    std::vector<Runs> known;
-    std::vector<size_t> of(static_cast<size_t>(parts));
-    for (int64_t i = 0; i < parts; i++) {
-        size_t &kind = of[static_cast<size_t>(i)];
-        while (kind < known.size() && known[kind].size != starts[i + 1] - starts[i]) kind++;
-        if (kind == known.size()) known.emplace_back(starts[i + 1] - starts[i]);
-    }
-    std::vector<T> sums(static_cast<size_t>(rows * parts));
-    parallel_rows(rows * parts, PART, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++) {
-            const int64_t part = i % parts;
-            const T *at = x + i / parts * length + starts[part];
-            sums[static_cast<size_t>(i)] = sum_of_part(at, known[of[static_cast<size_t>(part)]], squared);
-        }
-    });
-    const T *at = sums.data();
-    for (int64_t row = 0; row < rows; row++) y[row] = joined(length, PART, at, 1);
+    const T first = joined(first_half(n), sums, step);
+    return first + joined(n - first_half(n), sums, step);
 }
 
 template <class T> void sum_rows_of(const T *x, int64_t rows, int64_t length, bool squared, T *y) {
-    if (length > PART) return sum_long_rows(x, rows, length, squared, y);
-    const Runs all(length);
-    const int64_t runs = all.count(), fours = rows / 4;
-    const std::vector<int64_t> &starts = all.starts;
+    std::vector<int64_t> starts{0};
+    cut(length, starts);
+    const int64_t runs = static_cast<int64_t>(starts.size()) - 1, fours = rows / 4;
     parallel_rows(fours, 4 * length, [&](int64_t begin, int64_t end) {
         std::vector<T> sums(static_cast<size_t>(4 * runs));
         for (int64_t row = 4 * begin; row < 4 * end; row += 4) {
@@ -197,11 +142,18 @@ template <class T> void sum_rows_of(const T *x, int64_t rows, int64_t length, bo
                 run_of_rows(squared, x + row * length, length, starts[i], starts[i + 1] - starts[i], sums.data() + 4 * i);
             for (int64_t k = 0; k < 4; k++) {
                 const T *at = sums.data() + k;
-                y[row + k] = joined(length, RUN, at, 4);
+                y[row + k] = joined(length, at, 4);
             }
         }
     });
-    for (int64_t row = 4 * fours; row < rows; row++) y[row] = sum_of_part(x + row * length, all, squared);
+    std::vector<T> sums(static_cast<size_t>(runs));
+    for (int64_t row = 4 * fours; row < rows; row++) {
+        parallel_rows(runs, RUN, [&](int64_t begin, int64_t end) {
+            runs_of(squared, x + row * length, starts.data(), begin, end, sums.data());
+        });
+        const T *at = sums.data();
+        y[row] = joined(length, at, 1);
+    }
 }
 
 template <class T> nb::object sum_of_type(ExactArray x, int first, bool keepdims, bool squared) {
