@@ -501,14 +501,15 @@ def _own_copy(value: Any, name: Any, parameter: Tensor | None, own: set[int]) ->
 
     own: ids of tensors that the optimizer has already, and keeps: who fills these and loads them needs no second copy.
     """
-    if isinstance(value, dict):
+    if isinstance(value, Tensor):
+        if id(value) in own:
+            return value
+    elif isinstance(value, dict):
         return {key: _own_copy(item, key, parameter, own) for key, item in value.items()}
-    if type(value) in (list, tuple):
+    elif type(value) in (list, tuple):
         return type(value)([_own_copy(item, None, parameter, own) for item in value])
-    if not isinstance(value, Tensor):
+    else:
         return copy.deepcopy(value)
-    if id(value) in own:
-        return value
     if parameter is None or name == "step" or not parameter.is_floating_point():
         return value.detach().clone()
     return value.detach().to(dtype=parameter.dtype, device=parameter.device).clone()
