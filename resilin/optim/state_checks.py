@@ -206,9 +206,7 @@ def _check_entry(
     kind._check_entry(where, entry, param)
 
 
-def _is_usual(
-    kind: StatefulOptimizer, entry: Mapping[str, Any], moments: Mapping[str, tuple[int, ...] | None]
-) -> bool:
+def _is_usual(kind: StatefulOptimizer, entry: Mapping[str, Any], moments: Mapping[str, tuple[int, ...] | None]) -> bool:
     """Whether an entry has all counters and moments, tensors that fit: there is nothing to say of it."""
     for name in kind._counters:
         value = entry.get(name)

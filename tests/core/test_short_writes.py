@@ -1,4 +1,4 @@
-"""Writes in place that native code makes in one pass: they are those of the way in Python, which gets all that is unusual."""
+"""Writes in place that native code makes in one pass are those of the way in Python, which gets all that is unusual."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _made(method: Any, name: str, make: Make) -> tuple[Any, ...]:
     arguments, named = CALLS[name]
     try:
         result = method(x, *[tensors.get(one, one) if isinstance(one, str) else one for one in arguments], **named)
-    except Exception as error:
+    except (RuntimeError, TypeError, ValueError) as error:
         return type(error), str(error), x._version - version
     found = x.detach().double().numpy()
     return result is x, x._version - version, np.where(np.isnan(found), np.nan, found).tobytes(), x.requires_grad

@@ -104,7 +104,7 @@ def _one_of(where: str, value: Any, named: dict[str, Any], allowed: Sequence[str
 
 
 def _method_of(tensors: Sequence[Tensor], name: str) -> Callable[..., Any]:
-    """The method `name` of all these tensors, as one function: mapped over them, it costs no step of Python for each."""
+    """The method `name` of all these tensors as one function: mapping it over them takes no step of Python for each."""
     found = {getattr(kind, name) for kind in set(map(type, tensors))}
     return found.pop() if len(found) == 1 else lambda tensor, *args: getattr(tensor, name)(*args)
 

@@ -212,7 +212,7 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None
     return functools.update_wrapper(call, method)
 
 
-def _in_native(method: Callable[..., Any]) -> Callable[..., Any]:
+def _in_native(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`method` with its short way in native code in front, where it has one (`native/fast_path/writes.cpp`)."""
     if native is None:
         return method
@@ -325,6 +325,7 @@ def _direct_on_device(name: str, self: Tensor, other: Any) -> bool:
     return True
 
 
+@_in_native
 def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Write the elements of `src` (broadcast, converted) into this tensor; a number everywhere."""
     if isinstance(src, int | float | complex):
@@ -354,6 +355,7 @@ def _as_large(self: Tensor, src: Tensor) -> Tensor:
 _PLAIN_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
+@_in_native
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Write one number everywhere."""
     if isinstance(value, Tensor):
@@ -402,12 +404,10 @@ def _once(array: Any) -> Any:
     return array[tuple([slice(0, 1 if step == 0 else None) for step in array.strides])]
 
 
+@_in_native
 def zero_(self: Tensor) -> Tensor:
     """Write zeros everywhere."""
     return fill_(self, 0)
-
-
-copy_, fill_, zero_ = map(_in_native, (copy_, fill_, zero_))
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:

@@ -166,3 +166,14 @@ def test_a_dimension_that_is_not_there_is_left_to_cat(dim: Any) -> None:
 @pytest.mark.parametrize("shapes", [[(2, 3), (2,)], [(0,), (2,)], [()], []])
 def test_shapes_that_need_a_word_are_left_to_cat(shapes: Any) -> None:
     assert loader.native.lengths_along([resilin.ones(*shape) for shape in shapes], 0) is None
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (0, 2)])
+@pytest.mark.parametrize("make", [np.ascontiguousarray, np.asfortranarray, lambda x: np.repeat(x, 2, -1)[..., ::2]])
+def test_stacked_arrays_are_numpys(shape: tuple[int, ...], make: Any) -> None:
+    r = np.random.default_rng(0)
+    arrays = [make(r.standard_normal(shape)) if shape else np.asarray(r.standard_normal()) for _ in range(3)]
+    for axis in range(len(shape) + 1):
+        np.testing.assert_array_equal(small_array.stack(arrays, axis), np.stack(arrays, axis))
+    with pytest.raises(ValueError, match="same shape"):
+        small_array.stack([*arrays, np.zeros((5, 5, 5))])
