@@ -275,6 +275,8 @@ def _read(magic: bytes, file: Any, map_location: Any, name: str, read: Any, weig
         RuntimeError,
     ) as error:  # the last of a device that is not here
         raise UsageError(f"load: the tree of {name} is damaged: {error!r:.200}") from None
+    finally:
+        leaves.clear()  # they refer to themselves, and to all tensors, which the garbage collector would have to find
 
 
 def _own_blocks(entries: Any, name: str) -> list[Any]:

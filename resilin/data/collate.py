@@ -10,6 +10,7 @@ import numpy as np
 
 from resilin.core import dtype as dtypes
 from resilin.core.api.manipulation import joining
+from resilin.core.backends import small_array
 from resilin.core.device import CPU
 from resilin.core.ops import creation
 from resilin.core.tensor import Tensor
@@ -78,11 +79,11 @@ def _unknown(found: str) -> TypeError:
 
 
 def _need_only(kind: type, batch: Sequence[Any]) -> None:
-    for sample in batch:
-        if not isinstance(sample, kind):
+    for found in dict.fromkeys(map(type, batch)):  # few: asking abstract classes about each sample takes long
+        if not issubclass(found, kind):
             raise TypeError(
                 f"default_collate: the samples of a batch should all be a {kind.__name__} as the first one is, found "
-                f"{type(sample).__name__}; give a collate_fn"
+                f"{found.__name__}; give a collate_fn"
             )
 
 
@@ -94,7 +95,7 @@ def _need_numbers(batch: Sequence[Any]) -> None:
 def _collate_sequences(batch: Sequence[Any], collate_fn_map: CollateMap | None) -> Any:
     first = batch[0]
     _need_only(Sequence, batch)
-    lengths = {len(sample) for sample in batch}
+    lengths = set(map(len, batch))
     if len(lengths) != 1:
         raise UsageError(f"default_collate: samples should have equally many parts, got {sorted(lengths)}")
     columns = [collate(column, collate_fn_map=collate_fn_map) for column in zip(*batch, strict=True)]
@@ -105,12 +106,16 @@ def _collate_sequences(batch: Sequence[Any], collate_fn_map: CollateMap | None) 
 def collate_tensor_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Tensor:
     """Tensors of one shape, stacked. Gradients flow through where a sample requires them, in process."""
     _need_only(Tensor, batch)
-    _need_one_shape(batch)
     arrays = [sample._array for sample in batch]
-    plain = all(sample.device == CPU and not sample.requires_grad for sample in batch)
+    _need_one_shape(arrays)
+    plain = all([sample._dev is CPU and not _may_require_grad(sample) for sample in batch])
     if plain and len({array.dtype for array in arrays}) == 1:
-        return Tensor._wrap(np.stack(arrays))
+        return Tensor._wrap(small_array.stack(arrays))
     return joining.stack(list(batch))
+
+
+def _may_require_grad(sample: Tensor) -> bool:
+    return sample._rg or (sample._view is not None and sample._view.base._rg)
 
 
 def collate_numpy_array_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap | None = None) -> Any:
@@ -121,7 +126,7 @@ def collate_numpy_array_fn(batch: Sequence[Any], *, collate_fn_map: CollateMap |
     arrays = [np.asarray(sample) for sample in batch]
     _need_one_shape(arrays)
     if len({array.dtype for array in arrays}) == 1:
-        return creation.as_tensor(np.stack(arrays))
+        return creation.as_tensor(small_array.stack(arrays))
     return collate([creation.as_tensor(array) for array in arrays], collate_fn_map=collate_fn_map)
 
 
@@ -165,7 +170,7 @@ def stacks_tensors() -> bool:
 
 
 def _need_one_shape(samples: Sequence[Any]) -> None:
-    shapes = {tuple(sample.shape) for sample in samples}
+    shapes = {sample.shape for sample in samples}
     if len(shapes) != 1:
         raise UsageError(
             f"default_collate: samples of a batch must have equal shapes, got {sorted(shapes)}; pad in a collate_fn"

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+
 from resilin.core.tensor import Tensor
 from resilin.data import collate
 from resilin.data.dataset import IterableDataset, Subset, TensorDataset
@@ -74,7 +76,11 @@ def _rows(dataset: Any, indices: Any) -> list[Tensor] | None:
     if type(indices) is not list or not indices or not all(type(index) is int for index in indices):
         return None
     if type(dataset) is TensorDataset:
-        return [tensor[indices] for tensor in dataset.tensors]
+        try:
+            places: Any = Tensor._wrap(np.array(indices, np.int64))  # once for all tensors
+        except OverflowError:
+            places = indices  # which is refused where it is used
+        return [tensor[places] for tensor in dataset.tensors]
     if type(dataset) is Subset:
         return _rows(dataset.dataset, [dataset.indices[index] for index in indices])
     return None

@@ -82,7 +82,7 @@ class Adafactor(Optimizer):
             if p._grad is None or not p.numel():
                 continue
             state, grad = self.state[p], p._grad._array
-            with fitting("Adafactor", [p], grad=[grad]):
+            with fitting("Adafactor", [p], ["grad"], [[grad]]):
                 if not state:
                     state.update(_first_variances(p, grad))
                 tiny = group["eps"][0]

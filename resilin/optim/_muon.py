@@ -84,7 +84,7 @@ class Muon(Optimizer):
                 state["momentum_buffer"] = wrap(p._dev.xp.zeros_like(grad), p._dev)
             buffer = state["momentum_buffer"]._array
             with (
-                fitting("Muon", [p], grad=[grad], momentum_buffer=[buffer]),
+                fitting("Muon", [p], ["grad", "momentum_buffer"], [[grad], [buffer]]),
                 in_float32([p._array, grad, buffer]) as wide,
             ):
                 _muon(group, *wide)

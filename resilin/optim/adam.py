@@ -8,6 +8,7 @@ import numpy as np
 
 from resilin.core.kernels import optimizers as kernels
 from resilin.core.tensor import Tensor, wrap
+from resilin.optim import lists
 from resilin.optim.elementwise import parts
 from resilin.optim.optimizer import Group, Optimizer, Params, fitting
 
@@ -67,6 +68,12 @@ class Adam(Optimizer):
             self._complex = True
 
     def _update(self, group: Group) -> None:
+        names = self._moments(group)
+        found = lists.usual(group["params"], self.state, ("step",), names)
+        if found is not None:
+            parameters, entries, (step,), arrays = found
+            self._apply(group, int(step) + 1, parameters, entries, arrays)
+            return
         # nearly always one step: only parameters that had no gradient at times are behind
         by_step: dict[int, tuple[list[Any], list[Any]]] = {}
         for p in group["params"]:
@@ -78,13 +85,13 @@ class Adam(Optimizer):
             if not isinstance(state["step"], Tensor):  # of a program that fills the state itself
                 state["step"] = Tensor._wrap(np.array(state["step"], np.float32))
             step = int(state["step"]._array.item()) + 1
-            found = by_step.get(step)
-            if found is None:
-                found = by_step[step] = ([], [])
-            found[0].append(p)
-            found[1].append(state)
+            of_step = by_step.get(step)
+            if of_step is None:
+                of_step = by_step[step] = ([], [])
+            of_step[0].append(p)
+            of_step[1].append(state)
         for step, (parameters, states) in by_step.items():
-            self._apply(group, step, parameters, states)
+            self._apply(group, step, parameters, states, lists.arrays(parameters, states, names))
 
     def _moments(self, group: Group) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")[: 3 if group["amsgrad"] else 2]
@@ -94,21 +101,18 @@ class Adam(Optimizer):
         for name in self._moments(group):
             state[name] = wrap(p._dev.xp.zeros_like(p._array), p._dev)
 
-    def _apply(self, group: Group, step: int, parameters: list[Any], states: list[dict[str, Any]]) -> None:
+    def _apply(
+        self, group: Group, step: int, parameters: list[Any], states: list[dict[str, Any]], arrays: list[list[Any]]
+    ) -> None:
         beta1, beta2 = group["betas"]
-        names = self._moments(group)
-        moments = [[state[name]._array for state in states] for name in names]
-        gradients = [p._grad._array for p in parameters]
-        lists = [[p._array for p in parameters], gradients, *moments]
-        if self._complex:
-            lists = [[part for array in arrays for part in parts(array)] for arrays in lists]
-        with fitting(type(self).__name__, parameters, grad=gradients, **dict(zip(names, moments, strict=True))):
+        given = [[part for array in each for part in parts(array)] for each in arrays] if self._complex else arrays
+        with fitting(type(self).__name__, parameters, ("grad", *self._moments(group)), arrays[1:]):
             kernels.adam(
-                lists[0],
-                lists[1],
-                lists[2],
-                lists[3],
-                lists[4] if group["amsgrad"] else None,
+                given[0],
+                given[1],
+                given[2],
+                given[3],
+                given[4] if group["amsgrad"] else None,
                 step=step,
                 lr=float(group["lr"]),
                 beta1=float(beta1),
@@ -118,6 +122,4 @@ class Adam(Optimizer):
                 decoupled=group.get("decoupled_weight_decay", False),
                 maximize=group["maximize"],
             )
-        for p, state in zip(parameters, states, strict=True):
-            state["step"]._array.fill(step)
-            p._bump()
+        lists.advance(parameters, states, ("step",), (step,))

@@ -8,6 +8,7 @@ import numpy as np
 
 from resilin.core.kernels import optimizer_rules
 from resilin.core.tensor import Tensor, wrap
+from resilin.optim import lists
 from resilin.optim.optimizer import Group, Optimizer, fitting
 
 Counters = tuple[float, ...]
@@ -61,6 +62,12 @@ class Elementwise(Optimizer):
             state[name] = wrap(p._dev.xp.full_like(p._array, first), p._dev)
 
     def _update(self, group: Group) -> None:
+        moments = self._moments(group)
+        found = lists.usual(group["params"], self.state, self._counters, moments)
+        if found is not None:
+            parameters, entries, counted, arrays = found
+            self._apply(group, tuple(counted), parameters, entries, arrays)
+            return
         # nearly always one batch: only parameters that had no gradient at times are behind
         batches: dict[Counters, list[Tensor]] = {}
         for p in group["params"]:
@@ -72,23 +79,26 @@ class Elementwise(Optimizer):
             counters = tuple([float(state[name]._array) for name in self._counters])
             batches.setdefault(counters, []).append(p)
         for counters, parameters in batches.items():
-            self._apply(group, counters, parameters)
+            entries = [self.state[p] for p in parameters]
+            self._apply(group, counters, parameters, entries, lists.arrays(parameters, entries, moments))
 
-    def _apply(self, group: Group, counters: Counters, parameters: list[Any]) -> None:
+    def _apply(
+        self,
+        group: Group,
+        counters: Counters,
+        parameters: list[Any],
+        entries: list[dict[str, Any]],
+        arrays: list[list[Any]],
+    ) -> None:
         after, constants = self._advance(group, counters)
-        states = [self.state[p] for p in parameters]
-        arrays = {name: [state[name]._array for state in states] for name in self._moments(group)}
-        gradients = [p._grad._array for p in parameters]
-        lists: list[list[Any] | None] = [[p._array for p in parameters], gradients]
-        lists += [None if name is None else arrays[name] for name in self._states(group)]
+        left = iter(arrays)
+        given: list[list[Any] | None] = [next(left), next(left)]
+        given += [None if name is None else next(left) for name in self._states(group)]
         if self._complex:
-            lists = [found and [part for array in found for part in parts(array)] for found in lists]
-        with fitting(type(self).__name__, parameters, grad=gradients, **arrays):
-            optimizer_rules.apply(self._rule, lists, constants)
-        for p, state in zip(parameters, states, strict=True):
-            for name, value in zip(self._counters, after, strict=True):
-                state[name]._array.fill(value)
-            p._bump()
+            given = [each and [part for array in each for part in parts(array)] for each in given]
+        with fitting(type(self).__name__, parameters, ("grad", *self._moments(group)), arrays[1:]):
+            optimizer_rules.apply(self._rule, given, constants)
+        lists.advance(parameters, entries, self._counters, after)
 
 
 def parts(array: Any) -> tuple[Any, ...]:

@@ -19,6 +19,8 @@ def with_tensors(optimizer: StatefulOptimizer, state_dict: Mapping[str, Any]) ->
     of steps has no dimensions.
     """
     kind = optimizer._kind
+    if all([_has_tensors(entry, kind._counters) for entry in state_dict["state"].values()]):
+        return dict(state_dict)
     moments = {
         key: kind._moment_shapes({**own, **saved}, param)
         for own, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True)
@@ -34,6 +36,13 @@ def with_tensors(optimizer: StatefulOptimizer, state_dict: Mapping[str, Any]) ->
         for key, entry in state_dict["state"].items()
     }
     return {**state_dict, "state": state}
+
+
+def _has_tensors(entry: Any, counters: tuple[str, ...]) -> bool:
+    """Whether an entry is one of tensors already, with counters of no dimensions."""
+    return type(entry) is dict and all(
+        [type(value) is Tensor and not (name in counters and value._array.ndim) for name, value in entry.items()]
+    )
 
 
 def _count(value: Any) -> Any:

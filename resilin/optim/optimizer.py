@@ -28,6 +28,7 @@ Closure = Callable[[], Any]
 Group = dict[str, Any]
 Hook = Callable[..., Any]
 Step = TypeVar("Step", bound=Callable[..., Any])
+Lists = Sequence[Sequence[Any] | None]
 
 
 class _RequiredParameter:
@@ -65,10 +66,11 @@ def _hooked(step: Step) -> Step:
             return step(*args, **kwargs)
         optimizer._stepping = optimizer._opt_called = True
         try:
-            for hook in [*_all_pre_hooks.values(), *optimizer._step_pre_hooks.values()]:
-                replaced = hook(optimizer, args, kwargs)
-                if replaced is not None:
-                    args, kwargs = _replacement(optimizer, replaced)
+            if _all_pre_hooks or optimizer._step_pre_hooks:
+                for hook in [*_all_pre_hooks.values(), *optimizer._step_pre_hooks.values()]:
+                    replaced = hook(optimizer, args, kwargs)
+                    if replaced is not None:
+                        args, kwargs = _replacement(optimizer, replaced)
             recorder = trace.recorder
             if recorder is None:
                 result = step(*args, **kwargs)
@@ -78,8 +80,9 @@ def _hooked(step: Step) -> Step:
                     result = step(*args, **kwargs)
                 finally:
                     recorder.end(token)
-            for hook in [*optimizer._step_post_hooks.values(), *_all_post_hooks.values()]:
-                hook(optimizer, args, kwargs)
+            if _all_post_hooks or optimizer._step_post_hooks:
+                for hook in [*optimizer._step_post_hooks.values(), *_all_post_hooks.values()]:
+                    hook(optimizer, args, kwargs)
             return result
         finally:
             optimizer._stepping = False
@@ -463,8 +466,8 @@ class _Fitting:
 
     __slots__ = ("_arrays", "_parameters", "_where")
 
-    def __init__(self, where: str, parameters: Sequence[Tensor], arrays: dict[str, Sequence[Any] | None]) -> None:
-        self._where, self._parameters, self._arrays = where, parameters, arrays
+    def __init__(self, where: str, parameters: Sequence[Tensor], names: Sequence[str], lists: Lists) -> None:
+        self._where, self._parameters, self._arrays = where, parameters, (names, lists)
 
     def __enter__(self) -> None:
         pass
@@ -472,7 +475,7 @@ class _Fitting:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if not isinstance(error, ValueError | IndexError):
             return
-        for name, values in self._arrays.items():
+        for name, values in zip(*self._arrays, strict=True):
             for number, (parameter, value) in enumerate(zip(self._parameters, values or (), strict=False)):
                 if value.shape != parameter._array.shape:
                     raise UsageError(
@@ -487,10 +490,10 @@ class _Fitting:
                 ) from error
 
 
-def fitting(where: str, parameters: Sequence[Tensor], **arrays: Sequence[Any] | None) -> _Fitting:
+def fitting(where: str, parameters: Sequence[Tensor], names: Sequence[str], lists: Lists) -> _Fitting:
     """Around a kernel's call: when it fails, say which gradient or state has another shape than its parameter, or which
-    parameter is read-only."""
-    return _Fitting(where, parameters, arrays)
+    parameter is read-only. names: of what the arrays of each list are."""
+    return _Fitting(where, parameters, names, lists)
 
 
 def _own_copy(value: Any, name: Any, parameter: Tensor | None, own: set[int]) -> Any:
@@ -498,14 +501,15 @@ def _own_copy(value: Any, name: Any, parameter: Tensor | None, own: set[int]) ->
 
     own: ids of tensors that the optimizer has already, and keeps: who fills these and loads them needs no second copy.
     """
-    if isinstance(value, dict):
+    if isinstance(value, Tensor):
+        if id(value) in own:
+            return value
+    elif isinstance(value, dict):
         return {key: _own_copy(item, key, parameter, own) for key, item in value.items()}
-    if type(value) in (list, tuple):
+    elif type(value) in (list, tuple):
         return type(value)([_own_copy(item, None, parameter, own) for item in value])
-    if not isinstance(value, Tensor):
+    else:
         return copy.deepcopy(value)
-    if id(value) in own:
-        return value
     if parameter is None or name == "step" or not parameter.is_floating_point():
         return value.detach().clone()
     return value.detach().to(dtype=parameter.dtype, device=parameter.device).clone()

@@ -7,6 +7,7 @@ from typing import Any
 from resilin.core.kernels import optimizers as kernels
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
+from resilin.optim import lists
 from resilin.optim.optimizer import Group, Optimizer, Params, fitting
 
 
@@ -59,9 +60,14 @@ class SGD(Optimizer):
         return ("momentum_buffer",)
 
     def _update(self, group: Group) -> None:
+        momentum = bool(group["momentum"])
+        found = lists.usual(group["params"], self.state, (), ("momentum_buffer",) if momentum else ())
+        if found is not None:
+            self._apply(group, found[0], found[3], first=False)
+            return
         parameters = [p for p in group["params"] if p._grad is not None]
-        if not group["momentum"]:
-            self._apply(group, parameters, None, first=False)
+        if not momentum:
+            self._apply(group, parameters, lists.arrays(parameters, (), ()), first=False)
             return
         fresh = [p for p in parameters if self.state[p].get("momentum_buffer") is None]
         for p in fresh:
@@ -72,17 +78,17 @@ class SGD(Optimizer):
         self._apply_momentum(group, fresh, first=True)
 
     def _apply_momentum(self, group: Group, parameters: list[Tensor], first: bool) -> None:
-        buffers = [self.state[p]["momentum_buffer"]._array for p in parameters]
-        self._apply(group, parameters, buffers, first)
+        entries = [self.state[p] for p in parameters]
+        self._apply(group, parameters, lists.arrays(parameters, entries, ("momentum_buffer",)), first)
 
-    def _apply(self, group: Group, parameters: list[Any], buffers: list[Any] | None, first: bool) -> None:
+    def _apply(self, group: Group, parameters: list[Any], arrays: list[list[Any]], first: bool) -> None:
         if not parameters:
             return
-        gradients = [p._grad._array for p in parameters]
-        with fitting("SGD", parameters, grad=gradients, momentum_buffer=buffers):
+        buffers = arrays[2] if len(arrays) > 2 else None
+        with fitting("SGD", parameters, ("grad", "momentum_buffer"), (arrays[1], buffers)):
             kernels.sgd(
-                [p._array for p in parameters],
-                gradients,
+                arrays[0],
+                arrays[1],
                 buffers,
                 lr=float(group["lr"]),
                 momentum=float(group["momentum"]),
@@ -92,5 +98,4 @@ class SGD(Optimizer):
                 maximize=group["maximize"],
                 first=first,
             )
-        for p in parameters:
-            p._bump()
+        lists.advance(parameters, [], (), ())

@@ -67,7 +67,7 @@ class SparseAdam(Optimizer):
         if not used.size:
             return
         whole = [np.atleast_1d(array) for array in (p._array, grad, *means.values())]
-        with fitting("SparseAdam", [p], grad=[grad], **{name: [array] for name, array in means.items()}):
+        with fitting("SparseAdam", [p], ["grad", *means], [[grad], *([array] for array in means.values())]):
             rows = [array[used] for array in whole]
             kernels.adam(
                 [rows[0]],

@@ -64,10 +64,11 @@ def check(optimizer: StatefulOptimizer, state: Mapping[str, Any], base: type[Sta
     for place, (group, other) in enumerate(zip(groups, saved, strict=True)):
         _check_options(where, kind, group, other, base)
         _check_values(f"{where}: param_groups[{place}]", kind, group, other)
+        options = {**group, **other}
         for key, param in zip(other["params"], group["params"], strict=True):
             entry = state["state"].get(key)
-            if isinstance(entry, Mapping) and entry:
-                _check_entry(f"{where}: of parameter {number}", kind, {**group, **other}, entry, param)
+            if entry and (type(entry) is dict or isinstance(entry, Mapping)):
+                _check_entry(f"{where}: of parameter {number}", kind, options, entry, param)
             number += 1
 
 
@@ -83,9 +84,11 @@ def check_tree(where: str, state: Mapping[str, Any]) -> None:
             raise UsageError(f'{where}: {name} has no "params", which are the numbers of its parameters')
         _expect(where, f'{name}["params"]', group["params"], list | tuple, "a list of parameters' numbers")
         for number, key in enumerate(group["params"]):
-            _expect(where, f'{name}["params"][{number}]', key, Hashable, "a parameter's number")
-            if key in state["state"]:
-                _expect(where, f"state[{key!r:.80}]", state["state"][key], Mapping, "a dict of a parameter's state")
+            if type(key) is not int:
+                _expect(where, f'{name}["params"][{number}]', key, Hashable, "a parameter's number")
+            entry = state["state"].get(key, {})
+            if type(entry) is not dict:
+                _expect(where, f"state[{key!r:.80}]", entry, Mapping, "a dict of a parameter's state")
 
 
 def check_keys(where: str, state: Mapping[str, Any], names: bool = True) -> None:
@@ -186,6 +189,9 @@ def _check_entry(
     where: str, kind: StatefulOptimizer, group: dict[str, Any], entry: Mapping[str, Any], param: Tensor
 ) -> None:
     moments = kind._moment_shapes(group, param)
+    if _is_usual(kind, entry, moments):
+        kind._check_entry(where, entry, param)
+        return
     needed = (*kind._counters, *moments) if kind._starts_whole else ()
     if missing := [name for name in needed if name not in entry]:
         raise UsageError(
@@ -198,6 +204,19 @@ def _check_entry(
     for name, here in moments.items():
         check_shape(f"{where}, {name}", entry.get(name), here, param)
     kind._check_entry(where, entry, param)
+
+
+def _is_usual(kind: StatefulOptimizer, entry: Mapping[str, Any], moments: Mapping[str, tuple[int, ...] | None]) -> bool:
+    """Whether an entry has all counters and moments, tensors that fit: there is nothing to say of it."""
+    for name in kind._counters:
+        value = entry.get(name)
+        if type(value) is not Tensor or value._array.size != 1 or value._array.dtype.kind == "c":
+            return False
+    for name, here in moments.items():
+        value = entry.get(name)
+        if type(value) is not Tensor or value._array.shape != here or value._array.dtype.kind != "f":
+            return False
+    return True
 
 
 def check_shape(where: str, value: Any, here: tuple[int, ...] | None, param: Tensor) -> None:

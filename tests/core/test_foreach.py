@@ -119,6 +119,16 @@ def test_misfits_are_refused_as_in_pytorch(call, kind, text):
         call()
 
 
+def test_methods_of_subclasses_in_a_list_are_their_own():
+    class Loud(torch.Tensor):
+        def mul(self, other):
+            return super().mul(other) + 1
+
+    plain, loud = torch.ones(2), torch.ones(2).as_subclass(Loud)
+    for tensors, expected in (([plain, loud], [[2, 2], [3, 3]]), ([loud, loud], [[3, 3], [3, 3]])):
+        assert [x.tolist() for x in torch._foreach_mul(tensors, 2)] == expected
+
+
 def test_gradients_flow_and_integers_promote():
     x = torch.ones(2, requires_grad=True)
     torch._foreach_mul([x, x], [2, 3])[1].sum().backward()

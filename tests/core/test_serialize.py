@@ -4,12 +4,14 @@ import builtins
 import collections
 import copy
 import errno
+import gc
 import io
 import json
 import os
 import pickle
 import stat
 import threading
+import weakref
 
 import extent
 import ml_dtypes
@@ -61,6 +63,20 @@ def test_a_state_dict_comes_back_in_order_with_parameters_and_shared_tensors(tmp
     assert back["model"]["a"] is back["model"]["b"]
     assert back["lr"] == (0.1, float("inf"))
     assert [p.name for p in tmp_path.iterdir()] == ["x.res"]
+
+
+def test_what_was_loaded_is_freed_when_nobody_has_it_any_more(tmp_path):
+    resilin.save({"w": resilin.ones(3), "rest": (1, "x")}, tmp_path / "x.res")
+    enabled = gc.isenabled()
+    gc.disable()  # which would find what refers to itself
+    try:
+        loaded = resilin.load(tmp_path / "x.res")
+        gone = weakref.ref(loaded["w"])
+        del loaded
+        assert gone() is None
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def test_devices_are_kept_or_mapped():

@@ -141,6 +141,32 @@ def test_clip_grad_value_cuts_every_element():
     assert parameter.grad.tolist() == [-1, 0.5, 1]
 
 
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64, resilin.float16, resilin.bfloat16])
+def test_clip_grad_value_leaves_nan_and_cuts_infinities_of_any_dtype_and_strides(dtype):
+    whole = resilin.tensor([[math.nan, math.inf, -math.inf], [0.25, -2.0, 0.0]]).to(dtype)
+    for grad in (whole.clone(), whole.t(), whole[:, 1:], whole[:0]):
+        parameter = nn.Parameter(resilin.zeros(*grad.shape, dtype=dtype))
+        parameter.grad = grad
+        expected, version = np.clip(grad.double().numpy(), -0.5, 0.5), grad._version
+        nn.utils.clip_grad_value_([parameter], 0.5)
+        np.testing.assert_array_equal(parameter.grad.double().numpy(), expected)
+        assert parameter.grad._version == version + 1
+
+
+def test_parameters_of_a_vector_share_its_memory_and_see_its_writes():
+    vector = resilin.arange(6.0)
+    first, second = nn.Parameter(resilin.zeros(2, 2)), nn.Parameter(resilin.zeros(2))
+    nn.utils.vector_to_parameters(vector, [first, second])
+    before = first._version
+    vector.mul_(2)
+    assert first.tolist() == [[0, 2], [4, 6]]
+    assert second.tolist() == [8, 10]
+    assert first._version == before  # as with `data`: backward does not notice
+    nn.utils.vector_to_parameters(resilin.arange(12.0)[::2], [first, second])
+    assert second.tolist() == [8, 10]
+    assert vector.tolist() == [0, 2, 4, 6, 8, 10]
+
+
 def test_parameters_become_a_vector_and_return():
     model, other = nn.Linear(2, 3), nn.Linear(2, 3)
     vector = nn.utils.parameters_to_vector(model.parameters())

@@ -7,7 +7,9 @@ takes it a tensor of one number. Functions return a tuple, in-place forms the li
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Any
 
 from resilin.core.tensor import Tensor
@@ -60,7 +62,7 @@ _METHODS = {"maximum": "clamp_min", "minimum": "clamp_max"}  # these also take n
 
 
 def _listed(where: str, given: Any) -> Sequence[Tensor]:
-    if not isinstance(given, list | tuple) or not all(isinstance(one, Tensor) for one in given):
+    if not isinstance(given, list | tuple) or not all([issubclass(kind, Tensor) for kind in set(map(type, given))]):
         raise UsageTypeError(f"{where}(): expected a list or tuple of Tensors, got {type(given).__name__}")
     if not given:
         raise UsageError("Tensor list must have at least one tensor.")
@@ -101,13 +103,26 @@ def _one_of(where: str, value: Any, named: dict[str, Any], allowed: Sequence[str
     return next(iter(named.values())) if named else value
 
 
+def _method_of(tensors: Sequence[Tensor], name: str) -> Callable[..., Any]:
+    """The method `name` of all these tensors as one function: mapping it over them takes no step of Python for each."""
+    found = {getattr(kind, name) for kind in set(map(type, tensors))}
+    return found.pop() if len(found) == 1 else lambda tensor, *args: getattr(tensor, name)(*args)
+
+
+def _mapped(self: Any, in_place: bool, function: Callable[..., Any], *lists: Any) -> Any:
+    """What the function makes of the elements of lists, the first of which was given as `self`."""
+    if not in_place:
+        return tuple(map(function, *lists))
+    deque(map(function, *lists), maxlen=0)
+    return self
+
+
 def _unary(name: str) -> Callable[..., Any]:
     where, in_place = f"_foreach_{name}", name.endswith("_")
 
     def each(self: Any) -> Any:
         tensors = _listed(where, self)
-        made = tuple([getattr(tensor, name)() for tensor in tensors])
-        return self if in_place else made
+        return _mapped(self, in_place, _method_of(tensors, name), tensors)
 
     return _documented(each, name)
 
@@ -126,6 +141,8 @@ def _binary(name: str, in_place: bool) -> Callable[..., Any]:
         options = {} if alpha == 1 else {"alpha": alpha}
         if options and name not in ("add", "sub"):
             raise UsageTypeError(f"{where}(): got an unexpected argument 'alpha'")
+        if not options and name not in _METHODS:
+            return _mapped(self, in_place, _method_of(tensors, method), tensors, beside)
         made = tuple([_method(x, method, value)(value, **options) for x, value in zip(tensors, beside, strict=True)])
         return self if in_place else made
 
@@ -171,9 +188,7 @@ def _lerp(in_place: bool) -> Callable[..., Any]:
         tensors = _listed(where, self)
         weights = _beside(where, tensors, _one_of(where, weight, named, ("weight", "weights")))
         ends = _beside(where, tensors, list(_listed(where, tensors1)))
-        rows = zip(tensors, ends, weights, strict=True)
-        made = tuple([getattr(x, method)(end, one) for x, end, one in rows])
-        return self if in_place else made
+        return _mapped(self, in_place, _method_of(tensors, method), tensors, ends, weights)
 
     return _documented(each, method)
 
@@ -191,18 +206,20 @@ def _norm(self: Any, ord: Any = 2, dtype: Any = None) -> tuple[Tensor, ...]:
             raise UsageError(f"_foreach_norm(): expected floating point or complex tensors, got {x.dtype}")
         if not x.numel() and ord == float("inf"):
             raise UsageError("_foreach_norm(): an empty tensor has no infinity norm")
+    if dtype is None:
+        return tuple(map(_method_of(tensors, "norm"), tensors, repeat(ord)))
     return tuple([x.norm(ord, dtype=dtype) for x in tensors])
 
 
 def _max(self: Any) -> tuple[Tensor, ...]:
-    return tuple([x.max() for x in _listed("_foreach_max", self)])
+    tensors = _listed("_foreach_max", self)
+    return tuple(map(_method_of(tensors, "max"), tensors))
 
 
 def _copy(self: Any, src: Any, non_blocking: bool = False) -> Any:
     tensors = _listed("_foreach_copy_", self)
-    for x, value in zip(tensors, _beside("_foreach_copy_", tensors, list(_listed("_foreach_copy_", src))), strict=True):
-        x.copy_(value, non_blocking)
-    return self
+    values = _beside("_foreach_copy_", tensors, list(_listed("_foreach_copy_", src)))
+    return _mapped(self, True, _method_of(tensors, "copy_"), tensors, values, repeat(non_blocking))
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}  # by name, e.g. "_foreach_add_"

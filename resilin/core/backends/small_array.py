@@ -67,6 +67,8 @@ def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
     for x in arrays:
         if x.shape != shape:
             return np.stack(arrays, axis)  # says what does not fit
+    if axis == 0 and shape:
+        return joining.concatenate(arrays, 0).reshape(len(arrays), *shape)
     wider = (*shape[:axis], 1, *shape[axis:])
     return joining.concatenate([x.reshape(wider) for x in arrays], axis)
 

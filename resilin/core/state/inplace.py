@@ -209,10 +209,19 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`{name[:-1]}` in place."
+    way = _in_native(method)
     if ufunc is None or not IN_NATIVE:
-        return traced(method, f"aten::{name}")
-    call = native.in_place_call(ufunc, method, VARIABLE, SILENT, f"aten::{name}")
+        return traced(way, f"aten::{name}")
+    call = native.in_place_call(ufunc, way, VARIABLE, SILENT, f"aten::{name}")
     return functools.update_wrapper(call, method)
+
+
+def _in_native(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`method` with its short way in native code in front, where it has one (`native/fast_path/writes.cpp`)."""
+    if native is None:
+        return method
+    way = native.write_call(method.__name__, method)
+    return method if way is method else functools.update_wrapper(way, method)
 
 
 def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -320,6 +329,7 @@ def _direct_on_device(name: str, self: Tensor, other: Any) -> bool:
     return True
 
 
+@_in_native
 def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Write the elements of `src` (broadcast, converted) into this tensor; a number everywhere."""
     if isinstance(src, int | float | complex):
@@ -349,6 +359,7 @@ def _as_large(self: Tensor, src: Tensor) -> Tensor:
 _PLAIN_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
 
+@_in_native
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Write one number everywhere."""
     if type(self) is Tensor and self._view is None and type(self._vc) is not InferenceCount and _filled(self, value):
@@ -417,6 +428,7 @@ def _once(array: Any) -> Any:
     return array[tuple([slice(0, 1 if step == 0 else None) for step in array.strides])]
 
 
+@_in_native
 def zero_(self: Tensor) -> Tensor:
     """Write zeros everywhere."""
     return fill_(self, 0)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from resilin.core import shard_metadata
+from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.kernels.common import Array
-from resilin.core.ops import errstate
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import ResilinError
 
@@ -112,10 +112,9 @@ def _scale(gradients: list[Tensor], max_norm: float, total: Tensor) -> None:
         return
     factor = float(max_norm) / (float(total) + 1e-6)
     if factor < 1 or math.isnan(factor):  # NaN goes into the gradients, as in PyTorch
-        with np.errstate(all="ignore"):
+        with no_grad():
             for gradient in gradients:
-                errstate.scale(gradient._array, factor)
-                gradient._bump()
+                gradient.mul_(factor)
 
 
 def clip_grad_norm(
@@ -133,6 +132,7 @@ def clip_grad_norm(
 
 def clip_grad_value_(parameters: Tensor | Iterable[Tensor], clip_value: float, foreach: bool | None = None) -> None:
     """Cut every element of the gradients to [-clip_value, clip_value]. foreach is accepted."""
-    for gradient in _gradients(parameters):
-        gradient._array[...] = gradient._dev.xp.clip(gradient._array, -clip_value, clip_value)
-        gradient._bump()
+    limit = float(clip_value)
+    with no_grad():
+        for gradient in _gradients(parameters):
+            gradient.clamp_(-limit, limit)

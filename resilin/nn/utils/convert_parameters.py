@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from resilin.core.api.manipulation.joining import cat
-from resilin.core.tensor import Tensor
+from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
 
 
@@ -22,8 +22,10 @@ def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
     total = sum(parameter.numel() for parameter in every)
     if vec.dim() != 1 or vec.numel() != total:
         raise UsageError(f"vector_to_parameters: expected a vector of {total} elements, got shape {tuple(vec.shape)}")
-    start = 0
+    whole, start = vec.data.contiguous(), 0
     for parameter in every:
-        part = vec[start : start + parameter.numel()]
-        parameter.data = part.reshape(parameter.shape).data
-        start += parameter.numel()
+        stop = start + parameter._array.size
+        part = wrap(whole._array[start:stop].reshape(parameter._array.shape), whole._dev)
+        part._vc = whole._vc  # writes of the vector are counted as the parameter's
+        parameter.data = part
+        start = stop

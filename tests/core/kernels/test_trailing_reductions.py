@@ -24,11 +24,15 @@ SHAPES = [
     (129,),
     (4097,),
     (100003,),
+    (1 << 14,),
+    (1 << 18,),
+    ((1 << 14) + 1,),
     (33, 33),
     (5, 1000),
     (300, 7),
     (3, 4, 5, 6),
     (2, 70001),
+    (5, 20_000),
 ]
 
 
@@ -326,3 +330,14 @@ def test_products_of_short_rows_have_the_bits_of_the_reference(length: int) -> N
         x = np.random.default_rng(length).uniform(0.8, 1.25, (700, length)).astype(dtype)
         expected = np.stack([reduce_rows.reference_product(row) for row in x])
         assert reduce_rows.product(x, 1).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3), (0, 2)])
+@pytest.mark.parametrize("make", [np.ascontiguousarray, np.asfortranarray, lambda x: np.repeat(x, 2, -1)[..., ::2]])
+def test_stacked_arrays_are_numpys(shape: tuple[int, ...], make: Any) -> None:
+    r = np.random.default_rng(0)
+    arrays = [make(r.standard_normal(shape)) if shape else np.asarray(r.standard_normal()) for _ in range(3)]
+    for axis in range(len(shape) + 1):
+        np.testing.assert_array_equal(small_array.stack(arrays, axis), np.stack(arrays, axis))
+    with pytest.raises(ValueError, match="same shape"):
+        small_array.stack([*arrays, np.zeros((5, 5, 5))])

@@ -235,6 +235,7 @@ IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
     "pow": power,
     "square": square,
     "sigmoid": activation("sigmoid"),
+    "clip": clamp,
     "add": add,
     "sub": sub,
     "addcmul": addcmul,

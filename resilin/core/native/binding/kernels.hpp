@@ -56,6 +56,7 @@ void bind_memory(nanobind::module_ &m);
 void bind_moments(nanobind::module_ &m);
 void bind_optimizer_rules(nanobind::module_ &m);
 void bind_optimizers(nanobind::module_ &m);
+void bind_optimizer_lists(nanobind::module_ &m);
 void bind_pack(nanobind::module_ &m);
 void bind_pairwise(nanobind::module_ &m);
 void bind_philox(nanobind::module_ &m);
@@ -84,5 +85,6 @@ void bind_special(nanobind::module_ &m);
 void bind_error_functions(nanobind::module_ &m);
 void bind_ufunc_loops(nanobind::module_ &m);
 void bind_walk(nanobind::module_ &m);
+void bind_writes(nanobind::module_ &m);
 
 } // namespace resilin

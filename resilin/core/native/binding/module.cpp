@@ -61,12 +61,14 @@ NB_MODULE(_native, m) {
     resilin::bind_in_place(m);
     resilin::bind_integer_products(m);
     resilin::bind_integers(m);
+    resilin::bind_writes(m);
     resilin::bind_layer_norm(m);
     resilin::bind_losses(m);
     resilin::bind_moments(m);
     resilin::bind_memory(m);
     resilin::bind_optimizer_rules(m);
     resilin::bind_optimizers(m);
+    resilin::bind_optimizer_lists(m);
     resilin::bind_pack(m);
     resilin::bind_pairwise(m);
     resilin::bind_philox(m);

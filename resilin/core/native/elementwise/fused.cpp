@@ -2,11 +2,11 @@
 // 16-bit floats are computed with in float32, a block at a time, and rounded once.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "elementwise/fused.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "memory/parallel.hpp"
 #include "kernels/simd.hpp"
-#include "kernels/spans.hpp"
 
 #include <limits>
 
@@ -154,6 +154,15 @@ nb::object replaced(ExactArray out, ExactArray x, Number nan, Number high, Numbe
 }
 
 } // namespace
+
+bool fuse_into(Fused function, PyArrayObject *out, PyArrayObject *const *inputs, int count, Number p, Number q) {
+    static const Spans *const SPANS[] = {&add_scaled, &addcmul, &addcdiv, &lerp_from_start, &lerp_from_end, &limit};
+    const Spans &spans = *SPANS[static_cast<int>(function)];
+    const ExactArray into{out}, x{inputs[0]}, y{inputs[count > 1]}, z{inputs[count > 2 ? 2 : 0]};
+    if (function == Fused::limit) return !limited(into, x, p, q).is_none();
+    if (count == 2) return !run(spans, into, {&x, &y}, p, q, NONE).is_none();
+    return !run(spans, into, {&x, &y, &z}, p, q, NONE).is_none();
+}
 
 void bind_fused(nb::module_ &m) {
     m.def("fused_add_scaled", &of_two_by<add_scaled>, nb::arg().none(), nb::arg(), nb::arg(), nb::arg());

@@ -3,8 +3,8 @@
 // means.
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
-#include "binding/tensors.hpp"
 #include "elementwise/ufunc_loops.hpp"
+#include "fast_path/plain_write.hpp"
 #include "tracing/operations.hpp"
 
 namespace resilin {
@@ -21,20 +21,6 @@ struct InPlace : Callable {
     tracing::KnownName known;
     Loops loops; // the ufunc's
 };
-
-// Whether a write of this tensor concerns nobody but itself: it is no view whose base is in the graph, and its counter
-// is a plain one.
-bool alone(PyObject *tensor) {
-    PyObject *view = slot(tensor, classes.tensor_view), *counter = slot(tensor, classes.versions);
-    if (counter != Py_None && !PyList_CheckExact(counter)) return false;
-    if (view == Py_None) return true;
-    PyObject *base = slot(view, classes.base);
-    return Py_TYPE(base) == classes.tensor && slot(base, classes.rg) == Py_False;
-}
-
-bool in_graph(PyObject *tensor) {
-    return slot(tensor, classes.rg) == Py_True || slot(tensor, classes.tensor_view) != Py_None;
-}
 
 // Whether `shape` broadcasts to that of `target` without widening it.
 bool fits(PyArrayObject *other, PyArrayObject *target) {
@@ -71,8 +57,7 @@ bool half_type(PyObject *array) {
 
 PyObject *answer(InPlace *self, PyObject *const *args, size_t flagged, PyObject *names) {
     PyObject *given[4];
-    if (!names && PyVectorcall_NARGS(flagged) == 2 && !PyList_GET_SIZE(classes.active) &&
-        !PyList_GET_SIZE(classes.logs) && operands(args[0], args[1], given)) {
+    if (!names && PyVectorcall_NARGS(flagged) == 2 && unobserved() && operands(args[0], args[1], given)) {
         auto *target = reinterpret_cast<PyArrayObject *>(given[0]);
         PyObject *done = self->loops.inputs ? loop_over(self->loops, given, target, "iufc", true) : nullptr;
         if (!done && PyErr_Occurred()) return nullptr;

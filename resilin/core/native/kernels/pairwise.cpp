@@ -58,8 +58,12 @@ template <bool Squared, class T> RESILIN_INLINE void add_unequal(const T *x, con
     for (int k = 0; k < 4; k++) common = std::min(common, (starts[k + 1] - starts[k]) / 8 * 8);
     Eight<T> eight[4];
     for (int k = 0; k < 4; k++) eight[k] = term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k]));
+    constexpr int64_t LINE = 64 / sizeof(T), AHEAD = 16 * RUN; // elements; so far ahead, memory answers in time
     for (int64_t i = 8; i < common; i += 8)
-        for (int k = 0; k < 4; k++) eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k] + i));
+        for (int k = 0; k < 4; k++) {
+            eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k] + i));
+            if (i % LINE == 0) __builtin_prefetch(x + starts[k] + i + AHEAD); // a CPU does not see how four runs go on
+        }
     for (int k = 0; k < 4; k++)
         for (int64_t i = common; i + 8 <= starts[k + 1] - starts[k]; i += 8)
             eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k] + i));
