@@ -13,7 +13,10 @@
 
 namespace resilin::conv {
 
-// Whether there is a way for such shapes; T is float or BFloat.
+// Whether there is a way for such shapes; T is float or BFloat. float32: all outputs but those of 1 x 1 windows, which are
+// products already; gradients of the input unless few positions, few channels or few shared places make columns cheaper;
+// of the weight from 8 channels and 128 positions on. bfloat16: numbers of channels that four divides, from 8 on, and for
+// gradients of the weight such lengths of output rows; what is not, is computed in float32 and rounded.
 template <class T> bool has_direct_forward(const Shape &s);
 template <class T> bool has_direct_input(const Shape &s);
 template <class T> bool has_direct_weight(const Shape &s);
