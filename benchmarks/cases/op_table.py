@@ -32,6 +32,9 @@ x.masked_select(b)|b.nonzero()|b.sum()|b.any()|b.all()|x.sum()|x.mean()|x.prod()
 x.amax()|x.amin()|x.max()|x.min()|x.argmax()|x.argmin()|x.logsumexp(0)|x.median()|x.nansum()|T.dot(x, y)|T.dist(x, y)
 x.aminmax()|x.count_nonzero()|x.cumsum(0)|x.cumprod(0)|x.cummax(0)|x.logcumsumexp(0)|x.diff()|T.trapezoid(x)
 x.softmax(0)|x.log_softmax(0)|x.sort()|x.argsort()|x.topk(10)|x.kthvalue(3)|k.sort()|k.unique()|T.bincount(k % 1000)
+x.sort(descending=True)|x.topk(n // 10)|x.unique()|x.unique(return_inverse=True)
+(k % 100).unique(return_counts=True)|(k % 100).unique_consecutive()|k.int().topk(10)
+T.searchsorted(p.cumsum(0), x)|x.masked_scatter(b, y)|x.take_along_dim(k, 0)
 T.histc(x, 100)|T.searchsorted(edges, x)|T.bucketize(x, edges)|x[k]|x.index_select(0, k)|x.gather(0, k)|x.take(k)
 x.scatter(0, k, y)|x.scatter_add(0, k, y)|x.index_add(0, k, y)|x.index_fill(0, k, 0.0)|x.index_copy(0, k, y)
 T.zeros_like(x).index_put_((k,), y, accumulate=True)|x.flip(0)|x.roll(5)|x.clone()|x.to(T.float64)|x.to(T.float16)
@@ -124,6 +127,10 @@ T.linalg.solve_triangular(S.triu() + D, S, upper=True)|T.linalg.lu_factor(D)|T.l
 T.linalg.matrix_power(S / 100, 3)|T.trace(S)|S.diagonal().sum()|T.diag(S[0])|T.block_diag(S, S)|S.triu()
 T.baddbmm(A3, A3, A3)|A3 @ A3|T.linalg.inv(A3D)|T.linalg.cholesky(A3D)|T.linalg.solve(A3D, A3)
 F.scaled_dot_product_attention(Q, Q, Q)|F.scaled_dot_product_attention(Q, Q, Q, is_causal=True)|T.fft.fft2(S)
+T.fft.rfft2(S)|T.fft.ifft2(T.fft.fft2(S))|T.fft.fft(S, dim=0)|T.fft.rfft(S)|T.fft.irfft(T.fft.rfft(S))
+T.linalg.svdvals(S)|T.linalg.eigvalsh(D)|T.linalg.pinv(S)|T.linalg.matrix_exp(S / 100)|T.linalg.det(A3)
+T.linalg.svd(S[:, : S.shape[1] // 8], full_matrices=False)|T.linalg.pinv(S[:, : S.shape[1] // 8])|T.linalg.svd(A3)
+T.linalg.eigh(A3D)|T.linalg.lstsq(S[:, : S.shape[1] // 8], S)|T.cdist(S, S2, p=1)|T.cov(S)
 """
 
 # Of integers of both signs k, j and w; d positive, p places; matrices K of N x 64, k64, a row and a column.

@@ -10,6 +10,9 @@ from resilin.core.ops import fft as ops
 
 # short; with factors that have steps of their own, others, and large ones; split; with tables in two parts
 LENGTHS = [
+    66,
+    256,
+    276,
     1,
     2,
     3,

@@ -106,7 +106,7 @@ template <class T> RESILIN_INLINE void turn_around(T *x, int64_t n, const T *tur
     }
 }
 
-constexpr int64_t CHUNK = 8; // points of LANES frequencies that are taken apart at a time
+constexpr int64_t CHUNK = 8; // points of LANES frequencies that are taken apart at a time, at most
 
 // exp(-2 pi i k / n) for `count` neighbours k.
 template <class T> RESILIN_INLINE void turns_of(const Halves<T> &plan, int64_t first, int64_t count, T *cosines, T *sines) {
@@ -143,23 +143,22 @@ template <bool JOINS, class T> RESILIN_INLINE void combine_all(const T *from, co
     for (int64_t k = 1; k < h; k += MOST) {
         const int64_t count = std::min(MOST, h - k);
         turns_of(plan, k, count, cosines, sines);
-        if (count < MOST) {
-            for (int64_t i = 0; i < count; i++) {
-                const T *x = from + 2 * (k + i), *y = from + 2 * (h - k - i);
-                T re, im;
-                combine<JOINS>(x[0], x[1], y[0], y[1], cosines[i], sines[i], re, im);
-                to[2 * (k + i)] = re * scale, to[2 * (k + i) + 1] = im * scale;
-            }
-            continue;
+        const int64_t points = count / W, some = points * W;
+        for (int64_t i = some; i < count; i++) {
+            const T *x = from + 2 * (k + i), *y = from + 2 * (h - k - i);
+            T re, im;
+            combine<JOINS>(x[0], x[1], y[0], y[1], cosines[i], sines[i], re, im);
+            to[2 * (k + i)] = re * scale, to[2 * (k + i) + 1] = im * scale;
         }
-        pairs_to_lanes(from + 2 * k, 2 * W, CHUNK, here, here + W);
-        pairs_to_lanes(from + 2 * (h - k - MOST + 1), 2 * W, CHUNK, there, there + W);
-        for (int64_t p = 0; p < CHUNK; p++) {
-            const T *x = here + 2 * W * p, *y = there + 2 * W * (CHUNK - 1 - p), *c = cosines + W * p, *s = sines + W * p;
+        if (!points) continue;
+        pairs_to_lanes(from + 2 * k, 2 * W, points, here, here + W);
+        pairs_to_lanes(from + 2 * (h - k - some + 1), 2 * W, points, there, there + W);
+        for (int64_t p = 0; p < points; p++) {
+            const T *x = here + 2 * W * p, *y = there + 2 * W * (points - 1 - p), *c = cosines + W * p, *s = sines + W * p;
             T *z = made + 2 * W * p;
             for (int64_t l = 0; l < W; l++) combine<JOINS>(x[l], x[l + W], y[W - 1 - l], y[2 * W - 1 - l], c[l], s[l], z[l], z[l + W]);
         }
-        lanes_to_pairs(made, made + W, CHUNK, scale, to + 2 * k, 2 * W);
+        lanes_to_pairs(made, made + W, points, scale, to + 2 * k, 2 * W);
     }
 }
 
