@@ -47,6 +47,27 @@ def real(name: str, value: Any, least: float = 0) -> float:
     return int(value) if isinstance(value, Integral) else number
 
 
+_OF_WRONG_TYPES = (
+    "not supported between instances of",
+    "unsupported operand type",
+    "bad operand type",
+    "cannot be interpreted as an integer",
+    "object is not iterable",
+    "has no len()",
+)
+
+
+def plain_words(error: Exception) -> str:
+    """What `error` says; of a TypeError of an operator or of native code, first of all what it means."""
+    text = str(error)
+    if not isinstance(error, TypeError) or "of a wrong type" in text:
+        return text
+    if "(): incompatible function arguments" in text:
+        given = text.rpartition("Invoked with types: ")[2].strip()
+        return f"an argument is of a wrong type, one of {given}"
+    return f"an argument is of a wrong type: {text}" if any(words in text for words in _OF_WRONG_TYPES) else text
+
+
 def mebibytes(name: str, value: Any) -> float:
     """`value` as a float: any real number above 0, also numpy's. Errors begin with `name`.
 

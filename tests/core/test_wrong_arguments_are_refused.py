@@ -123,7 +123,7 @@ def test_extremes_of_arguments_are_those_of_pytorch():
 @pytest.mark.parametrize(
     "name", ["sum", "mean", "prod", "any", "all", "amax", "amin", "argmax", "std", "logsumexp", "norm"]
 )
-@pytest.mark.parametrize("keepdim", [None, "a", 0.5])
+@pytest.mark.parametrize("keepdim", [None, "a", 0.5, 1])
 def test_keepdim_is_a_flag(name, keepdim):
     with pytest.raises(TypeError, match=f"^{name}.*argument 'keepdim' must be bool, not {type(keepdim).__name__}"):
         getattr(X, name)(dim=0, keepdim=keepdim)
@@ -135,8 +135,22 @@ def test_limits_of_nan_to_num_are_numbers_or_tensors_of_one():
     assert x.nan_to_num(None, 3.0, 4).tolist() == [0, 3, 4, 1]
 
 
-def test_numbers_of_fused_functions_may_be_tensors_or_none_as_without_native_code():
-    x = resilin.ones(3)
-    with pytest.raises(TypeError) as error:
-        resilin.addcmul(x, x, x, value=None)
-    assert "incompatible function arguments" not in str(error.value)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: resilin.addcmul(X, X, X, value=None),
+        lambda: X.triu(None),
+        lambda: X.tril("a"),
+        lambda: X.chunk(None),
+        lambda: X.diagonal(None),
+        lambda: X.roll(None),
+        lambda: X.multinomial(None),
+        lambda: X.histc(None),
+        lambda: functional.one_hot(ONE, None),
+        lambda: functional.pixel_shuffle(X[None], None),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_told_in_plain_words(call):
+    with pytest.raises(TypeError, match=r"^\w+\(.*(None|'a').*an argument is of a wrong type") as caught:
+        call()
+    assert "incompatible function arguments" not in str(caught.value)

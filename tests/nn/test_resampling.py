@@ -183,6 +183,12 @@ def test_normalization_across_maps_sums_the_channels_that_pytorch_sums():
         layer(x[0])
 
 
+def test_integers_are_pooled_beside_padding_below_all_of_them():
+    x = resilin.arange(-6, 0, dtype=resilin.int8).reshape(1, 1, 6)
+    assert F.max_pool1d(x, 2, 2, 1).tolist() == [[[-6, -4, -2, -1]]]
+    assert F.max_pool1d(x.to(resilin.int64), 2, 2, 1).tolist() == [[[-6, -4, -2, -1]]]
+
+
 @pytest.mark.parametrize(  # positions of PyTorch, but those that it has beyond the image
     ("pool", "sizes", "window", "expected"),
     [

@@ -83,7 +83,7 @@ def astype(x: Array, dtype: np.dtype[Any]) -> Array:
         converted: Array | None = _native_convert(x, dtype)
         if converted is not None:
             return converted
-        if dtype.kind in "fc" and x.dtype.itemsize > dtype.itemsize:
+        if dtype.kind in "fcV" and x.dtype.itemsize > dtype.itemsize:
             with np.errstate(over="ignore"):  # infinite without a word, as in the forms above
                 return x.astype(dtype)
     return x.astype(dtype)

@@ -151,7 +151,8 @@ def reference_max2d_forward(
     (N, C, H, W), (P, Q), (KH, KW), (ph, pw) = x.shape, size, kernel, padding
     tall = max((P - 1) * stride[0] + dilation[0] * (KH - 1) + 1, H + ph)
     wide = max((Q - 1) * stride[1] + dilation[1] * (KW - 1) + 1, W + pw)
-    padded = xp.full((N, C, tall, wide), -np.inf, x.dtype)
+    lowest = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else 0 if x.dtype.kind == "b" else -np.inf
+    padded = xp.full((N, C, tall, wide), lowest, x.dtype)
     padded[:, :, ph : ph + H, pw : pw + W] = x
     position = xp.full((tall, wide), -1, np.int64)
     position[ph : ph + H, pw : pw + W] = xp.arange(H * W).reshape(H, W)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.argument_checks import plain_words
 from resilin.core.autograd import node_names
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import Node, Pick, is_differentiable, mark_view, next_seq, record, same_memory
@@ -290,7 +291,7 @@ def op_error(op: Declared, arrays: Any, params: Any, error: Exception, dev: devi
         for name, value in zip(op.arguments[max(op.n, 1) :], params, strict=False)
         if value is None or isinstance(value, bool | int | float | str | tuple)
     ]
-    text = f"{op.name}({', '.join(given + others)}): {error}"
+    text = f"{op.name}({', '.join(given + others)}): {plain_words(error)}"
     if isinstance(error, IndexError) and not isinstance(error, ValueError):
         return IndexError(text)
     return (

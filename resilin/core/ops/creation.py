@@ -15,7 +15,7 @@ from resilin.core import nested_data
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, default_device, device
-from resilin.core.ops.errstate import SILENT, restore, silence
+from resilin.core.ops.errstate import SILENT, quietly, restore, silence
 from resilin.core.ops.tracing import traced
 from resilin.core.state.memory_format import orders
 from resilin.core.state.size import lengths_of
@@ -84,7 +84,7 @@ def finish_new(
     """`finish` of what `make` gives, a numpy array of this shape and dtype. It is not called for the meta device."""
     target = default_device().home if dev is None else device(dev).home
     if target is CPU or target.xp.elements:
-        return finish(make(), target, requires_grad)
+        return finish(quietly(make)(), target, requires_grad)
     made = wrap(target.backend.empty(shape, dtype), target)
     return made.requires_grad_(requires_grad) if requires_grad else made
 

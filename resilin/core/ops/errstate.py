@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from resilin.core.kernels import pack
 from resilin.core.kernels.loader import native
 
 Rule = Callable[..., Any]
+_F = TypeVar("_F", bound=Rule)
 
 _BFLOAT16 = dtypes.bfloat16.np  # one object, as numpy keeps one dtype per registered type: compared by `is`, every call
 _FLOAT16 = np.dtype(np.float16)
@@ -138,6 +140,20 @@ def _quietly(forward: Rule) -> Rule:
             restore(token)
 
     return run
+
+
+def quietly(function: _F) -> _F:
+    """Decorate a function of any arguments that computes with numpy beside ops: what overflows does so in silence."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        token = silence(SILENT)
+        try:
+            return function(*args, **kwargs)
+        finally:
+            restore(token)
+
+    return run  # type: ignore[return-value]
 
 
 def _computing(forward: Rule, n: int, single: bool | str, wide_numbers: bool, loop: tuple[Any, ...]) -> Rule:

@@ -14,6 +14,7 @@ from resilin.core.device import CPU, default_device, device
 from resilin.core.kernels import philox
 from resilin.core.kernels.common import compute_dtype
 from resilin.core.ops.creation import factory, finish, finish_new, shape_of
+from resilin.core.ops.errstate import quietly
 from resilin.core.ops.registry import op
 from resilin.core.ops.tracing import named
 from resilin.core.rng import Generator, pick
@@ -229,6 +230,7 @@ def normal(
 
 
 @named("aten::bernoulli")
+@quietly
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
     """1 with the probability that `input` holds (or `p`), else 0."""
     if not input._dev.xp.elements:
@@ -397,6 +399,7 @@ def _need_continuous(name: str, tensor: Tensor) -> None:
         )
 
 
+@quietly
 def _fill(self: Tensor, draw: Callable[[], Any], scale: float, shift: float) -> Tensor:
     """Write what `draw` gives, times `scale` plus `shift`, into this tensor. Nothing is drawn for the meta device."""
     if not self._dev.xp.elements:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.argument_checks import plain_words
 from resilin.errors import NoElements, ResilinError
 
 _OWN = tuple(str(Path(file).resolve().parents[depth]) for file, depth in ((__file__, 2), (np.__file__, 0)))
@@ -43,7 +44,7 @@ def explain(function: Any, given: tuple[Any, ...], error: Exception) -> Exceptio
     ):
         return error
     name = function.__name__.strip("_")
-    text = str(error)
+    text = plain_words(error)
     if isinstance(error, NoElements):
         error.args = (text if name.lower() in text.lower() else f"{name}({_described(given)}): {text}",)
         return error
@@ -51,7 +52,7 @@ def explain(function: Any, given: tuple[Any, ...], error: Exception) -> Exceptio
         said = "the shapes cannot be broadcast: counted from the right, lengths must be equal or 1"
         return RuntimeError(f"{name}({_described(given)}): {said}").with_traceback(error.__traceback__)
     if type(error) in _PLAIN:
-        if name.lower() not in text.lower():
+        if name.lower() not in text.lower() or text != str(error):
             error.args = (f"{name}({_described(given)}): {text}",)
         return error
     for kind, instead in _INSTEAD:

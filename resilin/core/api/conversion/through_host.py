@@ -1,6 +1,7 @@
 """Functions that a device's library has not: their tensors are copied to the CPU, and the results back.
 
-Gradients follow, because the copies are recorded. What is done this way is listed in docs/gpu.md.
+They compute with numpy, whose floating point warnings are off meanwhile. Gradients follow, because the copies are
+recorded. What is done this way is listed in docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from resilin.core.device import CPU, device, different_devices
+from resilin.core.ops.errstate import quietly
 from resilin.core.ops.transfer import move
 from resilin.core.tensor import Tensor
 
@@ -22,15 +24,16 @@ FUNCTIONS: list[str] = []  # names of all functions that are decorated, for the 
 def through_host(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Run `function` on the CPU for tensors of a device whose library is not numpy. RuntimeError for mixed devices."""
     FUNCTIONS.append(function.__name__)
+    quiet = quietly(function)
 
     @functools.wraps(function)
     def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         home = _home(function.__name__, (*args, *kwargs.values()))
         if home is None:
-            return function(*args, **kwargs)
+            return quiet(*args, **kwargs)
         given = [_moved(value, CPU) for value in args]
         named = {name: _moved(value, CPU) for name, value in kwargs.items()}
-        return cast(_R, _moved(function(*given, **named), home))
+        return cast(_R, _moved(quiet(*given, **named), home))
 
     return run
 

@@ -21,6 +21,7 @@ from resilin.core.kernels import reduce_rows
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.calling import tracked
 from resilin.core.ops.elementwise import limited_integers, power_in_one_pass
+from resilin.core.ops.errstate import quietly
 from resilin.core.tensor import Tensor, wrap
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -111,6 +112,7 @@ def activation(name: str, numbers: Callable[..., tuple[float, ...]] = lambda: ()
     return run
 
 
+@quietly
 def known_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
     """The sum over `axis` of an op, 0 for NaN."""
     arrays = _arrays(input)

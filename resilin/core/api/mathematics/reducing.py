@@ -25,7 +25,7 @@ def axes(dim: Any, ndim: int, keepdim: Any = False) -> Any:
 
     TypeError for a `keepdim` that is no flag.
     """
-    if not isinstance(keepdim, int | np.bool_ | np.integer):
+    if not isinstance(keepdim, bool | np.bool_):
         raise TypeError(f"argument 'keepdim' must be bool, not {type(keepdim).__name__}")
     if dim is None:
         return None

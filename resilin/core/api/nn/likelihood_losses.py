@@ -13,6 +13,7 @@ from resilin.core.api.nn.loss_reduction import check_reduction, need_broadcast, 
 from resilin.core.api.nn.neural import need_tensors
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.ops import creation
+from resilin.core.ops.errstate import quietly
 from resilin.core.tensor import Tensor
 
 
@@ -43,6 +44,7 @@ def poisson_nll_loss(
     return made
 
 
+@quietly
 def gaussian_nll_loss(
     input: Tensor,
     target: Tensor,

@@ -16,6 +16,7 @@ from resilin.core.batching.active import BATCHED
 from resilin.core.kernels import index_range
 from resilin.core.kernels.common import has_elements, is_array
 from resilin.core.ops import loss
+from resilin.core.ops.errstate import quietly
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageError
 
@@ -341,6 +342,7 @@ def binary_cross_entropy_with_logits(
     return made
 
 
+@quietly
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,
