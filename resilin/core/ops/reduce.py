@@ -164,6 +164,8 @@ def _deviation(xp, x, axis, correction, keepdims, root):
     """The variance of x, or its root. Where squares leave the range of float32 they are summed in float64, as in
     PyTorch; where they leave that of float64, the numbers are scaled by a power of two before."""
     wide, scale = _wide(x), None
+    if (known := reduce_rows.spread(wide, axis, correction, keepdims, root)) is not None:
+        return _returned(known, x)
     y = _variance(xp, wide, axis, correction, keepdims)
     if y.size and wide.size and not _well_in_range(xp, y):
         complex_ = x.dtype.kind == "c"

@@ -229,7 +229,14 @@ def _(xp, g, _y, _x):
     return g
 
 
-@op(view=True, complex=True, moves=True, samples=lambda r: [(r(3, 4), "float64"), (r(3), "float32")], order=0)
+@op(
+    view=True,
+    complex=True,
+    moves=True,
+    quiet=True,
+    samples=lambda r: [(r(3, 4), "float64"), (r(3), "float32")],
+    order=0,
+)
 def astype(xp, x, dtype=None):
     """Converted to `dtype`; a copy unless it has that dtype, then a view of all of it."""
     return xp.astype(x, dtype)

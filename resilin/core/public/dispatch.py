@@ -307,7 +307,9 @@ def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str
     return made
 
 
-_IN_FRONT: tuple[type, ...] = () if native is None else (native.PlainCall, native.InPlaceCall, native.TracedCall)
+_IN_FRONT: tuple[type, ...] = () if native is None else (
+    native.PlainCall, native.InPlaceCall, native.AssignCall, native.TracedCall,
+)  # fmt: skip
 
 
 def is_function(value: Any) -> bool:

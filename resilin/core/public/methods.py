@@ -20,7 +20,7 @@ from resilin.core.api.mathematics import (
     spectral,
     statistics,
 )
-from resilin.core.api.mathematics.one_pass import IN_PLACE
+from resilin.core.api.mathematics.one_pass import IN_PLACE, LOOPS
 from resilin.core.api.nn import activations, neural
 from resilin.core.autograd import engine
 from resilin.core.dtype import to_numpy
@@ -142,7 +142,7 @@ def _attach() -> None:
         setattr(tensor, name, cast)
     for name in (*_IN_PLACE, *in_place_names.METHODS, *scattering.IN_PLACE):
         fn = getattr(tensor, name)
-        setattr(tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name), IN_PLACE.get(name)))
+        setattr(tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name), IN_PLACE.get(name), LOOPS.get(name, "")))
     tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, tensor_types.type_
     tensor.new = tensor_types.new
     tensor.type_as = convert.type_as

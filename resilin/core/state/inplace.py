@@ -180,10 +180,13 @@ _SPLICE.vjp(0)(_splice_base)
 _SPLICE.vjp(1)(_splice_part)
 
 
-def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None) -> Callable[..., Tensor]:
+def make(
+    fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None, loop: str = ""
+) -> Callable[..., Tensor]:
     """The in-place method of an op: `x.name(...)` does what `fn(x, ...)` does, into x's memory.
 
-    Outside the graph a numpy `ufunc` writes straight into the memory, or the `short` way of one pass (`one_pass.py`).
+    Outside the graph a numpy `ufunc` writes straight into the memory, or the `short` way of one pass (`one_pass.py`),
+    which for a function of one tensor may be a `loop` of native code.
     """
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -205,10 +208,17 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None
 
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`{name[:-1]}` in place."
-    if ufunc is None or not IN_NATIVE:
+    if not IN_NATIVE or (ufunc is None and not loop):
         return traced(method, f"aten::{name}")
-    call = native.in_place_call(ufunc, method, VARIABLE, SILENT, f"aten::{name}")
+    call = native.in_place_call(ufunc, method, VARIABLE, SILENT, f"aten::{name}", loop)
     return functools.update_wrapper(call, method)
+
+
+def _assigning(method: Callable[..., Tensor], given: int) -> Callable[..., Tensor]:
+    """`zero_` or `copy_`, of as many tensors, with native code in front for what needs no look at anything else."""
+    if native is None:
+        return method
+    return functools.update_wrapper(native.assign_call(method, f"aten::{method.__name__}", given), method)
 
 
 def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -337,6 +347,9 @@ def copy_(self: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     return self
 
 
+copy_ = _assigning(copy_, 2)
+
+
 def _as_large(self: Tensor, src: Tensor) -> Tensor:
     """`src` in the shape and dtype of `self`."""
     return src.expand(self._array.shape).to(self.dtype)
@@ -396,6 +409,9 @@ def _once(array: Any) -> Any:
 def zero_(self: Tensor) -> Tensor:
     """Write zeros everywhere."""
     return fill_(self, 0)
+
+
+zero_ = _assigning(zero_, 1)
 
 
 def setitem(self: Tensor, index: Any, value: Any) -> None:

@@ -154,3 +154,5 @@ IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
     "relu": relu,
 }
 """By the names of methods, those with a form in place."""
+LOOPS = {**{name: name for name in _ALONE}, "neg": "negative", "abs": "absolute", "relu": "relu"}
+"""Those that are one loop over the elements of one tensor, with its name."""

@@ -46,6 +46,14 @@ def _numpy_names(dim: Any, keepdim: bool, names: dict[str, Any]) -> tuple[Any, b
     return dim, keepdim
 
 
+_INT64 = np.dtype(np.int64)
+
+
+def _whole(input: Tensor) -> Tensor:
+    """Booleans and integers as int64."""
+    return input if input._array.dtype is _INT64 else shape_ops.astype.call(input, _INT64)
+
+
 def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **numpy_names: Any) -> Tensor:
     """The sum over `dim` (all when None). Booleans and integers are summed as int64."""
     if numpy_names:
@@ -53,7 +61,7 @@ def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
     if dtype is not None:
         input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
     elif input._array.dtype.kind in "biu":
-        input = shape_ops.astype.call(input, np.dtype(np.int64))
+        input = _whole(input)
     array = input._array
     total = ops.sum.call(input, None if dim is None else axes(dim, array.ndim), keepdim)
     return total if total._array.dtype == array.dtype else shape_ops.astype.call(total, array.dtype)
@@ -77,8 +85,10 @@ def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 
 def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The product over `dim` (all when None)."""
-    if dtype is not None or input._array.dtype.kind in "biu":
-        input = shape_ops.astype.call(input, np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype))
+    if dtype is not None:
+        input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
+    elif input._array.dtype.kind in "biu":
+        input = _whole(input)
     return ops.prod.call(input, axes(dim, input._array.ndim), keepdim)
 
 
@@ -297,13 +307,17 @@ def _nuclear(input: Tensor, axis: Any, keepdim: bool) -> Tensor:
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Running sums along `dim`."""
-    if dtype is not None or input._array.dtype.kind in "biu":
-        input = shape_ops.astype.call(input, np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype))
+    if dtype is not None:
+        input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
+    elif input._array.dtype.kind in "biu":
+        input = _whole(input)
     return ops.cumsum.call(input, check_dim(dim, input._array.ndim))
 
 
 def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Running products along `dim`."""
-    if dtype is not None or input._array.dtype.kind in "biu":
-        input = shape_ops.astype.call(input, np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype))
+    if dtype is not None:
+        input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
+    elif input._array.dtype.kind in "biu":
+        input = _whole(input)
     return ops.cumprod.call(input, check_dim(dim, input._array.ndim))

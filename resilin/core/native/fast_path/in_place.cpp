@@ -1,11 +1,13 @@
-// The short way through an in-place operation: outside the graph a ufunc of numpy writes straight into the memory of a
-// plain tensor. Everything else, and errors, take the way in Python (core/state/inplace.py, `make`), which says what a call
-// means.
+// The short way through an in-place operation: outside the graph a ufunc of numpy, or a loop of ours, writes straight into
+// the memory of a plain tensor; so do zeros and copies. Everything else, and errors, take the way in Python
+// (core/state/inplace.py), which says what a call means.
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "binding/tensors.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "tracing/operations.hpp"
+
+#include <cstring>
 
 namespace resilin {
 namespace {
@@ -15,7 +17,7 @@ PyObject *in_dtype, *float32; // the name of the ufuncs' argument in a tuple, an
 struct InPlace : Callable {
     static constexpr const char *NAME = "resilin.core._native.InPlaceCall";
     static constexpr int REFERENCES = 6;
-    PyObject *ufunc, *otherwise; // the ufunc, and the function of Python
+    PyObject *ufunc, *otherwise; // the ufunc, None for a loop of ours, and the function of Python
     PyObject *variable, *silent; // numpy's context variable, and its value without warnings
     PyObject *traced;            // the operation's name in traces
     tracing::KnownName known;
@@ -30,10 +32,6 @@ bool alone(PyObject *tensor) {
     if (view == Py_None) return true;
     PyObject *base = slot(view, classes.base);
     return Py_TYPE(base) == classes.tensor && slot(base, classes.rg) == Py_False;
-}
-
-bool in_graph(PyObject *tensor) {
-    return slot(tensor, classes.rg) == Py_True || slot(tensor, classes.tensor_view) != Py_None;
 }
 
 // Whether `shape` broadcasts to that of `target` without widening it.
@@ -68,8 +66,29 @@ bool half_type(PyObject *array) {
     return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array))->type_num == NPY_HALF;
 }
 
+// Whether `tensor` may be written here: a plain one that nobody records, logs or batches.
+bool writable(PyObject *tensor, PyObject *&array) {
+    if (PyList_GET_SIZE(classes.active) || PyList_GET_SIZE(classes.logs)) return false;
+    if (look(tensor, array) == Operand::other || !alone(tensor)) return false;
+    if (!PyArray_ISWRITEABLE(reinterpret_cast<PyArrayObject *>(array))) return false;
+    return slot(tensor, classes.rg) != Py_True || !records();
+}
+
+// A function of the tensor alone.
+PyObject *answer_one(InPlace *self, PyObject *const *args, size_t flagged, PyObject *names) {
+    PyObject *array;
+    if (!names && PyVectorcall_NARGS(flagged) == 1 && writable(args[0], array)) {
+        PyObject *done = loop_over(self->loops, &array, reinterpret_cast<PyArrayObject *>(array), "f", false);
+        if (!done && PyErr_Occurred()) return nullptr;
+        Py_XDECREF(done);
+        if (done) return count_write(args[0]) ? Py_NewRef(args[0]) : nullptr;
+    }
+    return PyObject_Vectorcall(self->otherwise, args, flagged, names);
+}
+
 PyObject *answer(InPlace *self, PyObject *const *args, size_t flagged, PyObject *names) {
     PyObject *given[4];
+    if (self->loops.inputs == 1) return answer_one(self, args, flagged, names);
     if (!names && PyVectorcall_NARGS(flagged) == 2 && !PyList_GET_SIZE(classes.active) &&
         !PyList_GET_SIZE(classes.logs) && operands(args[0], args[1], given)) {
         auto *target = reinterpret_cast<PyArrayObject *>(given[0]);
@@ -97,15 +116,17 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     return out;
 }
 
-nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object variable, nb::object silent, nb::str traced) {
+// `ufunc` of two arguments, or the function `loop` of one.
+nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object variable, nb::object silent, nb::str traced,
+                         const char *loop) {
     InPlace *self = make_callable<InPlace>(call);
     if (!in_dtype) {
         in_dtype = Py_BuildValue("(s)", "dtype");
         float32 = reinterpret_cast<PyObject *>(PyArray_DescrFromType(NPY_FLOAT));
         if (!in_dtype || !float32) throw nb::python_error();
     }
-    self->loops = loops_of(ufunc.ptr(), nb::cast<const char *>(nb::getattr(ufunc, "__name__")));
-    if (self->loops.inputs != 2) self->loops.inputs = 0;
+    self->loops = loops_of(ufunc.ptr(), *loop ? loop : nb::cast<const char *>(nb::getattr(ufunc, "__name__")));
+    if (self->loops.inputs != (*loop ? 1 : 2)) self->loops.inputs = 0;
     self->ufunc = ufunc.release().ptr();
     self->otherwise = otherwise.release().ptr();
     self->variable = variable.release().ptr();
@@ -115,11 +136,71 @@ nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object vari
     return finished(self);
 }
 
+// `zero_`, or `copy_` of a tensor of the same dtype and shape.
+struct Assign : Callable {
+    static constexpr const char *NAME = "resilin.core._native.AssignCall";
+    static constexpr int REFERENCES = 3;
+    PyObject *otherwise, *traced;
+    tracing::KnownName known;
+    int given; // arguments
+};
+
+bool zeroed(PyArrayObject *array) {
+    if (!PyArray_ISCARRAY(array) || !(PyArray_ISNUMBER(array) || PyArray_ISBOOL(array))) return false;
+    std::memset(PyArray_DATA(array), 0, static_cast<size_t>(PyArray_NBYTES(array)));
+    return true;
+}
+
+// Whether `source` was copied into `target`; false, without an error, where it is not to be copied here.
+bool copied(PyArrayObject *target, PyObject *source) {
+    PyObject *found;
+    const Operand kind = look(source, found);
+    if (kind == Operand::other || (kind == Operand::tracked && records())) return false;
+    auto *from = reinterpret_cast<PyArrayObject *>(found);
+    if (PyArray_DESCR(from) != PyArray_DESCR(target) || PyArray_NDIM(from) != PyArray_NDIM(target) ||
+        !PyArray_CompareLists(PyArray_DIMS(from), PyArray_DIMS(target), PyArray_NDIM(target)))
+        return false;
+    if (PyArray_CopyInto(target, from) == 0) return true;
+    PyErr_Clear();
+    return false;
+}
+
+PyObject *answer(Assign *self, PyObject *const *args, size_t flagged, PyObject *names) {
+    PyObject *array;
+    if (!names && PyVectorcall_NARGS(flagged) == self->given && writable(args[0], array)) {
+        auto *target = reinterpret_cast<PyArrayObject *>(array);
+        if (self->given == 1 ? zeroed(target) : copied(target, args[1]))
+            return count_write(args[0]) ? Py_NewRef(args[0]) : nullptr;
+    }
+    return PyObject_Vectorcall(self->otherwise, args, flagged, names);
+}
+
+PyObject *call_assign(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
+    auto *self = reinterpret_cast<Assign *>(object);
+    if (!tracing::watched()) return answer(self, args, flagged, names);
+    tracing::OperationSpan span(self->known, self->traced, args, PyVectorcall_NARGS(flagged));
+    PyObject *out = answer(self, args, flagged, names);
+    span.finish(out);
+    return out;
+}
+
+nb::object assign_call(nb::object otherwise, nb::str traced, int given) {
+    Assign *self = make_callable<Assign>(call_assign);
+    self->otherwise = otherwise.release().ptr();
+    self->traced = traced.release().ptr();
+    self->known = {};
+    self->given = given;
+    return finished(self);
+}
+
 } // namespace
 
 void bind_in_place(nb::module_ &m) {
     m.attr("InPlaceCall") = nb::borrow(reinterpret_cast<PyObject *>(callable_type<InPlace>()));
-    m.def("in_place_call", &in_place_call);
+    m.attr("AssignCall") = nb::borrow(reinterpret_cast<PyObject *>(callable_type<Assign>()));
+    m.def("in_place_call", &in_place_call, nb::arg("ufunc").none(), nb::arg("otherwise"), nb::arg("variable"),
+          nb::arg("silent"), nb::arg("traced"), nb::arg("loop") = "");
+    m.def("assign_call", &assign_call, nb::arg("otherwise"), nb::arg("traced"), nb::arg("given"));
 }
 
 } // namespace resilin

@@ -6,6 +6,8 @@
 #include "simd.hpp"
 #include "trailing.hpp"
 
+#include <cmath>
+#include <limits>
 #include <vector>
 
 namespace resilin {
@@ -168,6 +170,57 @@ nb::object sum_last(ExactArray x, nb::handle axis, bool keepdims, bool squared) 
     return x.is<float>() ? sum_of_type<float>(x, first, keepdims, squared) : sum_of_type<double>(x, first, keepdims, squared);
 }
 
+// -- variances: of the elements less their mean, and less what the mean's rounding leaves, as kernels/reduce_rows.py has it
+
+#define RESILIN_CENTRED(T)                                                                                             \
+    RESILIN_SIMD void centred(const T *x, T mean, int64_t n, T *y) {                                                   \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = x[i] - mean;                                        \
+    }
+RESILIN_CENTRED(float)
+RESILIN_CENTRED(double)
+
+template <class T> T spread_of(const T *x, int64_t n, T count, T *scratch) {
+    T sum;
+    const T *from = x;
+    for (int i = 0; i < 2; i++, from = scratch) {
+        sum_rows_of(from, 1, n, false, &sum);
+        centred(from, sum / static_cast<T>(n), n, scratch);
+    }
+    sum_rows_of(scratch, 1, n, true, &sum);
+    return sum / count;
+}
+
+// None, too, where one is so large or so small that squares on the way to it may have left the range.
+template <class T> nb::object spread_of_type(ExactArray x, int first, double correction, bool keepdims, bool root) {
+    int64_t rows;
+    NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
+    const int64_t n = x.size() / rows;
+    const T high = std::numeric_limits<T>::max() / T(1 << 10), low = std::numeric_limits<T>::min() * T(1LL << 60);
+    const T count = static_cast<T>(std::max(static_cast<double>(n) - correction, 0.0));
+    bool inside = true;
+    {
+        WithoutGil free(x.size() * 4);
+        std::vector<T> scratch(static_cast<size_t>(n));
+        for (int64_t row = 0; row < rows && inside; row++) {
+            const T found = spread_of(x.data<T>() + row * n, n, count, scratch.data());
+            inside = found < high && found > low;
+            y.data[row] = root ? std::sqrt(found) : found;
+        }
+    }
+    return inside ? y.object : nb::object(nb::none());
+}
+
+constexpr int64_t SPREAD_MOST = 1 << 15; // elements of one thread; more is faster step by step, on all
+
+// The variance over the last dimensions, or its root.
+nb::object spread_last(ExactArray x, nb::handle axis, double correction, bool keepdims, bool root) {
+    if ((!x.is<float>() && !x.is<double>()) || !x.size() || x.size() > SPREAD_MOST) return nb::none();
+    const int first = first_trailing(axis, x.ndim());
+    if (first < 0) return nb::none();
+    return x.is<float>() ? spread_of_type<float>(x, first, correction, keepdims, root)
+                         : spread_of_type<double>(x, first, correction, keepdims, root);
+}
+
 // -- products, in float64: PRODUCTS of them with every PRODUCTS-th element, folded in a tree, and pieces of PIECE elements
 // ascending
 
@@ -222,6 +275,8 @@ nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
 
 void bind_pairwise(nb::module_ &m) {
     m.def("sum_last", &sum_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("squared") = false);
+    m.def("spread_last", &spread_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("correction"), nb::arg("keepdims"),
+          nb::arg("root"));
     m.def("product_last", &product_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
 }
 
