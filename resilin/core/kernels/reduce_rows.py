@@ -23,7 +23,6 @@ from resilin.core.kernels.loader import kernel
 _native_sum_rows = kernel("sum_rows")
 _native_sum_last = kernel("sum_last")
 _native_product_last = kernel("product_last")
-_native_spread_last = kernel("spread_last")
 
 FAN = 16  # sums added one after another; kernels.hpp has the same number, so both forms give the same bits
 _add: Any = np.add.reduce
@@ -92,15 +91,6 @@ def total_of_squares(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     if isinstance(x, np.ndarray) and (y := _native_sum_last(x, axis, keepdims, True)) is not None:
         return y
     return total(x * x, axis, keepdims)
-
-
-def spread(x: Any, axis: Any, correction: float, keepdims: bool, root: bool) -> Array | None:
-    """The variance of real numbers over the last dimensions, or its `root`: the steps of `ops/reduce.py` in one call.
-
-    None where there is no kernel for it, or a square may have left the range on the way.
-    """
-    found: Array | None = _native_spread_last(x, axis, correction, keepdims, root) if type(x) is np.ndarray else None
-    return found
 
 
 def product(x: Array, axis: Any = None, keepdims: Any = False) -> Array:

@@ -38,6 +38,7 @@ override(
     lambda xp, x: relu_kernel.forward(x),
     lambda xp, needs, g, y, _x: (relu_kernel.backward(g, y),),
     quiet=False,
+    kernel=kernel("relu_forward"),
 )
 
 
@@ -61,6 +62,7 @@ override(
     lambda xp, x: sigmoid_kernel.forward(x),
     lambda xp, needs, g, y, _x: (sigmoid_kernel.backward(g, y),),
     quiet=False,
+    kernel=kernel("sigmoid_forward"),
 )
 
 
@@ -82,6 +84,7 @@ override(
     lambda xp, x: silu_kernel.forward(x),
     lambda xp, needs, g, _y, x: (silu_kernel.backward(g, x),),
     quiet=False,
+    kernel=kernel("silu_forward"),
 )
 
 

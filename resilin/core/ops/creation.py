@@ -83,6 +83,8 @@ def finish_new(
 ) -> Tensor:
     """`finish` of what `make` gives, a numpy array of this shape and dtype. It is not called for the meta device."""
     target = default_device().home if dev is None else device(dev).home
+    if target is CPU and not requires_grad:
+        return wrap(make(), CPU)
     if target is CPU or target.xp.elements:
         return finish(make(), target, requires_grad)
     made = wrap(target.backend.empty(shape, dtype), target)
@@ -176,6 +178,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return wrap(array, CPU)
 
 
+_INT64 = np.dtype(np.int64)
 _MOST = 2**60  # elements: their bytes are still a number that the machine has
 
 
@@ -243,7 +246,16 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
     target = dtypes.of_number(value) if dtype is None else dtypes.to_numpy(dtype)
     value = dtypes.number_for("full", value, target)
     shape = shape_of((size,))
-    return finish_new(lambda: np.full(shape, value, target), shape, target, device, requires_grad)
+    return finish_new(lambda: _filled(shape, value, target), shape, target, device, requires_grad)
+
+
+def _filled(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
+    array = np.empty(shape, kind)
+    if type(value) is float and kind.kind == "f" and kind.itemsize > 2:
+        array.fill(value)  # in a third of the time that np.full takes for a small one
+    else:
+        np.copyto(array, value, casting="unsafe")
+    return array
 
 
 @factory
@@ -278,6 +290,8 @@ def arange(
     requires_grad: bool = False,
 ) -> Tensor:
     """`arange(end)`, `arange(start, end)` or `arange(start, end, step)`: int64 for integers, else the default dtype."""
+    if len(bounds) == 1 and type(bounds[0]) is int and start is end is step is dtype is None and 0 <= bounds[0] < _MOST:
+        return finish_new(lambda: np.arange(bounds[0]), bounds, _INT64, device, requires_grad)  # most calls
     start, end, step = _bounds(bounds, start, end, step)
     if step == 0:
         raise RuntimeError("arange: step must be nonzero")

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -97,8 +97,9 @@ class Op:
         self.at_once: bool = facts.pop("at_once", False)
         self.loop: str = facts.pop("loop", "")
         self.formula = forward  # as it was declared
+        known = forward if self.deterministic else _varying(forward, name)
         forward = by_shape(forward, name, bool(self.host and self.elementwise))
-        refuses = facts.pop("refuses", False)
+        kernel, refuses = facts.pop("kernel", None), facts.pop("refuses", False)
         if facts:
             raise TypeError(f"op {name!r}: unknown facts {sorted(facts)}")
         if not refuses:
@@ -108,7 +109,7 @@ class Op:
         if not self.deterministic:
             forward = _varying(forward, name)
         facts_of_16_bits = {"single": self.single, "wide_numbers": self.wide_numbers}
-        loops = {"loop": self.loop, "kinds": self.takes}
+        loops = {"loop": self.loop, "kinds": ANY if refuses else self.takes, "known": known, "kernel": _in_native(kernel)}
         guard = guarded(forward, self.n, quiet=self.quiet, moves=self.moves, **facts_of_16_bits, **loops)
         self.generic = Impl(guard, None, wide=_not(self.narrow))
         self.impls: dict[str, Impl] = {}
@@ -165,12 +166,14 @@ class Op:
         residual: bool = False,
         quiet: bool = True,
         adds: bool = False,
+        kernel: Rule | None = None,
     ) -> None:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
-        forward = taking(forward, self.name, self.n, self.takes)
+        known, forward = forward, taking(forward, self.name, self.n, self.takes)
         saves = _keeps_of(vjp, self.n, skip=4 if residual else 3)
         wide = device_type == "cpu" and self.generic.wide  # a device's kernels compute so themselves
-        guard = guarded_kernel(forward, self.n, quiet=quiet, wide=bool(wide), residual=residual)
+        native = {"kinds": self.takes, "known": known, "kernel": _in_native(kernel)}
+        guard = guarded_kernel(forward, self.n, quiet=quiet, wide=bool(wide), residual=residual, **native)
         self.impls[device_type] = Impl(guard, vjp, residual, saves, wide, adds)
         self._note_saves(saves)
 
@@ -211,7 +214,8 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     tensors), `elementwise` (scalars and promotion are handled), `exponent` (a number as second operand must fit the
     dtype of integers), `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `at_once`
     (its rule shares most work between the inputs' gradients: never one without the others), `loop` (the name of numpy's
-    function, or of ours in `native/elementwise`, that is all of its forward: native code runs its loops), `floats`
+    function, or of ours in `native/elementwise`, that is all of its forward: native code runs its loops), `kernel` (a native function of the
+    same arguments but `xp`, asked before the forward: None is no answer), `floats`
     (integers are converted to the default dtype first, and a number beside them is used as it is), `quiet` (numpy's
     floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
     `moves` (elements are moved or converted, not computed with, so 16-bit floats need no float32; the default for
@@ -248,14 +252,15 @@ def override(
     residual: bool = False,
     quiet: bool = True,
     adds: bool = False,
+    kernel: Rule | None = None,
 ) -> None:
     """Replace op `name` on one device type by a fused kernel; with `residual`, `forward` returns (y, residual).
 
-    adds: see `Impl`.
+    adds: see `Impl`. kernel: a native function of the same arguments but `xp`, asked before `forward`; None is no answer.
 
     `quiet=False` saves the cost of switching numpy's floating point warnings off, for a forward that gives none.
     """
-    OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet, adds=adds)
+    OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet, adds=adds, kernel=kernel)
 
 
 def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
@@ -273,7 +278,12 @@ def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., A
         dx = backward(g, x, *params) if isinstance(g, np.ndarray) and isinstance(x, np.ndarray) else None
         return declared.vjp(xp, needs, g, None, x, *params) if dx is None else (dx,)  # type: ignore[misc]
 
-    override(name, "cpu", run, rule, quiet=False)
+    override(name, "cpu", run, rule, quiet=False, kernel=forward)
+
+
+def _in_native(kernel: Any) -> Any:
+    """A kernel, if it is one of native code; None else."""
+    return None if isinstance(kernel, FunctionType) else kernel
 
 
 def _not(narrow: bool | str) -> bool | str:

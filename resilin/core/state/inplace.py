@@ -210,7 +210,7 @@ def make(
     method.__doc__ = f"`{name[:-1]}` in place."
     if not IN_NATIVE or (ufunc is None and not loop):
         return traced(method, f"aten::{name}")
-    call = native.in_place_call(ufunc, method, VARIABLE, SILENT, f"aten::{name}", loop)
+    call = native.in_place_call(ufunc or getattr(np, loop, None), method, VARIABLE, SILENT, f"aten::{name}", loop)
     return functools.update_wrapper(call, method)
 
 

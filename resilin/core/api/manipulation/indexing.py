@@ -268,6 +268,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
             f"{value._array.ndim} dimension(s)."
         )
     kind = input._array.dtype
+    if type(value) is float and kind.kind == "f" and abs(value) < 65504 and input._dev is CPU:  # most calls
+        return ops.where_else.call(wrap(np.array(value, kind), CPU), input, index_checks.kept(mask._array, input))
     value = value if isinstance(value, Tensor) else nested_data.number_of("masked_fill", value)
     if isinstance(value, Tensor):  # one number, which does not widen what it is written into
         number = value if value._array.dtype == kind else shape_ops.astype.call(value, kind)
@@ -284,6 +286,10 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
         cond, kind = condition._array, input._array.dtype
         if cond.dtype.char == "?" and kind is other._array.dtype and condition._dev is input._dev is other._dev:
             return ops.where_else.call(input, other, index_checks.kept(cond, input, other))
+    elif type(condition) is type(input) is Tensor and type(other) is float:  # many more
+        cond, kind = condition._array, input._array.dtype
+        if cond.dtype.char == "?" and kind.kind == "f" and abs(other) < 65504 and condition._dev is input._dev is CPU:
+            return ops.where_else.call(input, wrap(np.array(other, kind), CPU), index_checks.kept(cond, input))
     cond = index_checks.kept(condition._array, input, other) if isinstance(condition, Tensor) else condition
     if isinstance(condition, Tensor) and cond.dtype not in (np.bool_, np.uint8):
         raise RuntimeError(f"where expected condition to be a boolean tensor, but got one of dtype {condition.dtype}")
@@ -487,3 +493,81 @@ def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, devi
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Rows and columns of the upper triangle of a row x col matrix, int64 unless `dtype` is given."""
     return _triangle(np.triu_indices, row, col, offset, dtype, device)
+
+
+def _alone(input: Any, *others: Any) -> bool:
+    """Whether a plain tensor of the CPU can be written while `others` are read: none of them may lie in its memory."""
+    if type(input) is not Tensor or input._dev is not CPU or not input._array.ndim or not input._array.flags.writeable:
+        return False
+    for other in others:
+        if type(other) is Tensor and (not other._array.ndim or np.may_share_memory(input._array, other._array)):
+            return False
+    return True
+
+
+def _masked_fill_into(input: Tensor, mask: Tensor, value: Any, *, out: Any) -> Tensor | None:
+    """`masked_fill_` of numbers, of a mask of the same shape."""
+    kind = input._array.dtype.kind
+    if type(value) is not float or kind != "f" or abs(value) >= 65504 or not _alone(input) or type(mask) is not Tensor:
+        return None
+    if mask._array.dtype.char != "?" or mask._array.shape != out.shape or mask._dev is not CPU:
+        return None
+    np.putmask(out, mask._array, value)
+    return input
+
+
+def _scatter_into(
+    input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None, out: Any
+) -> Tensor | None:
+    """`scatter_` of a tensor."""
+    if reduce is not None or type(src) is not Tensor or type(index) is not Tensor or not _alone(input, index, src):
+        return None
+    axis = check_dim(dim, input._array.ndim)
+    array, source = index_checks.scattered("scatter", input, axis, index, src)
+    return input if places.put_along(out, array, source._array, axis) else None
+
+
+def _added_into(input: Tensor, dim: int, index: Tensor, source: Tensor, add: Any, check: Any) -> Tensor | None:
+    if not _alone(input, index, source) or type(index) is not Tensor or type(source) is not Tensor:
+        return None
+    if input._array.dtype.itemsize < 4:  # 16-bit floats are added in float32, and rounded once
+        return None
+    axis = check_dim(dim, input._array.ndim)
+    return input if add(*check(input, axis, index, source), axis) else None
+
+
+def _scatter_add_into(input: Tensor, dim: int, index: Tensor, src: Tensor, *, out: Any) -> Tensor | None:
+    """`scatter_add_`."""
+
+    def check(*given: Any) -> tuple[Any, Any]:
+        return index_checks.scattered("scatter_add", *given)
+
+    def add(array: Any, part: Tensor, axis: int) -> bool:
+        return places.add_along_to(out, part._array, axis, array)
+
+    return _added_into(input, dim, index, src, add, check)
+
+
+def _index_add_into(
+    input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: Any = 1, out: Any
+) -> Tensor | None:
+    """`index_add_` of what is not multiplied."""
+    if type(alpha) is not int or alpha != 1:
+        return None
+
+    def check(*given: Any) -> tuple[Any, Any]:
+        return index_checks.slices_at("index_add", *given), source
+
+    def add(array: Any, part: Tensor, axis: int) -> bool:
+        return places.add_slices_to(out, part._array, array, axis)
+
+    return _added_into(input, dim, index, source, add, check)
+
+
+IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
+    "masked_fill": _masked_fill_into,
+    "scatter": _scatter_into,
+    "scatter_add": _scatter_add_into,
+    "index_add": _index_add_into,
+}
+"""By the names of methods, what writes into the tensor's memory `out` where no graph follows; None where it does not."""

@@ -19,7 +19,7 @@ from resilin.core.ops import elementwise as ops
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops import transcendental as transcendental  # declares the ops named below
 from resilin.core.ops.calling import common, weak
-from resilin.core.ops.errstate import widened
+from resilin.core.ops.errstate import SILENT, restore, silence, widened
 from resilin.core.ops.registry import OPS
 from resilin.core.tensor import Tensor, wrap
 
@@ -151,12 +151,19 @@ def _without_grad(name: str, a: Any, b: Any) -> Tensor:
     else:
         raise TypeError(f"{name}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
     dev = a._dev if isinstance(a, Tensor) else b._dev
-    with np.errstate(all="ignore"):
+    token = silence(SILENT)
+    try:
         return wrap(dev.xp.asarray(getattr(dev.xp, name)(x, y)), dev)
+    finally:
+        restore(token)
 
 
 def _bitwise(name: str) -> Any:
+    short = one_pass.of_integers(name)
+
     def bitwise(input: Any, other: Any) -> Tensor:
+        if (found := short(input, other)) is not None:
+            return found
         for value in (input, other):
             if isinstance(value, float | complex) or (
                 isinstance(value, Tensor) and value._array.dtype.kind not in "biu"
@@ -381,7 +388,12 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 
 def equal(input: Tensor, other: Tensor) -> bool:
     """Whether shapes and all elements are equal."""
-    return input._array.shape == other._array.shape and bool(input._dev.xp.array_equal(input._array, other._array))
+    x, y = input._array, other._array
+    if x.shape != y.shape:
+        return False
+    if type(x) is type(y) is np.ndarray and x.dtype is y.dtype and x.dtype.kind != "V":
+        return bool((x == y).all())
+    return bool(input._dev.xp.array_equal(x, y))
 
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:

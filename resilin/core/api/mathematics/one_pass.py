@@ -77,6 +77,26 @@ def _loops(name: str) -> Callable[..., Tensor | None]:
     return run
 
 
+def of_integers(name: str) -> Callable[[Any, Any], Tensor | None]:
+    """The short way of a function of two tensors of integers or booleans, or of one and a number."""
+    known = kernel("looped")(getattr(np, name), name, True)
+
+    def run(input: Any, other: Any) -> Tensor | None:
+        if known is None or ACTIVE or type(input) is not Tensor or input._dev is not CPU:
+            return None
+        x, y = input._array, other
+        if type(other) is Tensor:
+            y = other._array if other._dev is CPU else None
+        elif type(other) is not int:
+            return None
+        if y is None or x.dtype.kind not in ("iu" if y is other else "biu"):
+            return None
+        array = known(x, y)
+        return None if array is None else wrap(array, CPU)
+
+    return run
+
+
 fmax, fmin, frac, ldexp, copysign = map(_loops, ("fmax", "fmin", "frac", "ldexp", "copysign"))
 neg, abs_, relu, without_nan = map(_loops, ("negative", "absolute", "relu", "without_nan"))
 

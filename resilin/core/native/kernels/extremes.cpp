@@ -56,6 +56,9 @@ nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool l
     return y.object;
 }
 
+nb::object largest_last(nb::handle given, nb::handle axis, bool keepdims) { return extreme_last(given, axis, keepdims, true); }
+nb::object smallest_last(nb::handle given, nb::handle axis, bool keepdims) { return extreme_last(given, axis, keepdims, false); }
+
 RESILIN_SIMD void range_of(const int64_t *x, int64_t n, int64_t *range) {
     int64_t low = x[0], high = x[0];
     for (int64_t i = 1; i < n; i++) {
@@ -87,6 +90,8 @@ nb::object integers_within(nb::handle given, int64_t low, int64_t high) {
 } // namespace
 
 void bind_extremes(nb::module_ &m) {
+    m.def("largest_last", &largest_last, nb::arg(), nb::arg().none(), nb::arg());
+    m.def("smallest_last", &smallest_last, nb::arg(), nb::arg().none(), nb::arg());
     m.def("integers_within", &integers_within);
     m.def("integer_range", &integer_range);
     m.def("extreme_last", &extreme_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("largest"));

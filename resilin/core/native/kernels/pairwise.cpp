@@ -170,6 +170,33 @@ nb::object sum_last(ExactArray x, nb::handle axis, bool keepdims, bool squared) 
     return x.is<float>() ? sum_of_type<float>(x, first, keepdims, squared) : sum_of_type<double>(x, first, keepdims, squared);
 }
 
+nb::object mean_last(ExactArray x, nb::handle axis, bool keepdims) {
+    nb::object sums = sum_last(x, axis, keepdims, false);
+    if (sums.is_none()) return sums;
+    auto *y = reinterpret_cast<PyArrayObject *>(sums.ptr());
+    const npy_intp count = PyArray_SIZE(y), n = x.size() / count;
+    const auto divide = [&](auto *at) {
+        for (npy_intp i = 0; i < count; i++) at[i] /= static_cast<std::remove_reference_t<decltype(*at)>>(n);
+    };
+    if (x.is<float>()) divide(static_cast<float *>(PyArray_DATA(y)));
+    else divide(static_cast<double *>(PyArray_DATA(y)));
+    return sums;
+}
+
+// The root of the sum of squares.
+nb::object norm_last(ExactArray x, nb::handle axis, bool keepdims) {
+    nb::object sums = sum_last(x, axis, keepdims, true);
+    if (sums.is_none()) return sums;
+    auto *y = reinterpret_cast<PyArrayObject *>(sums.ptr());
+    const npy_intp count = PyArray_SIZE(y);
+    const auto root = [&](auto *at) {
+        for (npy_intp i = 0; i < count; i++) at[i] = std::sqrt(at[i]);
+    };
+    if (x.is<float>()) root(static_cast<float *>(PyArray_DATA(y)));
+    else root(static_cast<double *>(PyArray_DATA(y)));
+    return sums;
+}
+
 // -- variances: of the elements less their mean, and less what the mean's rounding leaves, as kernels/reduce_rows.py has it
 
 #define RESILIN_CENTRED(T)                                                                                             \
@@ -213,12 +240,12 @@ template <class T> nb::object spread_of_type(ExactArray x, int first, double cor
 constexpr int64_t SPREAD_MOST = 1 << 15; // elements of one thread; more is faster step by step, on all
 
 // The variance over the last dimensions, or its root.
-nb::object spread_last(ExactArray x, nb::handle axis, double correction, bool keepdims, bool root) {
+template <bool Root> nb::object spread_last(ExactArray x, nb::handle axis, double correction, bool keepdims) {
     if ((!x.is<float>() && !x.is<double>()) || !x.size() || x.size() > SPREAD_MOST) return nb::none();
     const int first = first_trailing(axis, x.ndim());
     if (first < 0) return nb::none();
-    return x.is<float>() ? spread_of_type<float>(x, first, correction, keepdims, root)
-                         : spread_of_type<double>(x, first, correction, keepdims, root);
+    return x.is<float>() ? spread_of_type<float>(x, first, correction, keepdims, Root)
+                         : spread_of_type<double>(x, first, correction, keepdims, Root);
 }
 
 // -- products, in float64: PRODUCTS of them with every PRODUCTS-th element, folded in a tree, and pieces of PIECE elements
@@ -275,8 +302,10 @@ nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
 
 void bind_pairwise(nb::module_ &m) {
     m.def("sum_last", &sum_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("squared") = false);
-    m.def("spread_last", &spread_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("correction"), nb::arg("keepdims"),
-          nb::arg("root"));
+    m.def("mean_last", &mean_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
+    m.def("norm_last", &norm_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
+    m.def("var_last", &spread_last<false>, nb::arg("x"), nb::arg("axis").none(), nb::arg("correction"), nb::arg("keepdims"));
+    m.def("std_last", &spread_last<true>, nb::arg("x"), nb::arg("axis").none(), nb::arg("correction"), nb::arg("keepdims"));
     m.def("product_last", &product_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
 }
 
