@@ -109,7 +109,7 @@ class Op:
         if not self.deterministic:
             forward = _varying(forward, name)
         facts_of_16_bits = {"single": self.single, "wide_numbers": self.wide_numbers}
-        loops = {"loop": self.loop, "kinds": ANY if refuses else self.takes, "known": known, "kernel": _in_native(kernel)}
+        loops = {"loop": self.loop, "kinds": self.takes, "known": known, "kernel": _in_native(kernel)}
         guard = guarded(forward, self.n, quiet=self.quiet, moves=self.moves, **facts_of_16_bits, **loops)
         self.generic = Impl(guard, None, wide=_not(self.narrow))
         self.impls: dict[str, Impl] = {}
