@@ -178,7 +178,7 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return wrap(array, CPU)
 
 
-_INT64 = np.dtype(np.int64)
+_INT64, _INT = np.dtype(np.int64), {int}
 _MOST = 2**60  # elements: their bytes are still a number that the machine has
 
 
@@ -192,6 +192,8 @@ def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
     else:
         if count <= _MOST:  # most calls
             return size
+    if len(size) == 1 and type(size[0]) is tuple and {*map(type, size[0])} <= _INT:
+        return shape_of(size[0])
     shape = tuple(lengths_of("size", size))
     if shape and min(shape) < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
@@ -242,7 +244,7 @@ def _number(where: str, value: Any) -> Any:
 @factory
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """`fill_value` everywhere; its own dtype unless `dtype` is given."""
-    value = _number("full", fill_value)
+    value = fill_value if type(fill_value) is float else _number("full", fill_value)
     target = dtypes.of_number(value) if dtype is None else dtypes.to_numpy(dtype)
     value = dtypes.number_for("full", value, target)
     shape = shape_of((size,))

@@ -114,6 +114,9 @@ def guarded(
     if quiet and not moves:
         loops = (getattr(np, loop, None) if loop else None, loop, kinds, kernel)
         return _computing(forward, known or forward, n, single, wide_numbers, loops)
+    if kernel and n > 0 and IN_NATIVE:
+        facts = (_NO_DTYPE, n, True, False, None, "", kinds, kernel)
+        return native.quiet_call(known or forward, forward, VARIABLE, SILENT, *facts)
     silent = _quietly(forward) if quiet else forward
     return silent if moves else _rounded_once(silent, n, single, wide_numbers)
 

@@ -95,6 +95,7 @@ def _basic(part: Any) -> bool:
     view=True,
     complex=True,
     samples=lambda r: [(r(3, 4), 1), (r(3, 4), (slice(None), slice(1, 4, 2))), (r(3, 4), _ROWS), (r(3), (None, 0))],
+    kernel=loaded("indexed"),
 )
 def getitem(xp, x, index=None):
     """x[index]; a view for integers and slices, a copy for arrays."""

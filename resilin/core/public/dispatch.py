@@ -308,7 +308,7 @@ def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str
 
 
 _IN_FRONT: tuple[type, ...] = () if native is None else (
-    native.PlainCall, native.InPlaceCall, native.AssignCall, native.TracedCall,
+    native.PlainCall, native.InPlaceCall, native.AssignCall, native.TracedCall, native.GuardedCall,
 )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from resilin.core.device import CPU, device, different_devices
+from resilin.core.kernels.loader import guarded
 from resilin.core.ops.transfer import move
 from resilin.core.tensor import Tensor
 
@@ -32,7 +33,7 @@ def through_host(function: Callable[_P, _R]) -> Callable[_P, _R]:
         named = {name: _moved(value, CPU) for name, value in kwargs.items()}
         return cast(_R, _moved(function(*given, **named), home))
 
-    return run
+    return guarded(function, run, "on_host")
 
 
 def _home(name: str, values: tuple[Any, ...]) -> device | None:

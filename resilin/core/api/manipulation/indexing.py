@@ -21,6 +21,7 @@ from resilin.core.batching.active import BATCHED
 from resilin.core.device import CPU, different_devices
 from resilin.core.kernels import index_range, places
 from resilin.core.kernels.common import array_namespace, is_array
+from resilin.core.kernels.loader import guarded
 from resilin.core.ops import creation
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
@@ -124,7 +125,7 @@ def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         result = function(vectors[0], dim, *vectors[1:], **named)
         return result if input._array.ndim else result.reshape(())
 
-    return call
+    return guarded(function, call, "without_scalars")
 
 
 def _is_scalar(value: Any) -> bool:

@@ -311,12 +311,7 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
     """A copy in C order, or in the order of `memory_format`, recorded."""
     order = orders("clone", input._array.ndim, memory_format)
-    return ops.copy.call(input) if order is None else _in_order(input, order, ops.copy.call)
-
-
-def _in_order(input: Tensor, order: Any, lay: Any) -> Tensor:
-    """What `lay` makes of the tensor with its dimensions in another order, seen in their own."""
-    return permute(lay(permute(input, order[0])), order[1])
+    return ops.copy.call(input) if order is None else ops.laid_out.call(input, *order)
 
 
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
@@ -324,7 +319,7 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     order = orders("contiguous", input._array.ndim, memory_format)
     if order is not None:
         lies_so = input._array.transpose(order[0]).flags.c_contiguous
-        return input if lies_so else clone(input, memory_format=memory_format)
+        return input if lies_so else ops.laid_out.call(input, *order)
     return input if input._array.flags.c_contiguous else ops.ascontiguous.call(input)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core import return_types
 from resilin.core.api.mathematics import one_pass
+from resilin.core.device import CPU
 from resilin.core.ops import decompositions, elementwise
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import reduce as ops
@@ -60,9 +61,11 @@ def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     if dtype is not None:
         input = shape_ops.astype.call(input, dtypes.to_numpy(dtype))
-    elif input._array.dtype.kind in "biu":
-        input = _whole(input)
+    elif input._array.dtype.kind in "biu" and not (input._array.dtype.kind == "b" and input._dev is CPU):
+        input = _whole(input)  # as which booleans are summed, too
     array = input._array
+    if array.dtype.kind == "b":
+        return ops.sum.call(input, None if dim is None else axes(dim, array.ndim), keepdim)
     total = ops.sum.call(input, None if dim is None else axes(dim, array.ndim), keepdim)
     return total if total._array.dtype == array.dtype else shape_ops.astype.call(total, array.dtype)
 
@@ -115,7 +118,9 @@ def _extreme(name: str, found: Any, reduce: Any, arg: Any, pairwise: Any) -> Any
         values = index_ops.take_along_axis.call(input, where._array, axis)
         if keepdim:
             return found((values, where))
-        return found((shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(where, axis)))
+        shape = where._array.shape
+        shape = (*shape[:axis], *shape[axis + 1 :])
+        return found((shape_ops.reshape.call(values, shape), wrap(where._array.reshape(shape), where._dev)))
 
     extreme.__name__ = name
     extreme.__doc__ = (

@@ -44,6 +44,7 @@ void bind_factorize(nanobind::module_ &m);
 void bind_fused(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);
 void bind_gemm(nanobind::module_ &m);
+void bind_guarded_call(nanobind::module_ &m);
 void bind_householder(nanobind::module_ &m);
 void bind_in_place(nanobind::module_ &m);
 void bind_layer_norm(nanobind::module_ &m);

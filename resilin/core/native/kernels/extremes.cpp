@@ -38,14 +38,36 @@ RESILIN_SIMD void smallest_of_rows(const float *x, int64_t n, int64_t begin, int
     for (int64_t row = begin; row < end; row++) y[row] = smallest_of(x + row * n, n);
 }
 
+template <bool Largest> RESILIN_INLINE void whole_extremes(const int64_t *x, int64_t n, int64_t rows, int64_t *y) {
+    for (int64_t row = 0; row < rows; row++, x += n) {
+        int64_t best = x[0];
+        for (int64_t i = 1; i < n; i++) best = (Largest ? x[i] > best : x[i] < best) ? x[i] : best;
+        y[row] = best;
+    }
+}
+RESILIN_SIMD void largest_whole(const int64_t *x, int64_t n, int64_t rows, int64_t *y) { whole_extremes<true>(x, n, rows, y); }
+RESILIN_SIMD void smallest_whole(const int64_t *x, int64_t n, int64_t rows, int64_t *y) { whole_extremes<false>(x, n, rows, y); }
+
+constexpr int64_t WHOLE_MOST = 1 << 16; // of more whole numbers numpy is as fast
+
+nb::object whole_extreme(const ExactArray &x, nb::handle axis, bool keepdims, bool largest) {
+    const uint64_t named = trailing(axis, x);
+    if (!named) return nb::none();
+    int64_t rows;
+    NewArray<int64_t> y = without_trailing<int64_t>(x, named, keepdims, rows);
+    (largest ? largest_whole : smallest_whole)(x.data<int64_t>(), x.size() / rows, rows, y.data);
+    return y.object;
+}
+
 nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool largest) {
     if (!PyArray_CheckExact(given.ptr())) return nb::none();
     const ExactArray x{reinterpret_cast<PyArrayObject *>(given.ptr())};
+    if (x.is<int64_t>() && x.size() && x.size() <= WHOLE_MOST) return whole_extreme(x, axis, keepdims, largest);
     if (!x.is<float>() || !x.size()) return nb::none();
-    const int first = first_trailing(axis, x.ndim());
-    if (first < 0) return nb::none();
+    const uint64_t named = trailing(axis, x);
+    if (!named) return nb::none();
     int64_t rows;
-    NewArray<float> y = without_trailing<float>(x, first, keepdims, rows);
+    NewArray<float> y = without_trailing<float>(x, named, keepdims, rows);
     {
         WithoutGil free(x.size());
         const int64_t n = x.size() / rows;

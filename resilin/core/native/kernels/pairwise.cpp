@@ -154,24 +154,85 @@ template <class T> void sum_rows_of(const T *x, int64_t rows, int64_t length, bo
     }
 }
 
-template <class T> nb::object sum_of_type(ExactArray x, int first, bool keepdims, bool squared) {
+template <class T> nb::object sum_of_type(ExactArray x, uint64_t named, bool keepdims, bool squared) {
     int64_t rows;
-    NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
+    NewArray<T> y = without_trailing<T>(x, named, keepdims, rows);
     nb::object made = y.object;
     WithoutGil free(x.size());
     sum_rows_of(x.data<T>(), rows, x.size() / rows, squared, y.data);
     return made;
 }
 
+constexpr int64_t SMALL = 1024; // as in kernels/reduce_rows.py: so few are summed one after the other along any axis
+
+// Sums along one dimension behind which others are, ascending.
+template <class T> nb::object sum_few(ExactArray x, int axis, bool keepdims, bool squared) {
+    int64_t rows, inner = 1;
+    for (int i = axis + 1; i < x.ndim(); i++) inner *= x.dim(i);
+    const int64_t n = x.dim(axis), outer = x.size() / (n * inner);
+    if (inner < 2) return nb::none();
+    NewArray<T> y = without_trailing<T>(x, uint64_t{1} << axis, keepdims, rows);
+    const T *from = x.data<T>();
+    for (int64_t i = 0; i < outer * n; i++, from += inner) {
+        T *to = y.data + i / n * inner;
+        const bool begins = i % n == 0;
+        for (int64_t k = 0; k < inner; k++) {
+            const T value = squared ? from[k] * from[k] : from[k];
+            to[k] = begins ? value : to[k] + value;
+        }
+    }
+    return y.object;
+}
+
+// The one dimension that `axis` names, or -1.
+int single(nb::handle axis, int ndim) {
+    PyObject *one = axis.ptr();
+    if (PyTuple_CheckExact(one) && PyTuple_GET_SIZE(one) == 1) one = PyTuple_GET_ITEM(one, 0);
+    int over = 0;
+    const long given = PyLong_CheckExact(one) ? PyLong_AsLongAndOverflow(one, &over) : ndim;
+    const long place = given < 0 ? given + ndim : given;
+    return over || place < 0 || place >= ndim || ndim >= 64 ? -1 : static_cast<int>(place);
+}
+
+// Sums of whole numbers as int64, in which order is the same to all.
+template <class T> nb::object sum_whole(ExactArray x, nb::handle axis, bool keepdims) {
+    const uint64_t named = trailing(axis, x);
+    if (!named) return nb::none();
+    int64_t rows;
+    NewArray<int64_t> y = without_trailing<int64_t>(x, named, keepdims, rows);
+    const int64_t n = x.size() / rows;
+    const T *from = x.data<T>();
+    for (int64_t row = 0; row < rows; row++, from += n) {
+        uint64_t sum = 0;
+        for (int64_t i = 0; i < n; i++) sum += static_cast<uint64_t>(from[i]);
+        y.data[row] = static_cast<int64_t>(sum);
+    }
+    return y.object;
+}
+
+constexpr int64_t WHOLE_MOST = 1 << 16; // more whole numbers are summed as fast by numpy
+
+bool is_whole(const ExactArray &x, int type) {
+    return x && PyArray_TYPE(x.array) == type && PyArray_ISCARRAY_RO(x.array) && PyArray_ISNOTSWAPPED(x.array);
+}
+
 nb::object sum_last(ExactArray x, nb::handle axis, bool keepdims, bool squared) {
+    if (x && !squared && x.size() && x.size() <= WHOLE_MOST) {
+        if (is_whole(x, NPY_INT64)) return sum_whole<int64_t>(x, axis, keepdims);
+        if (is_whole(x, NPY_BOOL)) return sum_whole<uint8_t>(x, axis, keepdims);
+    }
     if ((!x.is<float>() && !x.is<double>()) || !x.size()) return nb::none();
-    const int first = first_trailing(axis, x.ndim());
-    if (first < 0) return nb::none();
-    return x.is<float>() ? sum_of_type<float>(x, first, keepdims, squared) : sum_of_type<double>(x, first, keepdims, squared);
+    const uint64_t named = trailing(axis, x);
+    if (!named) {
+        const int place = x.size() <= SMALL ? single(axis, x.ndim()) : -1;
+        if (place < 0) return nb::none();
+        return x.is<float>() ? sum_few<float>(x, place, keepdims, squared) : sum_few<double>(x, place, keepdims, squared);
+    }
+    return x.is<float>() ? sum_of_type<float>(x, named, keepdims, squared) : sum_of_type<double>(x, named, keepdims, squared);
 }
 
 nb::object mean_last(ExactArray x, nb::handle axis, bool keepdims) {
-    nb::object sums = sum_last(x, axis, keepdims, false);
+    nb::object sums = x.is<float>() || x.is<double>() ? sum_last(x, axis, keepdims, false) : nb::object(nb::none());
     if (sums.is_none()) return sums;
     auto *y = reinterpret_cast<PyArrayObject *>(sums.ptr());
     const npy_intp count = PyArray_SIZE(y), n = x.size() / count;
@@ -218,9 +279,9 @@ template <class T> T spread_of(const T *x, int64_t n, T count, T *scratch) {
 }
 
 // None, too, where one is so large or so small that squares on the way to it may have left the range.
-template <class T> nb::object spread_of_type(ExactArray x, int first, double correction, bool keepdims, bool root) {
+template <class T> nb::object spread_of_type(ExactArray x, uint64_t named, double correction, bool keepdims, bool root) {
     int64_t rows;
-    NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
+    NewArray<T> y = without_trailing<T>(x, named, keepdims, rows);
     const int64_t n = x.size() / rows;
     const T high = std::numeric_limits<T>::max() / T(1 << 10), low = std::numeric_limits<T>::min() * T(1LL << 60);
     const T count = static_cast<T>(std::max(static_cast<double>(n) - correction, 0.0));
@@ -242,10 +303,10 @@ constexpr int64_t SPREAD_MOST = 1 << 15; // elements of one thread; more is fast
 // The variance over the last dimensions, or its root.
 template <bool Root> nb::object spread_last(ExactArray x, nb::handle axis, double correction, bool keepdims) {
     if ((!x.is<float>() && !x.is<double>()) || !x.size() || x.size() > SPREAD_MOST) return nb::none();
-    const int first = first_trailing(axis, x.ndim());
-    if (first < 0) return nb::none();
-    return x.is<float>() ? spread_of_type<float>(x, first, correction, keepdims, Root)
-                         : spread_of_type<double>(x, first, correction, keepdims, Root);
+    const uint64_t named = trailing(axis, x);
+    if (!named) return nb::none();
+    return x.is<float>() ? spread_of_type<float>(x, named, correction, keepdims, Root)
+                         : spread_of_type<double>(x, named, correction, keepdims, Root);
 }
 
 // -- products, in float64: PRODUCTS of them with every PRODUCTS-th element, folded in a tree, and pieces of PIECE elements
@@ -270,9 +331,9 @@ template <class T> RESILIN_INLINE double multiply_all(const T *x, int64_t n) {
 RESILIN_SIMD double product_of(const float *x, int64_t n) { return multiply_all(x, n); }
 RESILIN_SIMD double product_of(const double *x, int64_t n) { return multiply_all(x, n); }
 
-template <class T> nb::object product_of_type(ExactArray x, int first, bool keepdims) {
+template <class T> nb::object product_of_type(ExactArray x, uint64_t named, bool keepdims) {
     int64_t rows;
-    NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
+    NewArray<T> y = without_trailing<T>(x, named, keepdims, rows);
     nb::object made = y.object;
     WithoutGil free(x.size());
     const int64_t length = x.size() / rows, pieces = (length + PIECE - 1) / PIECE;
@@ -293,9 +354,9 @@ template <class T> nb::object product_of_type(ExactArray x, int first, bool keep
 
 nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
     if ((!x.is<float>() && !x.is<double>()) || !x.size()) return nb::none();
-    const int first = first_trailing(axis, x.ndim());
-    if (first < 0) return nb::none();
-    return x.is<float>() ? product_of_type<float>(x, first, keepdims) : product_of_type<double>(x, first, keepdims);
+    const uint64_t named = trailing(axis, x);
+    if (!named) return nb::none();
+    return x.is<float>() ? product_of_type<float>(x, named, keepdims) : product_of_type<double>(x, named, keepdims);
 }
 
 } // namespace
