@@ -215,5 +215,17 @@ def _rows_on_device(of_log: bool) -> tuple[Any, Any]:
 
 override("softmax", "cuda", *_rows_on_device(False))
 override("log_softmax", "cuda", *_rows_on_device(True))
-override("softmax", "cpu", _last(softmax_kernel.forward), _last_backward(softmax_kernel.backward))
-override("log_softmax", "cpu", _last(softmax_kernel.log_forward), _last_backward(softmax_kernel.log_backward))
+override(
+    "softmax",
+    "cpu",
+    _last(softmax_kernel.forward),
+    _last_backward(softmax_kernel.backward),
+    kernel=kernel("softmax_along"),
+)
+override(
+    "log_softmax",
+    "cpu",
+    _last(softmax_kernel.log_forward),
+    _last_backward(softmax_kernel.log_backward),
+    kernel=kernel("log_softmax_along"),
+)

@@ -15,6 +15,7 @@ from resilin.core import nested_data
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, default_device, device
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.ops.tracing import traced
 from resilin.core.state.memory_format import orders
@@ -178,7 +179,8 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return wrap(array, CPU)
 
 
-_INT64, _INT = np.dtype(np.int64), {int}
+_INT64, _INT, _REAL = np.dtype(np.int64), {int}, (int, float)
+_native_line = kernel("line")
 _MOST = 2**60  # elements: their bytes are still a number that the machine has
 
 
@@ -374,6 +376,10 @@ def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` equally spaced values from `start` to `end`, both included; with an infinite end most are NaN."""
+    kind = _np(dtype)
+    if type(start) in _REAL and type(end) in _REAL and type(steps) is int and kind.char in "fd" and abs(start) < _MOST:
+        if abs(end) < _MOST and (array := _native_line(start, end, steps, kind.char == "d")) is not None:
+            return finish(array, device, requires_grad)
     with np.errstate(invalid="ignore"):
         return finish(_spaced("linspace", _line("linspace", start, end, steps, dtype), dtype), device, requires_grad)
 

@@ -14,11 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import ACTIVE
 from resilin.core.device import CPU
 from resilin.core.kernels.loader import kernel
-from resilin.core.ops.calling import tracked
 from resilin.core.tensor import Tensor, wrap
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -39,16 +37,15 @@ def preferring(short: Callable[..., Tensor | None]) -> Callable[[_F], _F]:
     return decorate
 
 
+_plain_arrays = kernel("plain_arrays")  # of tensors that no graph and no vmap follows; None of others
+
+
 def _kernel(name: str) -> Callable[..., Tensor | None]:
     native = kernel("fused_" + name)
 
     def run(out: Any, tensors: tuple[Any, ...], *numbers: float) -> Tensor | None:
-        if ACTIVE or (mode.grad and tracked(tensors)):
-            return None
-        for tensor in tensors:
-            if not isinstance(tensor, Tensor) or tensor._dev is not CPU:
-                return None
-        array = native(out, *[tensor._array for tensor in tensors], *numbers)
+        arrays = _plain_arrays(tensors)
+        array = None if arrays is None else native(out, *arrays, *numbers)
         return None if array is None else wrap(array, CPU)
 
     return run
@@ -64,13 +61,9 @@ def _loops(name: str) -> Callable[..., Tensor | None]:
     known = kernel("looped")(getattr(np, name, None), name, True)
 
     def run(input: Tensor, *others: Any, out: Any = None) -> Tensor | None:
-        tensors = (input, *others)
-        if known is None or ACTIVE or (mode.grad and tracked(tensors)):
+        arrays = _plain_arrays((input, *others))
+        if known is None or arrays is None or any([array.dtype.kind not in "fV" for array in arrays]):
             return None
-        for tensor in tensors:
-            if type(tensor) is not Tensor or tensor._dev is not CPU or tensor._array.dtype.kind not in "fV":
-                return None
-        arrays = [tensor._array for tensor in tensors]
         array = known(*arrays) if out is None else known(*arrays, out)
         return None if array is None else wrap(array, CPU)
 

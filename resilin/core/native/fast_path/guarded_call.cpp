@@ -92,10 +92,28 @@ nb::object guarded_call(nb::object function, nb::object otherwise, const char *c
     throw nb::value_error(check);
 }
 
+// The arrays of a tuple of plain tensors of the host. None where a graph or vmap follows them, or one is none.
+nb::object plain_arrays(nb::handle tensors) {
+    if (!PyTuple_CheckExact(tensors.ptr()) || !classes.cpu || PyList_GET_SIZE(classes.active)) return nb::none();
+    const Py_ssize_t count = PyTuple_GET_SIZE(tensors.ptr());
+    nb::object arrays = nb::steal(PyTuple_New(count));
+    if (!arrays.is_valid()) throw nb::python_error();
+    bool tracked = false;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *array;
+        const Operand kind = look(PyTuple_GET_ITEM(tensors.ptr(), i), array);
+        if (kind == Operand::other) return nb::none();
+        tracked |= kind == Operand::tracked;
+        PyTuple_SET_ITEM(arrays.ptr(), i, Py_NewRef(array));
+    }
+    return tracked && records() ? nb::object(nb::none()) : arrays;
+}
+
 } // namespace
 
 void bind_guarded_call(nb::module_ &m) {
     m.attr("GuardedCall") = nb::borrow(reinterpret_cast<PyObject *>(callable_type<Guarded>()));
+    m.def("plain_arrays", &plain_arrays);
     m.def("guarded_call", &guarded_call, nb::arg("function").none(), nb::arg("otherwise"), nb::arg("check"));
 }
 

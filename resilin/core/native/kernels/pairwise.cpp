@@ -221,6 +221,12 @@ nb::object sum_last(ExactArray x, nb::handle axis, bool keepdims, bool squared) 
         if (is_whole(x, NPY_INT64)) return sum_whole<int64_t>(x, axis, keepdims);
         if (is_whole(x, NPY_BOOL)) return sum_whole<uint8_t>(x, axis, keepdims);
     }
+    if (x && x.ndim() == 1 && x.size() && x.size() <= SMALL && !PyArray_ISCARRAY_RO(x.array) && PyArray_ISALIGNED(x.array) &&
+        PyArray_ISNOTSWAPPED(x.array) && (PyArray_TYPE(x.array) == NPY_FLOAT32 || PyArray_TYPE(x.array) == NPY_FLOAT64)) {
+        nb::object copy = nb::steal(PyArray_NewCopy(x.array, NPY_CORDER)); // whose steps change no order
+        if (!copy.is_valid()) throw nb::python_error();
+        return sum_last({reinterpret_cast<PyArrayObject *>(copy.ptr())}, axis, keepdims, squared);
+    }
     if ((!x.is<float>() && !x.is<double>()) || !x.size()) return nb::none();
     const uint64_t named = trailing(axis, x);
     if (!named) {
