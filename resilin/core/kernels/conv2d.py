@@ -8,6 +8,7 @@ once. Where every channel is convolved by itself there is nothing to multiply: n
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,13 +66,20 @@ class Geometry:
         return sizes[0], sizes[1]
 
 
+@functools.lru_cache(256)
+def _fitting(H: int, W: int, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Geometry:
+    """The window, which fits images of this size."""
+    geometry = Geometry(kernel, stride, padding, dilation)
+    geometry.out_size(H, W)
+    return geometry
+
+
 def forward(x: Array, w: Array, bias: Array | None, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Array:
     """Cross-correlation, as in PyTorch.
 
     Shape: x (N, C, H, W), w (O, C / groups, KH, KW), bias (O,); y (N, O, P, Q).
     """
-    geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
-    geometry.out_size(x.shape[2], x.shape[3])
+    geometry = _fitting(*x.shape[2:], (w.shape[2], w.shape[3]), stride, padding, dilation)
     y: Array | None = None
     if isinstance(x, np.ndarray):
         y = _depthwise_forward(x, w, bias, geometry.lengths) if groups == x.shape[1] > 1 else None

@@ -22,6 +22,8 @@ from resilin.core.tensor import Tensor, wrap
 def _sized(where: str, array: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
     """`shape` with -1 replaced. RuntimeError when the number of elements does not fit."""
     size, known, least = array.size, 1, 0
+    if len(shape) == 1 and isinstance(shape[0], tuple | list):
+        shape = tuple(shape[0])
     for n in shape:
         if type(n) is not int or n < 0:
             break

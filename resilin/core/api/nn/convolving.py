@@ -235,9 +235,17 @@ def _padded(
 
 
 def _convolve1d(x: Tensor, w: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Tensor:
-    flat = (x.unsqueeze(-2), w.unsqueeze(-2))
-    out: Tensor = conv.conv2d.call(*flat, bias, (1, *stride), (0, *padding), (1, *dilation), groups)
-    return out.squeeze(-2)
+    flat = (_with_height(x), _with_height(w))
+    out = conv.conv2d.call(*flat, bias, (1, *stride), (0, *padding), (1, *dilation), groups)
+    lengths = out._array.shape
+    made: Tensor = shape.reshape.call(out, (*lengths[:2], lengths[3]))
+    return made
+
+
+def _with_height(x: Tensor) -> Any:
+    """Sequences as images of one row."""
+    lengths = x._array.shape
+    return shape.reshape.call(x, (*lengths[:2], 1, lengths[2]))
 
 
 def _convolve3d(
