@@ -10,8 +10,10 @@ import pytest
 
 import resilin
 from resilin.core.backends import small_array
+from resilin.core.device import CPU
 from resilin.core.kernels import joining, loader, reduce_rows
 from resilin.core.machine import threads
+from resilin.core.ops.registry import OPS
 
 pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
 
@@ -71,7 +73,60 @@ def test_a_sum_has_the_same_bits_for_any_number_of_threads(thread_counts: Any) -
 @pytest.mark.parametrize("axis", [0, (0, 2), 3, -4, (1, 1), (2, 2), (), 10**30, True, 1.0, "x"])
 def test_other_dimensions_are_left_to_numpy(name: str, axis: Any) -> None:
     rest = (True,) if name == "extreme_last" else ()
-    assert getattr(loader.native, name)(np.ones((2, 3, 4), np.float32), axis, False, *rest) is None
+    assert getattr(loader.native, name)(np.ones((2, 3, 400), np.float32), axis, False, *rest) is None
+
+
+_WITH_ONES = [((1, 5), 0), ((1, 4, 9, 16), (0, 2, 3)), ((3, 1, 7), (1, 2)), ((3, 1), 1), ((1, 1), (0, 1)), ((5, 1, 8), 1)]
+
+
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("shape", "axis"), [*_WITH_ONES, ((5, 7), 0), ((3, 9, 4), 1), ((9, 2, 3), (0,)), ((2, 9, 3), -2)])
+def test_few_elements_are_summed_along_any_dimension_in_numpys_order(
+    shape: tuple[int, ...], axis: Any, dtype: Any, keepdims: bool
+) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    slow = np.add.reduce(x, axis, keepdims=keepdims)
+    fast = loader.native.sum_last(x, axis, keepdims)
+    assert (fast.shape, fast.tobytes()) == (slow.shape, slow.tobytes())
+    fast = loader.native.sum_last(x, axis, keepdims, True)
+    assert fast.tobytes() == np.add.reduce(x * x, axis, keepdims=keepdims).tobytes()
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 129, 1000])
+def test_a_sum_of_every_third_element_has_the_bits_of_numpys(n: int) -> None:
+    x = np.random.default_rng(0).standard_normal(3 * n).astype(np.float32)[::3]
+    assert loader.native.sum_last(x, None, False).tobytes() == np.add.reduce(x).tobytes()
+
+
+@pytest.mark.parametrize("axis", [None, 1, (0, 1)])
+def test_whole_numbers_wrap_around_and_booleans_are_counted(axis: Any) -> None:
+    x = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (3, 50))
+    for given in (x, x > 0):
+        np.testing.assert_array_equal(loader.native.sum_last(given, axis, False), np.add.reduce(given, axis))
+    for largest, ufunc in ((True, np.maximum), (False, np.minimum)):
+        np.testing.assert_array_equal(loader.native.extreme_last(x, axis, False, largest), ufunc.reduce(x, axis))
+    assert resilin.tensor(x > 0).sum().dtype is resilin.int64
+
+
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("shape", "axis"), [((50,), None), ((4, 300), 1), ((1, 3, 20, 8), (0, 2, 3)), ((2, 1100), (0, 1))])
+@pytest.mark.parametrize("special", [None, np.nan, np.inf, 1e30, 0.0])
+def test_means_norms_and_variances_have_the_bits_of_the_forms_in_python(
+    special: float | None, shape: tuple[int, ...], axis: Any, dtype: Any, keepdims: bool
+) -> None:
+    x = (np.random.default_rng(0).standard_normal(shape) + 3).astype(dtype)
+    if special is not None:
+        x.reshape(-1)[x.size // 2] = special
+    for name, more in (("mean", ()), ("norm2", ()), ("var", (1,)), ("std", (0,))):
+        kernel = getattr(loader.native, f"{name.replace('2', '')}_last")(x, axis, *more, keepdims)
+        with np.errstate(all="ignore"):
+            slow = np.asarray(OPS[name].formula(CPU.xp, x, axis, *more, keepdims))
+        if kernel is not None:
+            assert (kernel.shape, kernel.tobytes()) == (slow.shape, slow.tobytes())
+        found = OPS[name].call(resilin.tensor(x), axis, *more, keepdims)
+        np.testing.assert_array_equal(found.numpy(), slow)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
