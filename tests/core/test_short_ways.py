@@ -110,7 +110,9 @@ def test_lines_have_the_bits_of_the_form_in_python(steps: int, ends: tuple[float
     for dtype in (np.float32, np.float64):
         slow = creation._line("linspace", *ends, steps, None).astype(dtype)
         assert loader.native.line(*ends, steps, dtype is np.float64).tobytes() == slow.tobytes()
-    assert resilin.linspace(*ends, steps).numpy().tobytes() == creation._line("", *ends, steps, None).astype("f").tobytes()
+    assert (
+        resilin.linspace(*ends, steps).numpy().tobytes() == creation._line("", *ends, steps, None).astype("f").tobytes()
+    )
 
 
 def test_numpys_names_of_arguments_go_on_beside_others() -> None:

@@ -37,7 +37,7 @@ def kernel(name: str) -> Callable[..., Any]:
 
 
 def guarded(function: Callable[..., Any] | None, otherwise: Callable[..., Any], check: str) -> Callable[..., Any]:
-    """`otherwise`, behind native code that calls `function` at once (None: does nothing) for arguments that pass `check`.
+    """`otherwise`, behind native code that for arguments that pass `check` calls `function` at once (None: nothing).
 
     `fast_path/guarded_call.cpp` has the checks by name; `otherwise` must do the same for such arguments.
     """

@@ -376,10 +376,11 @@ def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` equally spaced values from `start` to `end`, both included; with an infinite end most are NaN."""
-    kind = _np(dtype)
-    if type(start) in _REAL and type(end) in _REAL and type(steps) is int and kind.char in "fd" and abs(start) < _MOST:
-        if abs(end) < _MOST and (array := _native_line(start, end, steps, kind.char == "d")) is not None:
-            return finish(array, device, requires_grad)
+    array, kind = None, _np(dtype)
+    if type(start) in _REAL and type(end) in _REAL and type(steps) is int and kind.char in "fd":
+        array = _native_line(start, end, steps, kind.char == "d") if abs(start) < _MOST and abs(end) < _MOST else None
+    if array is not None:
+        return finish(array, device, requires_grad)
     with np.errstate(invalid="ignore"):
         return finish(_spaced("linspace", _line("linspace", start, end, steps, dtype), dtype), device, requires_grad)
 

@@ -214,8 +214,8 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     tensors), `elementwise` (scalars and promotion are handled), `exponent` (a number as second operand must fit the
     dtype of integers), `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `at_once`
     (its rule shares most work between the inputs' gradients: never one without the others), `loop` (the name of numpy's
-    function, or of ours in `native/elementwise`, that is all of its forward: native code runs its loops), `kernel` (a native function of the
-    same arguments but `xp`, asked before the forward: None is no answer), `floats`
+    function, or of ours in `native/elementwise`, that is all of its forward: native code runs its loops), `kernel` (a
+    native function of the same arguments but `xp`, asked before the forward: None is no answer), `floats`
     (integers are converted to the default dtype first, and a number beside them is used as it is), `quiet` (numpy's
     floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
     `moves` (elements are moved or converted, not computed with, so 16-bit floats need no float32; the default for
@@ -256,7 +256,8 @@ def override(
 ) -> None:
     """Replace op `name` on one device type by a fused kernel; with `residual`, `forward` returns (y, residual).
 
-    adds: see `Impl`. kernel: a native function of the same arguments but `xp`, asked before `forward`; None is no answer.
+    adds: see `Impl`. kernel: a native function of the same arguments but `xp`, asked before `forward`, where None is
+    no answer.
 
     `quiet=False` saves the cost of switching numpy's floating point warnings off, for a forward that gives none.
     """

@@ -12,7 +12,6 @@ from resilin.core.kernels import contiguous
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import op
 
-
 _ALL, _BACKWARDS = slice(None), slice(None, None, -1)
 
 
@@ -101,7 +100,9 @@ def _(xp, g, _y, _x, offset=0, axis1=0, axis2=1):
     return xp.permute_dims(moved, tuple(order.index(i) for i in range(_x.ndim)))
 
 
-@op(complex=True, moves=True, samples=lambda r: [(r(6, 2), (2, 3, 2), (1, 2, 0), (6, 2)), (r(4, 1), (4,), (0,), (2, 2))])
+@op(
+    complex=True, moves=True, samples=lambda r: [(r(6, 2), (2, 3, 2), (1, 2, 0), (6, 2)), (r(4, 1), (4,), (0,), (2, 2))]
+)
 def rearrange(xp, x, split=(), order=(), shape=()):
     """The elements, seen as `split` with its dimensions in `order`, copied in C order under another shape."""
     seen = x.reshape(split).transpose(order)
@@ -114,7 +115,9 @@ def _(xp, g, _y, _x, split=(), order=(), shape=()):
     return xp.rearrange(g, tuple(split[i] for i in order), back, tuple(_x.shape))
 
 
-@op(complex=True, moves=True, samples=lambda r: [(r(2, 3, 4), (0, 2, 1), (0, 2, 1)), (r(2, 3, 4), (2, 0, 1), (1, 2, 0))])
+@op(
+    complex=True, moves=True, samples=lambda r: [(r(2, 3, 4), (0, 2, 1), (0, 2, 1)), (r(2, 3, 4), (2, 0, 1), (1, 2, 0))]
+)
 def laid_out(xp, x, order=(), back=()):
     """A copy whose dimensions lie in memory in `order`, of which `back` is the inverse."""
     return xp.array(x.transpose(order), copy=True, order="C").transpose(back)

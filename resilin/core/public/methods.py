@@ -9,7 +9,16 @@ import numpy as np
 
 from resilin._base import place_finder
 from resilin.core.api.conversion import convert, dlpack, layouts, pinning, printing, tensor_types
-from resilin.core.api.manipulation import indexing, joining, rearranging, scattering, shaping, sorting, uniques
+from resilin.core.api.manipulation import (
+    indexing,
+    joining,
+    rearranging,
+    scattering,
+    shaping,
+    sorting,
+    uniques,
+    writing_at_places,
+)
 from resilin.core.api.mathematics import (
     arithmetic,
     elementwise,
@@ -140,10 +149,12 @@ def _attach() -> None:
     tensor.polygamma = special.polygamma_of  # n comes first in the function
     for name, cast in convert.CASTS.items():
         setattr(tensor, name, cast)
-    short = {**IN_PLACE, **indexing.IN_PLACE}
+    short = {**IN_PLACE, **writing_at_places.IN_PLACE}
     for name in (*_IN_PLACE, *in_place_names.METHODS, *scattering.IN_PLACE):
         fn = getattr(tensor, name)
-        setattr(tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name), short.get(name), LOOPS.get(name, "")))
+        setattr(
+            tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name), short.get(name), LOOPS.get(name, ""))
+        )
     tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, tensor_types.type_
     tensor.new = tensor_types.new
     tensor.type_as = convert.type_as

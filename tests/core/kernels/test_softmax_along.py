@@ -1,4 +1,4 @@
-"""Softmax along another dimension than the last has the bits of the rows of a turned copy, in native code and without."""
+"""Softmax along another dimension than the last has the bits of the rows of a turned copy."""
 
 from __future__ import annotations
 

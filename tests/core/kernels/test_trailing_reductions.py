@@ -76,12 +76,21 @@ def test_other_dimensions_are_left_to_numpy(name: str, axis: Any) -> None:
     assert getattr(loader.native, name)(np.ones((2, 3, 400), np.float32), axis, False, *rest) is None
 
 
-_WITH_ONES = [((1, 5), 0), ((1, 4, 9, 16), (0, 2, 3)), ((3, 1, 7), (1, 2)), ((3, 1), 1), ((1, 1), (0, 1)), ((5, 1, 8), 1)]
+_WITH_ONES = [
+    ((1, 5), 0),
+    ((1, 4, 9, 16), (0, 2, 3)),
+    ((3, 1, 7), (1, 2)),
+    ((3, 1), 1),
+    ((1, 1), (0, 1)),
+    ((5, 1, 8), 1),
+]
 
 
 @pytest.mark.parametrize("keepdims", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("shape", "axis"), [*_WITH_ONES, ((5, 7), 0), ((3, 9, 4), 1), ((9, 2, 3), (0,)), ((2, 9, 3), -2)])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [*_WITH_ONES, ((5, 7), 0), ((3, 9, 4), 1), ((9, 2, 3), (0,)), ((2, 9, 3), -2)]
+)
 def test_few_elements_are_summed_along_any_dimension_in_numpys_order(
     shape: tuple[int, ...], axis: Any, dtype: Any, keepdims: bool
 ) -> None:
@@ -111,7 +120,9 @@ def test_whole_numbers_wrap_around_and_booleans_are_counted(axis: Any) -> None:
 
 @pytest.mark.parametrize("keepdims", [True, False])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize(("shape", "axis"), [((50,), None), ((4, 300), 1), ((1, 3, 20, 8), (0, 2, 3)), ((2, 1100), (0, 1))])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((50,), None), ((4, 300), 1), ((1, 3, 20, 8), (0, 2, 3)), ((2, 1100), (0, 1))]
+)
 @pytest.mark.parametrize("special", [None, np.nan, np.inf, 1e30, 0.0])
 def test_means_norms_and_variances_have_the_bits_of_the_forms_in_python(
     special: float | None, shape: tuple[int, ...], axis: Any, dtype: Any, keepdims: bool

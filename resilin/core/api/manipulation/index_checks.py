@@ -13,7 +13,6 @@ from resilin.core.kernels import index_range, places
 from resilin.core.kernels.loader import kernel
 from resilin.core.tensor import Tensor
 
-
 _within = kernel("integers_within")  # where it says so, nothing has to be looked at
 
 

@@ -335,7 +335,9 @@ def xlogy(input: Any, other: Any) -> Tensor:
 @rounded_once
 def _xlogy(x: Tensor, y: Tensor) -> Tensor:
     zero = eq(x, 0)
-    if not (ACTIVE or x.requires_grad or y.requires_grad) and type(zero._array) is np.ndarray and not zero._array.any():  # most calls
+    if (
+        not (ACTIVE or x.requires_grad or y.requires_grad) and type(zero._array) is np.ndarray and not zero._array.any()
+    ):  # most calls
         return x * log(y) + 0
     zero = zero.logical_and(le(y, 0).logical_or(eq(y, float("inf"))))  # elsewhere log(other) is the gradient
     return (x * log(y.masked_fill(zero, 1))) + 0

@@ -226,7 +226,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     left = shape_ops.reshape.call(input, tuple([part for n in a for part in (n, 1)]))
     right = shape_ops.reshape.call(other, tuple([part for n in b for part in (1, n)]))
     product = left * right
-    return shape_ops.reshape.call(product, tuple([n * m for n, m in zip(a, b, strict=True)]))  # type: ignore[no-any-return]
+    return shape_ops.reshape.call(product, tuple([n * m for n, m in zip(a, b, strict=True)]))
 
 
 def ger(input: Tensor, vec2: Tensor) -> Tensor:

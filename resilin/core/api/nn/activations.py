@@ -77,7 +77,7 @@ def _simple(name: str, op: Any, text: str) -> Any:
 
     def activation(input: Tensor, inplace: bool = False) -> Tensor:
         if type(input) is Tensor and not inplace and input._array.dtype.kind in "fV":  # most calls
-            return call(input)  # type: ignore[no-any-return]
+            return call(input)
         return in_place(input) if inplace else run(input)
 
     activation.__name__ = activation.__qualname__ = name

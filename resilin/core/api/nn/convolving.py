@@ -166,12 +166,12 @@ def _convolve(
     groups: int,
 ) -> Tensor:
     need_tensors(where, input=input, weight=weight)
-    if input._array.dtype is weight._array.dtype and type(groups) is int:
-        if _whole(stride) and _whole(padding) and _whole(dilation):  # most calls
-            shapes = input._array.shape, weight._array.shape, None if bias is None else bias._array.shape
-            known = _geometry(count, *shapes, stride, padding, dilation, groups)
-            if known is not None:
-                return _BY_COUNT[count](input, weight, bias, *known, groups)  # type: ignore[no-any-return]
+    whole = type(groups) is int and _whole(stride) and _whole(padding) and _whole(dilation)
+    if whole and input._array.dtype is weight._array.dtype:  # most calls
+        shapes = input._array.shape, weight._array.shape, None if bias is None else bias._array.shape
+        known = _geometry(count, *shapes, stride, padding, dilation, groups)
+        if known is not None:
+            return _BY_COUNT[count](input, weight, bias, *known, groups)
     _check_operands(where, count, input, weight, groups, transposed=False)
     _check_bias(weight, bias, weight._array.shape[0])
     x = batched(where, input, count)

@@ -219,7 +219,7 @@ def nll_loss(
     input, weight, narrow = opened(input, weight)
     rows, classes, shape = _rows("nll_loss", input, target)
     if weight is None and not 0 <= ignore_index < rows._array.shape[1] and _within(classes, 0, rows._array.shape[1]):
-        return narrow(_all_picked(rows, classes, reduction, shape))  # type: ignore[no-any-return]
+        return narrow(_all_picked(rows, classes, reduction, shape))
     valid = classes != ignore_index
     xp = rows._dev.xp
     safe = xp.where(valid, classes, 0)

@@ -61,7 +61,7 @@ def _count(where: str, size: Any, window: list[Any]) -> int:
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Images (..., C * r * r, H, W) as (..., C, H * r, W * r)."""
-    r, shape = upscale_factor, input._array.shape
+    r, shape = upscale_factor, tuple(input._array.shape)
     if len(shape) < 3 or r < 1 or shape[-3] % (r * r):
         raise RuntimeError(
             f"pixel_shuffle: expected (..., C, H, W) with C divisible by upscale_factor squared, got {shape} and {r}"
@@ -73,7 +73,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Images (..., C, H * r, W * r) as (..., C * r * r, H, W)."""
-    r, shape = downscale_factor, input._array.shape
+    r, shape = downscale_factor, tuple(input._array.shape)
     if len(shape) < 3 or r < 1 or shape[-2] % r or shape[-1] % r:
         raise RuntimeError(
             f"pixel_unshuffle: expected (..., C, H, W) with H and W divisible by downscale_factor, got {shape} and {r}"
