@@ -48,14 +48,16 @@ bool operands(PyObject *target, PyObject *other, PyObject **found) {
     if (look(target, found[0]) == Operand::other || !alone(target)) return false;
     auto *array = reinterpret_cast<PyArrayObject *>(found[0]);
     const char kind = PyArray_DESCR(array)->kind;
-    if ((kind != 'f' && kind != 'c' && PyArray_TYPE(array) != bfloat16_type) || !PyArray_ISWRITEABLE(array)) return false;
+    const bool whole = kind == 'i' || kind == 'u';
+    if ((kind != 'f' && kind != 'c' && !whole && PyArray_TYPE(array) != bfloat16_type) || !PyArray_ISWRITEABLE(array))
+        return false;
     bool recorded = slot(target, classes.rg) == Py_True;
     found[1] = other;
     if (look(other, found[1]) != Operand::other) {
         auto *value = reinterpret_cast<PyArrayObject *>(found[1]);
         if (PyArray_DESCR(value) != PyArray_DESCR(array) || !fits(value, array)) return false;
         recorded |= in_graph(other);
-    } else if (!PyFloat_CheckExact(other) && !PyLong_CheckExact(other)) {
+    } else if (!PyLong_CheckExact(other) && (whole || !PyFloat_CheckExact(other))) {
         return false;
     }
     found[2] = found[0];
@@ -92,9 +94,9 @@ PyObject *answer(InPlace *self, PyObject *const *args, size_t flagged, PyObject 
     if (!names && PyVectorcall_NARGS(flagged) == 2 && !PyList_GET_SIZE(classes.active) &&
         !PyList_GET_SIZE(classes.logs) && operands(args[0], args[1], given)) {
         auto *target = reinterpret_cast<PyArrayObject *>(given[0]);
-        PyObject *done = self->loops.inputs ? loop_over(self->loops, given, target, "fc", true) : nullptr;
+        PyObject *done = self->loops.inputs ? loop_over(self->loops, given, target, "iufc", true) : nullptr;
         if (!done && PyErr_Occurred()) return nullptr;
-        if (!done && PyArray_TYPE(target) == bfloat16_type)
+        if (!done && (PyArray_TYPE(target) == bfloat16_type || PyTypeNum_ISINTEGER(PyArray_TYPE(target))))
             return PyObject_Vectorcall(self->otherwise, args, flagged, names);
         const bool half = given[1] == args[1] && half_type(given[0]); // float16 meets a number in float32
         given[3] = half ? float32 : nullptr;
