@@ -218,7 +218,7 @@ def _assigning(method: Callable[..., Tensor], given: int) -> Callable[..., Tenso
     """`zero_` or `copy_`, of as many tensors, with native code in front for what needs no look at anything else."""
     if native is None:
         return method
-    return functools.update_wrapper(native.assign_call(method, f"aten::{method.__name__}", given), method)
+    return functools.update_wrapper(native.assign_call(method, given), method)
 
 
 def _on_old_value(fn: Any, self: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:

@@ -138,12 +138,11 @@ nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object vari
     return finished(self);
 }
 
-// `zero_`, or `copy_` of a tensor of the same dtype and shape.
+// `zero_`, or `copy_` of a tensor of the same dtype and shape, which are no spans of traces.
 struct Assign : Callable {
     static constexpr const char *NAME = "resilin.core._native.AssignCall";
-    static constexpr int REFERENCES = 3;
-    PyObject *otherwise, *traced;
-    tracing::KnownName known;
+    static constexpr int REFERENCES = 2;
+    PyObject *otherwise;
     int given; // arguments
 };
 
@@ -167,7 +166,8 @@ bool copied(PyArrayObject *target, PyObject *source) {
     return false;
 }
 
-PyObject *answer(Assign *self, PyObject *const *args, size_t flagged, PyObject *names) {
+PyObject *call_assign(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
+    auto *self = reinterpret_cast<Assign *>(object);
     PyObject *array;
     if (!names && PyVectorcall_NARGS(flagged) == self->given && writable(args[0], array)) {
         auto *target = reinterpret_cast<PyArrayObject *>(array);
@@ -177,20 +177,9 @@ PyObject *answer(Assign *self, PyObject *const *args, size_t flagged, PyObject *
     return PyObject_Vectorcall(self->otherwise, args, flagged, names);
 }
 
-PyObject *call_assign(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
-    auto *self = reinterpret_cast<Assign *>(object);
-    if (!tracing::watched()) return answer(self, args, flagged, names);
-    tracing::OperationSpan span(self->known, self->traced, args, PyVectorcall_NARGS(flagged));
-    PyObject *out = answer(self, args, flagged, names);
-    span.finish(out);
-    return out;
-}
-
-nb::object assign_call(nb::object otherwise, nb::str traced, int given) {
+nb::object assign_call(nb::object otherwise, int given) {
     Assign *self = make_callable<Assign>(call_assign);
     self->otherwise = otherwise.release().ptr();
-    self->traced = traced.release().ptr();
-    self->known = {};
     self->given = given;
     return finished(self);
 }
@@ -202,7 +191,7 @@ void bind_in_place(nb::module_ &m) {
     m.attr("AssignCall") = nb::borrow(reinterpret_cast<PyObject *>(callable_type<Assign>()));
     m.def("in_place_call", &in_place_call, nb::arg("ufunc").none(), nb::arg("otherwise"), nb::arg("variable"),
           nb::arg("silent"), nb::arg("traced"), nb::arg("loop") = "");
-    m.def("assign_call", &assign_call, nb::arg("otherwise"), nb::arg("traced"), nb::arg("given"));
+    m.def("assign_call", &assign_call, nb::arg("otherwise"), nb::arg("given"));
 }
 
 } // namespace resilin
