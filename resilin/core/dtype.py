@@ -233,7 +233,7 @@ def number_for(where: str, value: Any, kind: Any) -> Any:
     """
     if type(value) in (int, float) and kind.kind == "f" and -65504 <= value <= 65504:  # float16 holds these, too
         return value
-    if type(value) is int and 0 <= value < 128 and kind.kind in "iu":
+    if type(value) is int and 0 <= value < 128 and kind.kind in "iu":  # int8 holds these, too
         return value
     if isinstance(value, np.generic):
         value = value.item()

@@ -91,6 +91,8 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "concat": lambda parts, axis=0, *_: np.concatenate(parts, axis),
     "stack": lambda parts, axis=0, *_: np.stack(parts, axis),
     "copy": lambda x: x,
+    "rearrange": lambda x, split, order, shape: np.transpose(x.reshape(split), order).reshape(shape),
+    "laid_out": lambda x, order, back: x,
     "ascontiguous": lambda x: x,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "logit": lambda x, eps=None: _log_odds(x if eps is None else np.clip(x, eps, 1 - eps)),

@@ -146,6 +146,15 @@ def _with_writes_through_data(base: resilin.Tensor) -> tuple[resilin.Tensor, Any
         lambda base: (base[:1].expand(2, 3), 1.0),
         lambda base: (base.to(resilin.bfloat16), 1.0),
         lambda base: (base.long(), 1),
+        lambda base: (base.long(), 1.5),
+        lambda base: (base.long(), True),
+        lambda base: (base.long(), 2**70),
+        lambda base: (base.long(), base.long()),
+        lambda base: (base.long()[:, ::2], base.long()[:, 1:]),
+        lambda base: (base.long(), base),
+        lambda base: (base.char(), 300),
+        lambda base: (base.byte(), -1),
+        lambda base: (base.bool(), 1),
         lambda base: (base.requires_grad_(), 1.0),
         lambda base: (base.detach(), resilin.ones(3, requires_grad=True)),
         lambda base: (base.as_subclass(Mine), 1.0),
@@ -161,6 +170,120 @@ def test_writes_in_place_are_those_of_the_way_in_python(name: str, recorded: boo
     assert type(method) is native.InPlaceCall
     with resilin.set_grad_enabled(recorded):
         assert _written(method, make) == _written(method.__wrapped__, make)
+
+
+_ALONE: list[Any] = [
+    lambda base: (base, None),
+    lambda base: (base[1:], None),
+    lambda base: (base.t(), None),
+    lambda base: (base[:1].expand(2, 3), None),
+    lambda base: (base.to(resilin.bfloat16), None),
+    lambda base: (base.to(resilin.float16), None),
+    lambda base: (base.long(), None),
+    lambda base: (base.requires_grad_(), None),
+    lambda base: ((base.requires_grad_() * 1)[1:], None),
+    lambda base: (base.as_subclass(Mine), None),
+    lambda base: (resilin.nn.Parameter(base), None),
+    _with_writes_through_data,
+]
+
+
+@pytest.mark.parametrize("make", _ALONE)
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("name", ["neg_", "sqrt_", "relu_", "zero_"])
+def test_writes_of_one_tensor_are_those_of_the_way_in_python(name: str, recorded: bool, make: Any) -> None:
+    method = getattr(resilin.Tensor, name).__wrapped__
+    assert type(method) in (native.InPlaceCall, native.WriteCall)
+    with resilin.set_grad_enabled(recorded):
+        written = [_written(lambda x, _other, run=run: run(x), make) for run in (method, method.__wrapped__)]
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda base: (base, base + 1),
+        lambda base: (base, base),
+        lambda base: (base, resilin.ones(3)),
+        lambda base: (base, resilin.ones(3, 2).t()),
+        lambda base: (base, resilin.ones(2, 3, dtype=resilin.float64)),
+        lambda base: (base, resilin.ones(4)),
+        lambda base: (base, 2.0),
+        lambda base: (base, "1"),
+        lambda base: (base[:, 1:], base[:, :-1]),  # which overlap
+        lambda base: (base.detach(), resilin.ones(2, 3, requires_grad=True)),
+        lambda base: (base.requires_grad_(), resilin.ones(2, 3)),
+        lambda base: (base, resilin.ones(2, 3).to("sim:1")),
+        lambda base: (base[:1].expand(2, 3), resilin.ones(2, 3)),
+        lambda base: (base.as_subclass(Mine), resilin.ones(2, 3)),
+    ],
+)
+@pytest.mark.parametrize("recorded", [True, False])
+def test_copies_are_those_of_the_way_in_python(recorded: bool, make: Any) -> None:
+    method = resilin.Tensor.copy_.__wrapped__
+    with resilin.set_grad_enabled(recorded):
+        assert _written(method, make) == _written(method.__wrapped__, make)
+
+
+@pytest.mark.parametrize("other", [5, -5, 127, 128, -129, 300, 2**40, 2**70, True, 1.5])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
+@pytest.mark.parametrize("name", ["add", "multiply", "equal", "power", "floor_divide"])
+def test_numbers_beside_integers_are_those_of_the_way_in_python(name: str, dtype: str, other: Any) -> None:
+    x = resilin.tensor([0, 1, 3]).to(getattr(resilin, dtype))
+    outcomes = []
+    for run in (OPS[name].call, OPS[name].call.__wrapped__):
+        try:
+            found = run(x, other)
+            outcomes.append((found.dtype, found.tolist()))
+        except (RuntimeError, OverflowError, NotImplementedError) as error:
+            outcomes.append((type(error), str(error)))
+    assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("name", ["bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift"])
+def test_bits_are_numpys(name: str) -> None:
+    run = getattr(resilin, name if name.startswith("bitwise") else f"bitwise_{name}")
+    x, y = np.array([[0, 1, -3], [5, 200, 7]]), np.array([[1, 2, 3], [4, 5, 6]])
+    for a, b in ((x, y), (x.T, y.T), (x, 3), (x[:, ::2], y[:, ::2]), (x.astype("i4"), y.astype("i4")), (x, y[0])):
+        given = [resilin.tensor(value) if isinstance(value, np.ndarray) else value for value in (a, b)]
+        np.testing.assert_array_equal(run(*given).numpy(), getattr(np, name)(a, b))
+
+
+def _of_view(view: Any) -> Any:
+    return view._view.base, view._view.chain, view._view.seen, view._view.recorded, view._vc
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+def test_views_of_views_are_marked_as_in_python(grad: bool, recorded: bool) -> None:
+    base = resilin.ones(4, 6, requires_grad=grad) * 1
+    with resilin.set_grad_enabled(recorded):
+        first = base[1:]
+    for index in (slice(0, 2), 1, (slice(None), slice(1, 4))):
+        call = OPS["getitem"].call
+        assert _of_view(call(first, index)) == _of_view(call.__wrapped__(first, index))
+
+
+def test_what_a_view_op_had_to_copy_is_no_view() -> None:
+    x = resilin.ones(2, 3).t()
+    assert plain("reshape")(x, (6,))._view is None
+    assert plain("getitem")(x, np.array([0, 1]))._view is None
+    assert plain("astype")(x, np.dtype(np.float64))._view is None
+
+
+def test_ops_on_views_outside_of_the_graph_and_in_it_are_recorded_as_in_python() -> None:
+    leaf = resilin.ones(3, 4, requires_grad=True)
+    with resilin.no_grad():
+        unrecorded = leaf[1:]
+    assert not plain("exp")(unrecorded).requires_grad
+    assert not plain("exp")(resilin.ones(3, 4)[1:]).requires_grad
+    base = leaf * 2
+    view = base[1:]
+    (first,) = resilin.autograd.grad(plain("square")(view).sum(), leaf, retain_graph=True)
+    assert first.tolist() == [[0] * 4, [8] * 4, [8] * 4]
+    base.mul_(3)  # which moves the view
+    (second,) = resilin.autograd.grad(plain("square")(view).sum(), leaf)
+    assert second.tolist() == [[0] * 4, [72] * 4, [72] * 4]
 
 
 def test_tensors_of_inference_mode_are_not_written_outside_of_it() -> None:

@@ -94,6 +94,21 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     return op.call(batch.lead(inputs[0]), *(_behind(batch.k, axis, ndim) for axis in params))
 
 
+@rule("rearrange")
+def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
+    x = batch.lead(inputs[0])
+    split, order, shape = params
+    hidden = x._array.shape[: batch.k]
+    order = (*range(batch.k), *(batch.k + axis for axis in order))
+    return op.call(x, (*hidden, *split), order, (*hidden, *shape))
+
+
+@rule("laid_out")
+def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
+    orders = [(*range(batch.k), *(batch.k + axis for axis in order)) for order in params]
+    return op.call(batch.lead(inputs[0]), *orders)
+
+
 @rule("expand_dims")
 def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     more = 1 if isinstance(params[0], int) else len(params[0])

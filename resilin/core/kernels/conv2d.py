@@ -9,6 +9,7 @@ channel is convolved by itself there is nothing to multiply: native kernels of t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,6 +68,14 @@ class Geometry:
         return sizes[0], sizes[1]
 
 
+@functools.lru_cache(256)
+def _fitting(H: int, W: int, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> Geometry:
+    """The window, which fits images of this size."""
+    geometry = Geometry(kernel, stride, padding, dilation)
+    geometry.out_size(H, W)
+    return geometry
+
+
 def forward(x: Array, w: Array, bias: Array | None, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> Array:
     """Cross-correlation, as in PyTorch.
 
@@ -77,8 +86,7 @@ def forward(x: Array, w: Array, bias: Array | None, stride: Pair, padding: Pair,
     """
     if pack.is_half(x) or pack.is_half(w) or pack.is_half(bias):
         return _forward_of_halves(x, w, bias, stride, padding, dilation, groups)
-    geometry = Geometry((w.shape[2], w.shape[3]), stride, padding, dilation)
-    geometry.out_size(x.shape[2], x.shape[3])
+    geometry = _fitting(*x.shape[2:], (w.shape[2], w.shape[3]), stride, padding, dilation)
     y: Array | None = None
     if isinstance(x, np.ndarray):
         y = _depthwise_forward(x, w, bias, geometry.lengths) if groups == x.shape[1] > 1 else None

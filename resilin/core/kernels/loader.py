@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
@@ -33,6 +34,16 @@ def kernel(name: str) -> Callable[..., Any]:
     """The native function `name`. It returns None for input it does not handle, as does the stand-in."""
     found: Callable[..., Any] = getattr(native, name, _absent)
     return found
+
+
+def guarded(function: Callable[..., Any] | None, otherwise: Callable[..., Any], check: str) -> Callable[..., Any]:
+    """`otherwise`, behind native code that for arguments that pass `check` calls `function` at once (None: nothing).
+
+    `fast_path/guarded_call.cpp` has the checks by name; `otherwise` must do the same for such arguments.
+    """
+    if native is None:
+        return otherwise
+    return functools.update_wrapper(native.guarded_call(function, otherwise, check), otherwise)
 
 
 def describe() -> str:

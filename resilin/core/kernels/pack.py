@@ -11,6 +11,7 @@ from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_FLOAT16, _FLOAT32 = np.dtype(np.float16), np.dtype(np.float32)  # one object each, as numpy keeps them
 
 _native_pack_float16 = kernel("pack_float16")
 _native_pack_bfloat16 = kernel("pack_bfloat16")
@@ -37,7 +38,7 @@ def to_bfloat16(x: Array) -> Array:
 def to_float32(x: Array) -> Array:
     """x (float16 or bfloat16) as float32; exact."""
     y: Array | None = None
-    if x.dtype == np.float16:
+    if x.dtype is _FLOAT16 or x.dtype == np.float16:
         y = _native_unpack_float16(x.view(np.uint16))
     elif x.dtype == BFLOAT16:
         y = _native_unpack_bfloat16(x.view(np.uint16))
@@ -74,11 +75,12 @@ def astype(x: Array, dtype: np.dtype[Any]) -> Array:
     if isinstance(x, np.generic):
         x = np.asarray(x)
     if isinstance(x, np.ndarray):
-        if x.dtype == np.float32 and dtype == np.float16:
+        kind = x.dtype
+        if kind is _FLOAT32 and dtype is _FLOAT16:
             return to_float16(x)
-        if x.dtype == np.float32 and dtype == BFLOAT16:
+        if kind is _FLOAT32 and dtype is BFLOAT16:
             return to_bfloat16(x)
-        if x.dtype.itemsize == 2 and x.dtype.kind in "fV" and dtype == np.float32:
+        if (kind is _FLOAT16 or kind is BFLOAT16) and dtype is _FLOAT32:
             return to_float32(x)
         converted: Array | None = _native_convert(x, dtype)
         if converted is not None:

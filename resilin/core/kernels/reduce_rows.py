@@ -21,9 +21,8 @@ from resilin.core.kernels.common import Array, compute_dtype
 from resilin.core.kernels.loader import kernel
 
 _native_sum_rows = kernel("sum_rows")
-_native_sum_last = kernel("sum_last")
-_native_sum_over = kernel("sum_over")
-_native_mean_last = kernel("mean_last")
+_native_sum_axes = kernel("sum_axes")
+_native_mean_axes = kernel("mean_axes")
 _native_norm_last = kernel("norm_last")
 _native_known_sum_last = kernel("known_sum_last")
 _native_product_last = kernel("product_last")
@@ -40,9 +39,7 @@ def total(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     """
     if not isinstance(x, np.ndarray):
         x = np.asarray(x)
-    if (y := _native_sum_last(x, axis, keepdims)) is not None:
-        return y
-    if (y := _native_sum_over(x, axis, keepdims, False)) is not None:
+    if (y := _native_sum_axes(x, axis, keepdims)) is not None:
         return y
     return reference_total(x, axis, keepdims)
 
@@ -90,9 +87,7 @@ def mean(x: Any, axis: Any = None, keepdims: Any = False) -> Any:
     x = np.asarray(x)
     if x.dtype.kind not in "fcV":
         return np.mean(x, axis, keepdims=keepdims)
-    if (y := _native_mean_last(x, axis, keepdims)) is not None:
-        return y
-    if (y := _native_sum_over(x, axis, keepdims, True)) is not None:
+    if (y := _native_mean_axes(x, axis, keepdims)) is not None:
         return y
     wide = pack.widened(x)
     y = (reference_total if wide is x else total)(wide, axis, keepdims)

@@ -38,6 +38,7 @@ override(
     lambda xp, x: relu_kernel.forward(x),
     lambda xp, needs, g, y, _x: (relu_kernel.backward(g, y),),
     quiet=False,
+    kernel=kernel("relu_forward"),
 )
 
 
@@ -62,6 +63,7 @@ override(
     lambda xp, needs, g, y, _x: (sigmoid_kernel.backward(g, y),),
     quiet=False,
     halves=True,
+    kernel=kernel("sigmoid_forward"),
 )
 
 
@@ -84,6 +86,7 @@ override(
     lambda xp, needs, g, _y, x: (silu_kernel.backward(g, x),),
     quiet=False,
     halves=True,
+    kernel=kernel("silu_forward"),
 )
 
 
@@ -199,5 +202,15 @@ def _rows_on_device(of_log: bool) -> tuple[Any, Any]:
 
 override("softmax", "cuda", *_rows_on_device(False))
 override("log_softmax", "cuda", *_rows_on_device(True))
-override("softmax", "cpu", *_along(softmax_kernel.forward, softmax_kernel.backward))
-override("log_softmax", "cpu", *_along(softmax_kernel.log_forward, softmax_kernel.log_backward))
+override(
+    "softmax",
+    "cpu",
+    *_along(softmax_kernel.forward, softmax_kernel.backward),
+    kernel=kernel("softmax_forward"),
+)
+override(
+    "log_softmax",
+    "cpu",
+    *_along(softmax_kernel.log_forward, softmax_kernel.log_backward),
+    kernel=kernel("log_softmax_forward"),
+)

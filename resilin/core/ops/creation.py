@@ -15,7 +15,8 @@ from resilin.core import nested_data
 from resilin.core.batching.active import ACTIVE, batched_in
 from resilin.core.determinism import uninitialized
 from resilin.core.device import CPU, default_device, device
-from resilin.core.ops.errstate import SILENT, quietly, restore, silence
+from resilin.core.kernels.loader import kernel
+from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.ops.tracing import traced
 from resilin.core.state.memory_format import orders
 from resilin.core.state.size import lengths_of
@@ -84,7 +85,12 @@ def finish_new(
     """`finish` of what `make` gives, a numpy array of this shape and dtype. It is not called for the meta device."""
     target = default_device().home if dev is None else device(dev).home
     if target is CPU or target.xp.elements:
-        return finish(quietly(make)(), target, requires_grad)
+        token = silence(SILENT)
+        try:
+            array = make()
+        finally:
+            restore(token)
+        return wrap(array, CPU) if target is CPU and not requires_grad else finish(array, target, requires_grad)
     made = wrap(target.backend.empty(shape, dtype), target)
     return made.requires_grad_(requires_grad) if requires_grad else made
 
@@ -176,6 +182,8 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
     return wrap(array, CPU)
 
 
+_INT64, _INT, _REAL = np.dtype(np.int64), {int}, (int, float)
+_native_line = kernel("line")
 _MOST = 2**60  # elements: their bytes are still a number that the machine has
 
 
@@ -189,6 +197,8 @@ def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
     else:
         if count <= _MOST:  # most calls
             return size
+    if len(size) == 1 and type(size[0]) is tuple and {*map(type, size[0])} <= _INT:
+        return shape_of(size[0])
     shape = tuple(lengths_of("size", size))
     if shape and min(shape) < 0:
         raise RuntimeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
@@ -239,11 +249,20 @@ def _number(where: str, value: Any) -> Any:
 @factory
 def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """`fill_value` everywhere; its own dtype unless `dtype` is given."""
-    value = _number("full", fill_value)
+    value = fill_value if type(fill_value) is float else _number("full", fill_value)
     target = dtypes.of_number(value) if dtype is None else dtypes.to_numpy(dtype)
     value = dtypes.number_for("full", value, target)
     shape = shape_of((size,))
-    return finish_new(lambda: np.full(shape, value, target), shape, target, device, requires_grad)
+    return finish_new(lambda: _filled(shape, value, target), shape, target, device, requires_grad)
+
+
+def _filled(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
+    array = np.empty(shape, kind)
+    if type(value) is float and kind.kind == "f" and kind.itemsize > 2:
+        array.fill(value)  # in a third of the time that np.full takes for a small one
+    else:
+        np.copyto(array, value, casting="unsafe")
+    return array
 
 
 @factory
@@ -278,6 +297,8 @@ def arange(
     requires_grad: bool = False,
 ) -> Tensor:
     """`arange(end)`, `arange(start, end)` or `arange(start, end, step)`: int64 for integers, else the default dtype."""
+    if len(bounds) == 1 and type(bounds[0]) is int and start is end is step is dtype is None and 0 <= bounds[0] < _MOST:
+        return finish_new(lambda: np.arange(bounds[0]), bounds, _INT64, device, requires_grad)  # most calls
     start, end, step = _bounds(bounds, start, end, step)
     if step == 0:
         raise RuntimeError("arange: step must be nonzero")
@@ -358,6 +379,11 @@ def linspace(
     start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """`steps` equally spaced values from `start` to `end`, both included; with an infinite end most are NaN."""
+    array, kind = None, _np(dtype)
+    if type(start) in _REAL and type(end) in _REAL and type(steps) is int and kind.char in "fd":
+        array = _native_line(start, end, steps, kind.char == "d") if abs(start) < _MOST and abs(end) < _MOST else None
+    if array is not None:
+        return finish(array, device, requires_grad)
     with np.errstate(over="ignore", invalid="ignore"):
         return finish(_spaced("linspace", _line("linspace", start, end, steps, dtype), dtype), device, requires_grad)
 

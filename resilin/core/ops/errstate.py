@@ -105,45 +105,50 @@ def guarded(
     wide_numbers: bool = False,
     loop: str = "",
     kinds: str = ANY,
+    known: Rule | None = None,
+    kernel: Rule | None = None,
 ) -> Rule:
     """`forward` of an op with `n` tensors (-1: a sequence of them) with what its facts ask for.
 
-    `loop` names the function that is all of it, for which native code has loops, of dtypes of these `kinds`.
+    `loop` names the function that is all of it, for which native code has loops, of dtypes of these `kinds`. `known` is
+    what runs for arrays of numpy's of these kinds, without a look at them; a native `kernel` is asked before it.
     """
     if quiet and not moves:
-        return _computing(forward, n, single, wide_numbers, (getattr(np, loop, None), loop, kinds) if loop else ())
-    silent = _quietly(forward) if quiet else forward
+        loops = (getattr(np, loop, None) if loop else None, loop, kinds, kernel)
+        return _computing(forward, known or forward, n, single, wide_numbers, loops)
+    if kernel and n > 0 and IN_NATIVE:
+        facts = (_NO_DTYPE, n, True, False, None, "", kinds, kernel)
+        return native.quiet_call(known or forward, forward, VARIABLE, SILENT, *facts)
+    silent = quietly(forward) if quiet else forward
     return silent if moves else _rounded_once(silent, n, single, wide_numbers)
 
 
-def guarded_kernel(forward: Rule, n: int, *, quiet: bool, wide: bool, residual: bool) -> Rule:
+def guarded_kernel(
+    forward: Rule,
+    n: int,
+    *,
+    quiet: bool,
+    wide: bool,
+    residual: bool,
+    kinds: str = ANY,
+    known: Rule | None = None,
+    kernel: Rule | None = None,
+) -> Rule:
     """A kernel for such an op. `wide`: of 16-bit floats it gets float32, and its result is rounded to the dtype of its
-    first tensor; its residual stays float32."""
-    silent = _quietly(forward) if quiet else forward
-    if not wide:
-        return silent
-    general = _kernel_rounded_once(silent, n, residual)
-    if n > 0 and IN_NATIVE:  # asks each tensor for its dtype in native code, where most have 32 bits
-        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, n, False, False)
+    first tensor; its residual stays float32. For the rest see `guarded`."""
+    silent = quietly(forward) if quiet else forward
+    general = _kernel_rounded_once(silent, n, residual) if wide else silent
+    if n > 0 and IN_NATIVE and (wide or kernel):  # asks each tensor for its dtype in native code: most have 32 bits
+        narrow = (_BFLOAT16, n, False) if wide else (_NO_DTYPE, n, True)
+        return native.quiet_call(known or forward, general, VARIABLE, SILENT, *narrow, False, None, "", kinds, kernel)
     return general
-
-
-def _quietly(forward: Rule) -> Rule:
-    if IN_NATIVE:
-        return native.quiet_call(forward, forward, VARIABLE, SILENT, _BFLOAT16, 0, True, False)
-
-    def run(*args: Any) -> Any:
-        token = silence(SILENT)
-        try:
-            return forward(*args)
-        finally:
-            restore(token)
-
-    return run
 
 
 def quietly(function: _F) -> _F:
     """Decorate a function of any arguments that computes with numpy beside ops: what overflows does so in silence."""
+    if IN_NATIVE:
+        call = native.quiet_call(function, function, VARIABLE, SILENT, _BFLOAT16, 0, True, False)
+        return functools.update_wrapper(call, function)  # type: ignore[no-any-return]
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -156,14 +161,16 @@ def quietly(function: _F) -> _F:
     return run  # type: ignore[return-value]
 
 
-def _computing(forward: Rule, n: int, single: bool | str, wide_numbers: bool, loop: tuple[Any, ...]) -> Rule:
+def _computing(
+    forward: Rule, known: Rule, n: int, single: bool | str, wide_numbers: bool, loops: tuple[Any, ...]
+) -> Rule:
     """The common case, both at once; in native code, where there is some."""
-    general = _rounded_once(_quietly(forward), n, single, wide_numbers)
+    general = _rounded_once(quietly(forward), n, single, wide_numbers)
     if n > 0 and IN_NATIVE:
         if single == BY_KERNEL:  # no array has a dtype that `general` would have to take
-            return native.quiet_call(forward, general, VARIABLE, SILENT, _NO_DTYPE, n, True, wide_numbers)
-        facts = (n, single is True, wide_numbers, *loop)
-        return native.quiet_call(forward, general, VARIABLE, SILENT, _BFLOAT16, *facts)
+            return native.quiet_call(known, general, VARIABLE, SILENT, _NO_DTYPE, n, True, wide_numbers, *loops)
+        facts = (n, single is True, wide_numbers, *loops)
+        return native.quiet_call(known, general, VARIABLE, SILENT, _BFLOAT16, *facts)
     return general
 
 

@@ -10,11 +10,13 @@ import numpy as np
 from resilin.core.kernels import index_range
 from resilin.core.kernels import places as kernel
 from resilin.core.kernels.common import is_array
+from resilin.core.kernels.loader import kernel as loaded
 from resilin.core.ops.errstate import widened
 from resilin.core.ops.lazy_gradients import Region
 from resilin.core.ops.registry import op
 
 _ROWS = np.array([2, 0, 2, 1])
+take_indexed = loaded("take_indexed")  # x[index] for an index of one array of places
 
 
 def split(index: Any) -> tuple[Any, Any]:
@@ -93,13 +95,13 @@ def _basic(part: Any) -> bool:
     view=True,
     complex=True,
     samples=lambda r: [(r(3, 4), 1), (r(3, 4), (slice(None), slice(1, 4, 2))), (r(3, 4), _ROWS), (r(3), (None, 0))],
+    kernel=loaded("indexed"),
 )
 def getitem(xp, x, index=None):
     """x[index]; a view for integers and slices, a copy for arrays."""
-    check_range(x, index)
-    y = kernel.take_slices(x, index)
-    if y is not None:
+    if (y := take_indexed(x, index)) is not None:
         return y
+    check_range(x, index)
     y = x[index]
     if isinstance(y, np.generic):  # numpy copies a single element unless an ellipsis asks for a 0-d view
         y = x[(*index, Ellipsis) if isinstance(index, tuple) else (index, Ellipsis)]
@@ -143,7 +145,12 @@ def _(xp, g, _y, _x, _value, index=None):
     return g[index]
 
 
-@op(complex=True, single=True, samples=lambda r: [(r(3, 4), np.array([[0, 1], [2, 2], [3, 0]]), 1)])
+@op(
+    complex=True,
+    single=True,
+    samples=lambda r: [(r(3, 4), np.array([[0, 1], [2, 2], [3, 0]]), 1)],
+    kernel=loaded("take_along"),
+)
 def take_along_axis(xp, x, index=None, axis=0):
     """Elements picked along `axis`, one index per element of the result."""
     return xp.take_along_axis(x, index, axis)
@@ -236,7 +243,12 @@ def _(xp, g, _y, _x, _value, index=None, axis=0):
 _EYE = np.eye(3, 4, dtype=bool)
 
 
-@op(complex=True, narrow=True, samples=lambda r: [(r(3, 4), r(3, 4), _EYE), (r(4), r(), _EYE)])
+@op(
+    complex=True,
+    narrow=True,
+    samples=lambda r: [(r(3, 4), r(3, 4), _EYE), (r(4), r(), _EYE)],
+    kernel=loaded("choose_else"),
+)
 def where_else(xp, a, b, condition=None):
     """`a` where `condition` holds, else `b`. Either may be a number."""
     return xp.where(condition, a, b)

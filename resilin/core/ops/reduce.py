@@ -15,7 +15,7 @@ from resilin.core.kernels import reduce_rows, scan
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import op, override
 
-_native_variance = kernel("variance_last")
+_native_var, _native_std = kernel("var_last"), kernel("std_last")
 
 # x: input, y: output, g: gradient of y
 
@@ -52,7 +52,7 @@ def _wide_in_rule(xp, x):
     return xp.astype(x, "float32") if str(x.dtype) in ("float16", "bfloat16") else x
 
 
-@op(complex=True, narrow=True, samples=_axes)
+@op(complex=True, narrow=True, samples=_axes, kernel=kernel("sum_axes"))
 def sum(xp, x, axis=None, keepdims=False):
     """The sum over `axis`."""
     return xp.sum(x, axis, keepdims=keepdims)
@@ -63,7 +63,7 @@ def _(xp, g, _y, _x, axis=None, keepdims=False):
     return xp.broadcast_to(_spread(xp, g, axis, keepdims), _x.shape)
 
 
-@op(takes="fc", complex=True, narrow=True, samples=_axes)
+@op(takes="fc", complex=True, narrow=True, samples=_axes, kernel=kernel("mean_axes"))
 def mean(xp, x, axis=None, keepdims=False):
     """The arithmetic mean over `axis`; NaN when it is empty."""
     return xp.mean(x, axis=axis, keepdims=keepdims)
@@ -88,7 +88,11 @@ def _with_zeros(r: Any) -> Any:
     return x
 
 
-@op(complex=True, samples=lambda r: [*_axes(r), (_with_zeros(r), 1), (_with_zeros(r)[1],)])
+@op(
+    complex=True,
+    samples=lambda r: [*_axes(r), (_with_zeros(r), 1), (_with_zeros(r)[1],)],
+    kernel=kernel("product_last"),
+)
 def prod(xp, x, axis=None, keepdims=False):
     """The product over `axis`."""
     return xp.prod(_wide(x), axis=axis, keepdims=keepdims).astype(x.dtype, copy=False)
@@ -120,14 +124,14 @@ def _not_empty(name, x, axis):
             raise IndexError(f"{name}(): Expected reduction dim {i} to have non-zero size.")
 
 
-@op(takes="biuf", samples=_axes)
+@op(takes="biuf", samples=_axes, kernel=kernel("largest_last"))
 def amax(xp, x, axis=None, keepdims=False):
     """The largest element over `axis`, NaN if there is one; ties share the gradient, as NaNs do."""
     _not_empty("amax", x, axis)
     return xp.max(x, axis=axis, keepdims=keepdims)
 
 
-@op(takes="biuf", samples=_axes)
+@op(takes="biuf", samples=_axes, kernel=kernel("smallest_last"))
 def amin(xp, x, axis=None, keepdims=False):
     """The smallest element over `axis`, NaN if there is one; ties share the gradient, as NaNs do."""
     _not_empty("amin", x, axis)
@@ -173,8 +177,8 @@ def _ranges(dtype):
 def _deviation(xp, x, axis, correction, keepdims, root):
     """The variance of x, or its root. Where squares leave the range of float32 they are summed in float64, as in
     PyTorch; where they leave that of float64, the numbers are scaled by a power of two before."""
-    wide, scale = _wide(x), None
-    y = _native_variance(wide, axis, correction, keepdims, root) if isinstance(wide, np.ndarray) else None
+    wide, scale, native = _wide(x), None, _native_std if root else _native_var
+    y = native(wide, axis, correction, keepdims) if isinstance(wide, np.ndarray) else None
     if y is not None:
         return _returned(y, x)
     y = _variance(xp, wide, axis, correction, keepdims)
@@ -203,7 +207,7 @@ def _returned(y, x):
 _SPREADS: Any = {"complex": True, "samples": lambda r: [(r(3, 4),), (r(3, 4), 0, 1), (r(2, 3, 4), (0, 2), 0, True)]}
 
 
-@op(takes="fc", **_SPREADS)
+@op(takes="fc", kernel=kernel("var_last"), **_SPREADS)
 def var(xp, x, axis=None, correction=1, keepdims=False):
     """The variance over `axis`, dividing by n - correction."""
     return _deviation(xp, x, axis, correction, keepdims, root=False)
@@ -220,7 +224,7 @@ def _(xp, g, _y, x, axis=None, correction=1, keepdims=False):
     return g * xp.where(flat, one * float("nan"), one * float("inf"))
 
 
-@op(takes="fc", **_SPREADS)
+@op(takes="fc", kernel=kernel("std_last"), **_SPREADS)
 def std(xp, x, axis=None, correction=1, keepdims=False):
     """The square root of the variance over `axis`; the gradient of equal numbers is zero, as in PyTorch."""
     return _deviation(xp, x, axis, correction, keepdims, root=True)
@@ -251,7 +255,12 @@ def _(xp, g, y, x, axis=None, keepdims=False):
     return _spread(xp, g, axis, keepdims) * xp.conj(xp.exp(x - _spread(xp, y, axis, keepdims)))
 
 
-@op(takes="fc", complex=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+@op(
+    takes="fc",
+    complex=True,
+    samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)],
+    kernel=kernel("norm_last"),
+)
 def norm2(xp, x, axis=None, keepdims=False):
     """The Euclidean norm over `axis`; the gradient of a zero vector is zero."""
     if isinstance(x, np.ndarray) and x.dtype.kind in "fV":

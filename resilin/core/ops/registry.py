@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -98,8 +98,9 @@ class Op:
         self.at_once: bool = facts.pop("at_once", False)
         self.loop: str = facts.pop("loop", "")
         self.formula = forward  # as it was declared
+        known = forward if self.deterministic else _varying(forward, name)
         forward = by_shape(forward, name, bool(self.host and self.elementwise))
-        refuses = facts.pop("refuses", False)
+        kernel, refuses = facts.pop("kernel", None), facts.pop("refuses", False)
         if facts:
             raise TypeError(f"op {name!r}: unknown facts {sorted(facts)}")
         if not refuses:
@@ -109,7 +110,7 @@ class Op:
         if not self.deterministic:
             forward = _varying(forward, name)
         facts_of_16_bits = {"single": self.single, "wide_numbers": self.wide_numbers}
-        loops = {"loop": self.loop, "kinds": self.takes}
+        loops = {"loop": self.loop, "kinds": self.takes, "known": known, "kernel": _in_native(kernel)}
         guard = guarded(forward, self.n, quiet=self.quiet, moves=self.moves, **facts_of_16_bits, **loops)
         self.generic = Impl(guard, None, wide=_not(self.narrow))
         self.impls: dict[str, Impl] = {}
@@ -167,12 +168,14 @@ class Op:
         quiet: bool = True,
         adds: bool = False,
         halves: bool = False,
+        kernel: Rule | None = None,
     ) -> None:
         """Run `forward` and the joint `vjp` on devices of this type; see `Impl`."""
-        forward = taking(forward, self.name, self.n, self.takes)
+        known, forward = forward, taking(forward, self.name, self.n, self.takes)
         saves = _keeps_of(vjp, self.n, skip=4 if residual else 3)
         wide = device_type == "cpu" and not halves and self.generic.wide  # a device's kernels compute so themselves
-        guard = guarded_kernel(forward, self.n, quiet=quiet, wide=bool(wide), residual=residual)
+        native = {"kinds": self.takes, "known": known, "kernel": _in_native(kernel)}
+        guard = guarded_kernel(forward, self.n, quiet=quiet, wide=bool(wide), residual=residual, **native)
         self.impls[device_type] = Impl(guard, vjp, residual, saves, wide, adds)
         self._note_saves(saves)
 
@@ -213,7 +216,8 @@ def op(forward: Rule | None = None, **facts: Any) -> Any:
     tensors), `elementwise` (scalars and promotion are handled), `exponent` (a number as second operand must fit the
     dtype of integers), `host` (why tensors of other devices are computed on the CPU, see `on_host.py`), `at_once`
     (its rule shares most work between the inputs' gradients: never one without the others), `loop` (the name of numpy's
-    function, or of ours in `native/elementwise`, that is all of its forward: native code runs its loops), `floats`
+    function, or of ours in `native/elementwise`, that is all of its forward: native code runs its loops), `kernel` (a
+    native function of the same arguments but `xp`, asked before the forward: None is no answer), `floats`
     (integers are converted to the default dtype first, and a number beside them is used as it is), `quiet` (numpy's
     floating point warnings are off; the default except for views), `view`, `outputs` (0: as many as it gives),
     `moves` (elements are moved or converted, not computed with, so 16-bit floats need no float32; the default for
@@ -251,14 +255,16 @@ def override(
     quiet: bool = True,
     adds: bool = False,
     halves: bool = False,
+    kernel: Rule | None = None,
 ) -> None:
     """Replace op `name` on one device type by a fused kernel; with `residual`, `forward` returns (y, residual).
 
     adds: see `Impl`. halves: both take 16-bit floats as they are, and round once what they compute in float32.
+    kernel: a native function of the same arguments but `xp`, asked before `forward`, where None is no answer.
 
     `quiet=False` saves the cost of switching numpy's floating point warnings off, for a forward that gives none.
     """
-    OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet, adds=adds, halves=halves)
+    OPS[name].override(device, forward, vjp, residual=residual, quiet=quiet, adds=adds, halves=halves, kernel=kernel)
 
 
 def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> None:
@@ -281,7 +287,7 @@ def accelerate(name: str, forward: Callable[..., Any], backward: Callable[..., A
             g, x = widened(g), widened(x)
         return declared.vjp(xp, needs, g, None, x, *params)  # type: ignore[misc]
 
-    override(name, "cpu", run, rule, quiet=False, halves=True)
+    override(name, "cpu", run, rule, quiet=False, halves=True, kernel=forward)
 
 
 def step_of_halves(name: str, *steps: Any) -> None:
@@ -309,6 +315,11 @@ def step_of_halves(name: str, *steps: Any) -> None:
     impl = Impl(declared.generic.forward, run, saves=declared.generic.saves)
     declared.impls["cpu"] = impl
     declared._note_saves(((False,) * declared.n, False))
+
+
+def _in_native(kernel: Any) -> Any:
+    """A kernel, if it is one of native code; None else."""
+    return None if isinstance(kernel, FunctionType) else kernel
 
 
 def _not(narrow: bool | str) -> bool | str:

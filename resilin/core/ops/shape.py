@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import contiguous
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import op
 
 
-@op(view=True, complex=True, samples=lambda r: [(r(3, 4), (2, 6)), (r(3, 4), (12,)), (r(1), ())])
+@op(
+    view=True,
+    complex=True,
+    samples=lambda r: [(r(3, 4), (2, 6)), (r(3, 4), (12,)), (r(1), ())],
+    kernel=kernel("reshaped"),
+)
 def reshape(xp, x, shape=()):
     """The elements in C order under another shape; a view where the strides allow."""
     return x.reshape(shape)
@@ -90,6 +96,34 @@ def _(xp, g, _y, _x, offset=0, axis1=0, axis2=1):
     order = (axis1, axis2, *(i for i in range(_x.ndim) if i not in (axis1, axis2)))
     moved = xp.index_add_zeros(xp.moveaxis(g, -1, 0), tuple(_x.shape[i] for i in order), (rows, columns))
     return xp.permute_dims(moved, tuple(order.index(i) for i in range(_x.ndim)))
+
+
+@op(
+    complex=True, moves=True, samples=lambda r: [(r(6, 2), (2, 3, 2), (1, 2, 0), (6, 2)), (r(4, 1), (4,), (0,), (2, 2))]
+)
+def rearrange(xp, x, split=(), order=(), shape=()):
+    """The elements, seen as `split` with its dimensions in `order`, copied in C order under another shape."""
+    seen = x.reshape(split).transpose(order)
+    return (seen.copy() if seen.flags.c_contiguous else xp.ascontiguousarray(seen)).reshape(shape)
+
+
+@rearrange.vjp
+def _(xp, g, _y, _x, split=(), order=(), shape=()):
+    back = tuple(order.index(i) for i in range(len(order)))
+    return xp.rearrange(g, tuple(split[i] for i in order), back, tuple(_x.shape))
+
+
+@op(
+    complex=True, moves=True, samples=lambda r: [(r(2, 3, 4), (0, 2, 1), (0, 2, 1)), (r(2, 3, 4), (2, 0, 1), (1, 2, 0))]
+)
+def laid_out(xp, x, order=(), back=()):
+    """A copy whose dimensions lie in memory in `order`, of which `back` is the inverse."""
+    return xp.array(x.transpose(order), copy=True, order="C").transpose(back)
+
+
+@laid_out.vjp
+def _(xp, g, _y, _x, order=(), back=()):
+    return g
 
 
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), -1, 0)])
@@ -237,7 +271,15 @@ def _(xp, g, _y, _x):
     return g
 
 
-@op(view=True, complex=True, moves=True, samples=lambda r: [(r(3, 4), "float64"), (r(3), "float32")], order=0)
+@op(
+    view=True,
+    complex=True,
+    moves=True,
+    quiet=True,
+    samples=lambda r: [(r(3, 4), "float64"), (r(3), "float32")],
+    order=0,
+    kernel=kernel("convert_elements"),
+)
 def astype(xp, x, dtype=None):
     """Converted to `dtype`; a copy unless it has that dtype, then a view of all of it."""
     return xp.astype(x, dtype)

@@ -9,7 +9,16 @@ import numpy as np
 
 from resilin._base import place_finder
 from resilin.core.api.conversion import convert, dlpack, layouts, pinning, printing, tensor_types
-from resilin.core.api.manipulation import indexing, joining, rearranging, scattering, shaping, sorting, uniques
+from resilin.core.api.manipulation import (
+    indexing,
+    joining,
+    rearranging,
+    scattering,
+    shaping,
+    sorting,
+    uniques,
+    writing_at_places,
+)
 from resilin.core.api.mathematics import (
     arithmetic,
     elementwise,
@@ -20,7 +29,7 @@ from resilin.core.api.mathematics import (
     spectral,
     statistics,
 )
-from resilin.core.api.mathematics.one_pass import IN_PLACE
+from resilin.core.api.mathematics.one_pass import IN_PLACE, LOOPS
 from resilin.core.api.nn import activations, neural
 from resilin.core.autograd import engine
 from resilin.core.dtype import to_numpy
@@ -143,9 +152,12 @@ def _attach() -> None:
     tensor.polygamma = special.polygamma_of  # n comes first in the function
     for name, cast in convert.CASTS.items():
         setattr(tensor, name, cast)
+    short = {**IN_PLACE, **writing_at_places.IN_PLACE}
     for name in (*_IN_PLACE, *in_place_names.METHODS, *scattering.IN_PLACE):
         fn = getattr(tensor, name)
-        setattr(tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name), IN_PLACE.get(name)))
+        setattr(
+            tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name), short.get(name), LOOPS.get(name, ""))
+        )
     tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, tensor_types.type_
     tensor.new = tensor_types.new
     tensor.type_as = convert.type_as

@@ -184,10 +184,13 @@ _SPLICE.vjp(0)(_splice_base)
 _SPLICE.vjp(1)(_splice_part)
 
 
-def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None) -> Callable[..., Tensor]:
+def make(
+    fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None, loop: str = ""
+) -> Callable[..., Tensor]:
     """The in-place method of an op: `x.name(...)` does what `fn(x, ...)` does, into x's memory.
 
-    Outside the graph a numpy `ufunc` writes straight into the memory, or the `short` way of one pass (`one_pass.py`).
+    Outside the graph a numpy `ufunc` writes straight into the memory, or the `short` way of one pass (`one_pass.py`),
+    which for a function of one tensor may be a `loop` of native code.
     """
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -210,9 +213,9 @@ def make(fn: Callable[..., Any], name: str, ufunc: Any = None, short: Any = None
     method.__name__ = method.__qualname__ = name
     method.__doc__ = f"`{name[:-1]}` in place."
     way = _in_native(method)
-    if ufunc is None or not IN_NATIVE:
+    if not IN_NATIVE or (ufunc is None and not loop):
         return traced(way, f"aten::{name}")
-    call = native.in_place_call(ufunc, way, VARIABLE, SILENT, f"aten::{name}")
+    call = native.in_place_call(ufunc or getattr(np, loop, None), way, VARIABLE, SILENT, f"aten::{name}", loop)
     return functools.update_wrapper(call, method)
 
 

@@ -10,8 +10,10 @@ import pytest
 
 import resilin
 from resilin.core.backends import small_array
+from resilin.core.device import CPU
 from resilin.core.kernels import joining, loader, pack, reduce_rows
 from resilin.core.machine import threads
+from resilin.core.ops.registry import OPS
 
 pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
 
@@ -57,7 +59,7 @@ def test_a_sum_over_the_last_dimensions_has_the_bits_of_numpys(shape: tuple[int,
     x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     for axis in _trailing(len(shape)):
         for keepdims in (True, False):
-            fast, slow = loader.native.sum_last(x, axis, keepdims), reduce_rows.reference_total(x, axis, keepdims)
+            fast, slow = loader.native.sum_axes(x, axis, keepdims), reduce_rows.reference_total(x, axis, keepdims)
             assert fast.shape == np.shape(slow)
             assert fast.tobytes() == np.asarray(slow).tobytes()
 
@@ -71,11 +73,46 @@ def test_a_sum_has_the_same_bits_for_any_number_of_threads(thread_counts: Any) -
     assert len(found) == 1
 
 
-@pytest.mark.parametrize("name", ["sum_last", "extreme_last"])
+@pytest.mark.parametrize("name", ["sum_axes", "extreme_last"])
 @pytest.mark.parametrize("axis", [0, (0, 2), 3, -4, (1, 1), (2, 2), (), 10**30, True, 1.0, "x"])
 def test_other_dimensions_are_left_to_numpy(name: str, axis: Any) -> None:
     rest = (True,) if name == "extreme_last" else ()
     assert getattr(loader.native, name)(np.ones((2, 3, 4), np.float32), axis, False, *rest) is None
+
+
+@pytest.mark.parametrize("axis", [None, 1, (0, 1)])
+def test_whole_numbers_wrap_around_and_booleans_are_counted(axis: Any) -> None:
+    x = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (3, 50))
+    for given in (x, x > 0):
+        np.testing.assert_array_equal(loader.native.sum_axes(given, axis, False), np.add.reduce(given, axis))
+    for largest, ufunc in ((True, np.maximum), (False, np.minimum)):
+        np.testing.assert_array_equal(loader.native.extreme_last(x, axis, False, largest), ufunc.reduce(x, axis))
+    assert resilin.tensor(x > 0).sum().dtype is resilin.int64
+
+
+_KERNELS = {"mean": "mean_axes", "norm2": "norm_last", "var": "var_last", "std": "std_last"}
+
+
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((50,), None), ((4, 300), 1), ((1, 3, 20, 8), (0, 2, 3)), ((2, 1100), (0, 1))]
+)
+@pytest.mark.parametrize("special", [None, np.nan, np.inf, 1e30, 0.0])
+def test_means_norms_and_variances_have_the_bits_of_the_forms_in_python(
+    special: float | None, shape: tuple[int, ...], axis: Any, dtype: Any, keepdims: bool
+) -> None:
+    x = (np.random.default_rng(0).standard_normal(shape) + 3).astype(dtype)
+    if special is not None:
+        x.reshape(-1)[x.size // 2] = special
+    for name, more in (("mean", ()), ("norm2", ()), ("var", (1,)), ("std", (0,))):
+        kernel = getattr(loader.native, _KERNELS[name])(x, axis, *more, keepdims)
+        with np.errstate(all="ignore"):
+            slow = np.asarray(OPS[name].formula(CPU.xp, x, axis, *more, keepdims))
+        if kernel is not None:
+            assert (kernel.shape, kernel.tobytes()) == (slow.shape, slow.tobytes())
+        found = OPS[name].call(resilin.tensor(x), axis, *more, keepdims)
+        np.testing.assert_array_equal(found.numpy(), slow)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -181,7 +218,7 @@ def test_sums_and_means_of_sixteen_bits_are_those_of_float32_rounded_once(shape:
     x = _of(dtype, shape)
     wide = pack.to_float32(x)
     for axis in _trailing(len(shape)):
-        found, mean = loader.native.sum_last(x, axis, False), loader.native.mean_last(x, axis, False)
+        found, mean = loader.native.sum_axes(x, axis, False), loader.native.mean_axes(x, axis, False)
         total = np.asarray(reduce_rows.reference_total(wide, axis))
         assert found.tobytes() == total.astype(dtype).tobytes()
         count = np.float32(wide.size / total.size)
@@ -230,8 +267,8 @@ def test_integers_and_booleans_are_summed_and_wrap_around(thread_counts: Any) ->
         for axis in _trailing(len(shape)):
             for count in (1, 2):
                 thread_counts(count)
-                assert np.array_equal(loader.native.sum_last(np.asarray(k), axis, False), np.add.reduce(k, axis))
-                assert np.array_equal(loader.native.sum_last(np.asarray(b), axis, False), np.add.reduce(b, axis))
+                assert np.array_equal(loader.native.sum_axes(np.asarray(k), axis, False), np.add.reduce(k, axis))
+                assert np.array_equal(loader.native.sum_axes(np.asarray(b), axis, False), np.add.reduce(b, axis))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -264,7 +301,7 @@ def test_variances_have_the_bits_of_their_steps(shape: tuple[int, ...], dtype: A
     x = np.asarray(_of(dtype, shape) * 3 + 100, dtype)
     for axis in _trailing(len(shape)):
         for correction, keepdims, root in ((1, False, False), (0, True, True), (2.5, False, True)):
-            fast = loader.native.variance_last(x, axis, correction, keepdims, root)
+            fast = (loader.native.std_last if root else loader.native.var_last)(x, axis, correction, keepdims)
             left = [axis] if isinstance(axis, int) else axis
             count = x.size if left is None else np.prod([x.shape[i] for i in left])
             if fast is None:
@@ -281,7 +318,7 @@ def test_variances_have_the_bits_of_their_steps(shape: tuple[int, ...], dtype: A
 @pytest.mark.parametrize("wrong", [1e20, 1e-25, np.nan, np.inf])
 def test_variances_beyond_the_range_are_left_to_steps_in_float64(wrong: float) -> None:
     x = np.float32([[1, 2, 3], [wrong, 2 * wrong, 4 * wrong]])
-    assert loader.native.variance_last(x, 1, 1, False, False) is None
+    assert loader.native.var_last(x, 1, 1, False) is None
     with np.errstate(over="ignore", invalid="ignore"):
         expected = np.var(x.astype(np.float64), 1, ddof=1).astype(np.float32)
     np.testing.assert_allclose(resilin.tensor(x).var(1).numpy(), expected, 1e-6)

@@ -7,7 +7,6 @@ from typing import Any
 from resilin.core import dtype as dtypes
 from resilin.core.api.manipulation.shaping import clone, contiguous
 from resilin.core.device import CPU, device
-from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.ops.shape import astype
 from resilin.core.ops.transfer import move
 from resilin.core.state.memory_format import preserve_format
@@ -17,8 +16,7 @@ from resilin.core.tensor import Tensor
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`to(dtype)`, `to(device)`, `to(device, dtype)` or `to(other)`; itself when nothing changes, unless `copy`."""
     if len(args) == 1 and not kwargs and type(args[0]) is dtypes.dtype:  # most calls
-        target = args[0].np
-        return self if target == self._array.dtype else _cast(self, target)
+        return self if self._array.dtype is args[0].np else _cast(self, args[0].np)
     kwargs.pop("non_blocking", None)
     order = kwargs.pop("memory_format", None)
     copy = kwargs.pop("copy", False)
@@ -54,11 +52,7 @@ def _laid_out(x: Tensor, order: Any) -> Tensor:
 def _cast(self: Tensor, target: Any) -> Tensor:
     if self._array.dtype.kind == "c" and target.kind not in "cb":
         self = self.real
-    token = silence(SILENT)
-    try:
-        return astype.call(self, target)
-    finally:
-        restore(token)
+    return astype.call(self, target)
 
 
 def type_as(self: Tensor, other: Tensor) -> Tensor:
@@ -69,7 +63,7 @@ def type_as(self: Tensor, other: Tensor) -> Tensor:
 def _caster(name: str, target: dtypes.dtype) -> Any:
     def cast(self: Tensor, *, memory_format: Any = None) -> Tensor:
         out = self if self._array.dtype == target.np else _cast(self, target.np)
-        return _laid_out(out, memory_format)
+        return out if memory_format is None else _laid_out(out, memory_format)
 
     cast.__name__ = name
     cast.__doc__ = f"`to({target.name}, memory_format=memory_format)`."

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from resilin.core.device import CPU, device, different_devices
+from resilin.core.kernels.loader import guarded
 from resilin.core.ops.errstate import quietly
 from resilin.core.ops.transfer import move
 from resilin.core.tensor import Tensor
@@ -35,7 +36,7 @@ def through_host(function: Callable[_P, _R]) -> Callable[_P, _R]:
         named = {name: _moved(value, CPU) for name, value in kwargs.items()}
         return cast(_R, _moved(quiet(*given, **named), home))
 
-    return run
+    return guarded(quiet, run, "on_host")
 
 
 def _home(name: str, values: tuple[Any, ...]) -> device | None:

@@ -21,6 +21,7 @@ from resilin.core.batching.active import BATCHED
 from resilin.core.device import CPU, different_devices
 from resilin.core.kernels import index_range, places
 from resilin.core.kernels.common import array_namespace, is_array
+from resilin.core.kernels.loader import guarded
 from resilin.core.ops import creation
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
@@ -124,7 +125,7 @@ def _also_of_scalars(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
         result = function(vectors[0], dim, *vectors[1:], **named)
         return result if input._array.ndim else result.reshape(())
 
-    return call
+    return guarded(function, call, "without_scalars")
 
 
 def _is_scalar(value: Any) -> bool:
@@ -279,6 +280,8 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
             f"{value._array.ndim} dimension(s)."
         )
     kind = input._array.dtype
+    if type(value) is float and kind.kind == "f" and abs(value) < 65504 and input._dev is CPU:  # most calls
+        return ops.where_else.call(wrap(np.array(value, kind), CPU), input, index_checks.kept(mask._array, input))
     value = value if isinstance(value, Tensor) else nested_data.number_of("masked_fill", value)
     if isinstance(value, Tensor):  # one number, which does not widen what it is written into
         number = value if value._array.dtype == kind else shape_ops.astype.call(value, kind)
@@ -295,6 +298,10 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
         cond, kind = condition._array, input._array.dtype
         if cond.dtype.char == "?" and kind is other._array.dtype and condition._dev is input._dev is other._dev:
             return ops.where_else.call(input, other, index_checks.kept(cond, input, other))
+    elif type(condition) is type(input) is Tensor and type(other) is float:  # many more
+        cond, kind = condition._array, input._array.dtype
+        if cond.dtype.char == "?" and kind.kind == "f" and abs(other) < 65504 and condition._dev is input._dev is CPU:
+            return ops.where_else.call(input, wrap(np.array(other, kind), CPU), index_checks.kept(cond, input))
     cond = index_checks.kept(condition._array, input, other) if isinstance(condition, Tensor) else condition
     if isinstance(condition, Tensor) and cond.dtype not in (np.bool_, np.uint8):
         raise RuntimeError(f"where expected condition to be a boolean tensor, but got one of dtype {condition.dtype}")

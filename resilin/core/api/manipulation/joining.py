@@ -88,8 +88,14 @@ def split(
         if sum(sizes) != length or min(sizes, default=0) < 0:
             raise RuntimeError(f"split sizes {sizes} do not sum to {length}, the length of dimension {dim}")
     if not (mode.grad and tensor.requires_grad) or type(tensor) in BATCHED:
-        ends = list(itertools.accumulate(sizes))
-        return tuple(narrow(tensor, axis, end - size, size) for end, size in zip(ends, sizes, strict=True))
+        if type(tensor) in BATCHED:
+            ends = list(itertools.accumulate(sizes))
+            return tuple(narrow(tensor, axis, end - size, size) for end, size in zip(ends, sizes, strict=True))
+        found, before, end, call = [], (slice(None),) * axis, 0, index_ops.getitem.call
+        for size in sizes:
+            found.append(call(tensor, (*before, slice(end, end + size))))
+            end += size
+        return tuple(found)
     edge_of(tensor)  # a stale view is recorded anew before its node is read
     parts = ops.split_parts.call(tensor, axis, tuple(sizes))
     end = 0
@@ -156,5 +162,6 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     axis = check_dim(dim, input._array.ndim)
     length, before = input._array.shape[axis], (slice(None),) * axis
     if not (mode.grad and input.requires_grad) and type(input) not in BATCHED:
-        return tuple([index_ops.getitem.call(input, (*before, place)) for place in range(length)])
+        call = index_ops.getitem.call
+        return tuple([call(input, (*before, place)) for place in range(length)])
     return tuple(ops.squeeze.call(part, (axis,)) for part in split(input, 1, axis)) if length else ()

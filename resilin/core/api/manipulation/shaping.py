@@ -22,6 +22,8 @@ from resilin.core.tensor import Tensor, wrap
 def _sized(where: str, array: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
     """`shape` with -1 replaced. RuntimeError when the number of elements does not fit."""
     size, known, least = array.size, 1, 0
+    if len(shape) == 1 and isinstance(shape[0], tuple | list):
+        shape = tuple(shape[0])
     for n in shape:
         if type(n) is not int or n < 0:
             break
@@ -313,12 +315,7 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
     """A copy in C order, or in the order of `memory_format`, recorded."""
     order = orders("clone", input._array.ndim, memory_format)
-    return ops.copy.call(input) if order is None else _in_order(input, order, ops.copy.call)
-
-
-def _in_order(input: Tensor, order: Any, lay: Any) -> Tensor:
-    """What `lay` makes of the tensor with its dimensions in another order, seen in their own."""
-    return permute(lay(permute(input, order[0])), order[1])
+    return ops.copy.call(input) if order is None else ops.laid_out.call(input, *order)
 
 
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
@@ -326,7 +323,7 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     order = orders("contiguous", input._array.ndim, memory_format)
     if order is not None:
         lies_so = input._array.transpose(order[0]).flags.c_contiguous
-        return input if lies_so else clone(input, memory_format=memory_format)
+        return input if lies_so else ops.laid_out.call(input, *order)
     return input if input._array.flags.c_contiguous else ops.ascontiguous.call(input)
 
 

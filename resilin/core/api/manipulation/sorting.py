@@ -95,7 +95,8 @@ def picked(input: Tensor, places: Any, axis: int, keepdim: bool) -> tuple[Tensor
     values, indices = ops.take_along_axis.call(input, places, axis), wrap(places, input._dev)
     if keepdim:
         return values, indices
-    return shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(indices, axis)
+    shape = (*places.shape[:axis], *places.shape[axis + 1 :])
+    return shape_ops.reshape.call(values, shape), wrap(places.reshape(shape), input._dev)
 
 
 def shared(flat: Tensor, value: Tensor) -> Tensor:

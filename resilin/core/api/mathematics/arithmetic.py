@@ -87,7 +87,8 @@ def kind_of(a: Any, b: Any) -> Any:
     TypeError where there is no tensor, or something else than numbers beside it.
     """
     if isinstance(a, Tensor) and isinstance(b, Tensor):
-        return dtypes.promote_np(a._array.dtype, b._array.dtype)
+        x, y = a._array.dtype, b._array.dtype
+        return x if x is y else dtypes.promote_np(x, y)
     tensor, number = (a, b) if isinstance(a, Tensor) else (b, a)
     if not isinstance(tensor, Tensor) or not isinstance(number, int | float | complex | np.generic | np.ndarray):
         raise TypeError(f"expected a Tensor and a Tensor or number, got {type(a).__name__} and {type(b).__name__}")
@@ -273,6 +274,9 @@ def frac(input: Tensor) -> Tensor:
     return input - trunc(input.detach())  # whose gradient is 0
 
 
+_INT64, _LARGE = np.dtype(np.int64), 1 << 62
+
+
 def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     """Elements limited to [min, max]; the gradient is 0 outside and 1 at the limits."""
     if min is None and max is None:
@@ -284,6 +288,8 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
         out = input if min is None else _limited(input, _beside(min, input), maximum, lt)
         return out if max is None else _limited(out, _beside(max, input), minimum, gt)
     kind = input._array.dtype
+    if kind is _INT64 and type(min) is type(max) is int and -_LARGE < min < _LARGE and -_LARGE < max < _LARGE:
+        return OPS["clip_to"].call(input, min, max)  # most calls of integers
     if kind.kind != "f" or kind.itemsize == 2:
         min, max = (v.item() if isinstance(v, np.generic) else v for v in (min, max))
         if kind.kind in "biu" and any(isinstance(v, float) for v in (min, max)):
@@ -334,7 +340,12 @@ def xlogy(input: Any, other: Any) -> Tensor:
 
 @rounded_once
 def _xlogy(x: Tensor, y: Tensor) -> Tensor:
-    zero = eq(x, 0).logical_and(le(y, 0).logical_or(eq(y, float("inf"))))  # elsewhere log(other) is the gradient
+    zero = eq(x, 0)
+    if (
+        not (ACTIVE or x.requires_grad or y.requires_grad) and type(zero._array) is np.ndarray and not zero._array.any()
+    ):  # most calls
+        return x * log(y) + 0
+    zero = zero.logical_and(le(y, 0).logical_or(eq(y, float("inf"))))  # elsewhere log(other) is the gradient
     return (x * log(y.masked_fill(zero, 1))) + 0
 
 
@@ -345,8 +356,7 @@ def both_floating(where: str, a: Any, b: Any) -> tuple[Tensor, Tensor]:
         raise TypeError(f"{where}(): expected a Tensor, got {type(a).__name__} and {type(b).__name__}")
     kind = kind_of(a, b)
     kind = dtypes.default_np() if kind.kind in "biu" else kind
-    x, y = (v if isinstance(v, Tensor) else _in(kind, v, tensor._dev) for v in (a, b))
-    return shape_ops.astype.call(x, kind), shape_ops.astype.call(y, kind)
+    return _in(kind, a, tensor._dev), _in(kind, b, tensor._dev)
 
 
 def trace(input: Tensor) -> Tensor:
@@ -394,7 +404,12 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
 
 def equal(input: Tensor, other: Tensor) -> bool:
     """Whether shapes and all elements are equal."""
-    return input._array.shape == other._array.shape and bool(input._dev.xp.array_equal(input._array, other._array))
+    x, y = input._array, other._array
+    if x.shape != y.shape:
+        return False
+    if type(x) is type(y) is np.ndarray and x.dtype is y.dtype and x.dtype.kind != "V":
+        return bool((x == y).all())
+    return bool(input._dev.xp.array_equal(x, y))
 
 
 def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Tensor:

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from resilin.core.kernels.loader import guarded
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops.errstate import FLOAT32, is_half
 from resilin.core.tensor import Tensor
@@ -32,7 +33,7 @@ def rounded_once(function: _F) -> _F:
                 return _in_float32(function, args, kwargs)
         return function(*args, **kwargs)
 
-    return run  # type: ignore[return-value]
+    return guarded(function, run, "without_halves")  # type: ignore[return-value]
 
 
 def _in_float32(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

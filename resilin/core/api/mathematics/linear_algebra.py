@@ -14,6 +14,7 @@ from resilin.core.api.mathematics import arithmetic, products, reducing
 from resilin.core.ops import creation, decompositions
 from resilin.core.ops import einsum as einsum_ops
 from resilin.core.ops import linalg as ops
+from resilin.core.ops import shape as shape_ops
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor, wrap
 
@@ -222,9 +223,10 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product: every element of `input` times the whole of `other`."""
     ndim = max(input._array.ndim, other._array.ndim)
     a, b = ((1,) * (ndim - x._array.ndim) + x._array.shape for x in (input, other))
-    left = input.reshape([part for n in a for part in (n, 1)])
-    right = other.reshape([part for n in b for part in (1, n)])
-    return (left * right).reshape([n * m for n, m in zip(a, b, strict=True)])
+    left = shape_ops.reshape.call(input, tuple([part for n in a for part in (n, 1)]))
+    right = shape_ops.reshape.call(other, tuple([part for n in b for part in (1, n)]))
+    product = left * right
+    return shape_ops.reshape.call(product, tuple([n * m for n, m in zip(a, b, strict=True)]))
 
 
 def ger(input: Tensor, vec2: Tensor) -> Tensor:

@@ -14,12 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import ACTIVE
 from resilin.core.device import CPU
 from resilin.core.kernels import reduce_rows
 from resilin.core.kernels.loader import kernel
-from resilin.core.ops.calling import tracked
 from resilin.core.ops.elementwise import limited_integers, power_in_one_pass
 from resilin.core.ops.errstate import quietly
 from resilin.core.tensor import Tensor, wrap
@@ -42,19 +40,18 @@ def preferring(short: Callable[..., Tensor | None]) -> Callable[[_F], _F]:
     return decorate
 
 
+_plain_arrays = kernel("plain_arrays")  # of tensors that no graph and no vmap follows; None of others
+
+
 def _kernel(name: str) -> Callable[..., Tensor | None]:
     native = kernel("fused_" + name)
 
     def run(out: Any, tensors: tuple[Any, ...], *numbers: float) -> Tensor | None:
-        if ACTIVE or (mode.grad and tracked(tensors)):
-            return None
-        for tensor in tensors:
-            if not isinstance(tensor, Tensor) or tensor._dev is not CPU:
-                return None
         for number in numbers:
             if type(number) is not float and type(number) is not int:
                 return None
-        array = native(out, *[tensor._array for tensor in tensors], *numbers)
+        arrays = _plain_arrays(tensors)
+        array = None if arrays is None else native(out, *arrays, *numbers)
         return None if array is None else wrap(array, CPU)
 
     return run
@@ -65,14 +62,12 @@ _lerp_from_start, _lerp_from_end = _kernel("lerp_from_start"), _kernel("lerp_fro
 _nan_to_num, _heaviside, _limit = map(_kernel, ("nan_to_num", "heaviside", "limit"))
 
 
-def _arrays(*tensors: Any, kinds: str = "fV") -> list[Any] | None:
+def _arrays(*tensors: Any, kinds: str = "fV") -> tuple[Any, ...] | None:
     """The arrays of tensors on the CPU that nothing follows, of dtypes of these kinds; None of others."""
-    if ACTIVE or (mode.grad and tracked(tensors)):
+    arrays: tuple[Any, ...] | None = _plain_arrays(tensors)
+    if arrays is None or any([array.dtype.kind not in kinds for array in arrays]):
         return None
-    for tensor in tensors:
-        if type(tensor) is not Tensor or tensor._dev is not CPU or tensor._array.dtype.kind not in kinds:
-            return None
-    return [tensor._array for tensor in tensors]
+    return arrays
 
 
 def _loops(name: str, kinds: str = "fV") -> Callable[..., Tensor | None]:
@@ -100,13 +95,13 @@ def activation(name: str, numbers: Callable[..., tuple[float, ...]] = lambda: ()
     native = kernel(name + "_forward")
 
     def run(input: Tensor, *args: Any, out: Any = None, **kwargs: Any) -> Tensor | None:
-        if ACTIVE or type(input) is not Tensor or input._dev is not CPU or (mode.grad and tracked((input,))):
+        if (arrays := _plain_arrays((input,))) is None:
             return None
         try:
             given = numbers(*args, **kwargs)
         except (TypeError, ZeroDivisionError):  # the function itself says what is wrong
             return None
-        array = native(input._array, *given, out)
+        array = native(*arrays, *given, out)
         return None if array is None else wrap(array, CPU)
 
     return run
@@ -222,9 +217,8 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -
 
 def power(input: Tensor, exponent: Any, *, out: Any = None) -> Tensor | None:
     """input ** exponent for the few exponents that have a loop, in place."""
-    if out is None or ACTIVE or type(input) is not Tensor or input._dev is not CPU or (mode.grad and tracked((input,))):
-        return None
-    array = power_in_one_pass(input._array, exponent, out)
+    arrays = None if out is None else _plain_arrays((input,))
+    array = None if arrays is None else power_in_one_pass(*arrays, exponent, out)
     return None if array is None else wrap(array, CPU)
 
 
@@ -251,3 +245,5 @@ IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
     "relu": relu,
 }
 """By the names of methods, those with a form in place."""
+LOOPS = {**{name: name for name in [*_ALONE, "square"]}, "neg": "negative", "abs": "absolute", "relu": "relu"}
+"""Those that are one loop over the elements of one tensor, with its name."""

@@ -53,6 +53,14 @@ def _numpy_names(dim: Any, keepdim: bool, names: dict[str, Any]) -> tuple[Any, b
     return dim, keepdim
 
 
+_INT64 = np.dtype(np.int64)
+
+
+def _whole(input: Tensor) -> Tensor:
+    """Booleans and integers as int64."""
+    return input if input._array.dtype is _INT64 else shape_ops.astype.call(input, _INT64)
+
+
 def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **numpy_names: Any) -> Tensor:
     """The sum over `dim` (all when None). Booleans and integers are summed as int64."""
     if numpy_names:
@@ -120,7 +128,9 @@ def _extreme(name: str, found: Any, reduce: Any, arg: Any, pairwise: Any) -> Any
         values = index_ops.take_along_axis.call(input, where._array, axis)
         if keepdim:
             return found((values, where))
-        return found((shape_ops.squeeze.call(values, axis), shape_ops.squeeze.call(where, axis)))
+        shape = where._array.shape
+        shape = (*shape[:axis], *shape[axis + 1 :])
+        return found((shape_ops.reshape.call(values, shape), wrap(where._array.reshape(shape), where._dev)))
 
     extreme.__name__ = name
     extreme.__doc__ = (

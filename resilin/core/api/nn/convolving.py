@@ -8,6 +8,7 @@ two-dimensional convolution of the slices that its kernel covers.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from resilin.core.api.mathematics.half_precision import rounded_once
@@ -165,6 +166,12 @@ def _convolve(
     groups: int,
 ) -> Tensor:
     need_tensors(where, input=input, weight=weight)
+    whole = type(groups) is int and _whole(stride) and _whole(padding) and _whole(dilation)
+    if whole and input._array.dtype is weight._array.dtype:  # most calls
+        shapes = input._array.shape, weight._array.shape, None if bias is None else bias._array.shape
+        known = _geometry(count, *shapes, stride, padding, dilation, groups)
+        if known is not None:
+            return _BY_COUNT[count](input, weight, bias, *known, groups)
     _check_operands(where, count, input, weight, groups, transposed=False)
     _check_bias(weight, bias, weight._array.shape[0])
     x = batched(where, input, count)
@@ -181,6 +188,32 @@ def _convolve(
     along = _BY_COUNT[count]
     out: Tensor = along(x, weight, bias, strides, paddings, dilations, groups)
     return out if x._array.ndim == input._array.ndim else out.squeeze(0)
+
+
+def _whole(value: Any) -> bool:
+    """Whether a length is an int or a tuple of some."""
+    return type(value) is int or (type(value) is tuple and {*map(type, value)} == {int})
+
+
+@functools.lru_cache(256)
+def _geometry(
+    count: int, x: Lengths, w: Lengths, bias: Lengths | None, stride: Any, padding: Any, dilation: Any, groups: int
+) -> tuple[Lengths, Lengths, Lengths] | None:
+    """Stride, padding and dilation of every dimension for operands of these shapes.
+
+    None for what `_convolve` has to look at, where it is wrong or a batch has to be made.
+    """
+    if len(x) != count + 2 or len(w) != count + 2 or groups < 1 or x[1] != w[1] * groups or w[0] % groups:
+        return None
+    given = [value if type(value) is tuple else (value,) * count for value in (stride, padding, dilation)]
+    if bias not in (None, w[:1]) or any(len(lengths) != count for lengths in given):
+        return None
+    strides, paddings, dilations = given
+    if min(w[2:]) < 1 or min(strides) < 1 or min(dilations) < 1 or min(paddings) < 0:
+        return None
+    if any(n + 2 * p < d * (k - 1) + 1 for n, k, p, d in zip(x[2:], w[2:], paddings, dilations, strict=True)):
+        return None
+    return strides, paddings, dilations
 
 
 def _padded(
@@ -202,9 +235,17 @@ def _padded(
 
 
 def _convolve1d(x: Tensor, w: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Tensor:
-    flat = (x.unsqueeze(-2), w.unsqueeze(-2))
-    out: Tensor = conv.conv2d.call(*flat, bias, (1, *stride), (0, *padding), (1, *dilation), groups)
-    return out.squeeze(-2)
+    flat = (_with_height(x), _with_height(w))
+    out = conv.conv2d.call(*flat, bias, (1, *stride), (0, *padding), (1, *dilation), groups)
+    lengths = out._array.shape
+    made: Tensor = shape.reshape.call(out, (*lengths[:2], lengths[3]))
+    return made
+
+
+def _with_height(x: Tensor) -> Any:
+    """Sequences as images of one row."""
+    lengths = x._array.shape
+    return shape.reshape.call(x, (*lengths[:2], 1, lengths[2]))
 
 
 def _convolve3d(

@@ -15,6 +15,8 @@ from resilin.core.api.nn.neural import linear, log_softmax, need_tensors, softpl
 from resilin.core.batching.active import BATCHED
 from resilin.core.kernels import index_range
 from resilin.core.kernels.common import has_elements, is_array
+from resilin.core.kernels.loader import kernel
+from resilin.core.ops import index as index_ops
 from resilin.core.ops import loss
 from resilin.core.ops.errstate import quietly
 from resilin.core.tensor import Tensor, wrap
@@ -190,6 +192,18 @@ def linear_cross_entropy(
     )
 
 
+_within = kernel("integers_within")
+
+
+def _all_picked(rows: Tensor, classes: Any, reduction: str, shape: tuple[int, ...]) -> Tensor:
+    """`nll_loss` of classes that all count, in one pass over them."""
+    losses = index_ops.take_along_axis.call(rows, classes.reshape(-1, 1), 1) * -1.0
+    if reduction == "none":
+        return shaping.reshape(losses, *shape) if shape else losses.reshape(())
+    total = reducing.sum(losses)
+    return total if reduction == "sum" else total / classes.size
+
+
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -207,6 +221,8 @@ def nll_loss(
         return found
     input, weight, narrow = opened(input, weight)
     rows, classes, shape = _rows("nll_loss", input, target)
+    if weight is None and not 0 <= ignore_index < rows._array.shape[1] and _within(classes, 0, rows._array.shape[1]):
+        return narrow(_all_picked(rows, classes, reduction, shape))
     valid = classes != ignore_index
     xp = rows._dev.xp
     safe = xp.where(valid, classes, 0)

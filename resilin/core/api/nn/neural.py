@@ -17,6 +17,7 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.kernels import index_range
 from resilin.core.kernels.common import has_elements, is_readable
+from resilin.core.kernels.loader import guarded
 from resilin.core.ops import activation, attention, loss, random
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import matmul as products
@@ -56,11 +57,17 @@ def need_tensors(where: str, **values: Any) -> None:
             raise different_devices(where, first, value._dev)
 
 
+need_tensors = guarded(None, need_tensors, "plain_tensors")
+
+
 def need_numbers(where: str, **values: Any) -> None:
     """TypeError for what is no real number: also for arrays and tensors with dimensions, which would be broadcast."""
     for name, value in values.items():
         if not isinstance(value, int | float) and (not hasattr(value, "__float__") or getattr(value, "ndim", False)):
             raise TypeError(f"{where}(): argument {name!r} must be Number, not {type(value).__name__}")
+
+
+need_numbers = guarded(None, need_numbers, "numbers")
 
 
 def widened(input: Tensor) -> Tensor:
@@ -98,7 +105,8 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta * input)) / beta."""
-    need_numbers("softplus", beta=beta, threshold=threshold)
+    if type(beta) is not float or type(threshold) is not float:
+        need_numbers("softplus", beta=beta, threshold=threshold)
     return activation.softplus.call(input, beta, threshold)
 
 

@@ -139,6 +139,8 @@ def batch_norm(
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(input.shape)}")
     stats: list[Any] = []
     out: Tensor = norm.batch_norm.call(input, weight, bias, eps, stats)
+    if running_mean is None and running_var is None:
+        return out
     unbiased = count / (count - 1)
     if not _moved_on_device(running_mean, running_var, stats, momentum, unbiased):
         _move((running_mean, stats[0]), (running_var, stats[1] * unbiased), momentum=momentum)
@@ -246,8 +248,9 @@ def instance_norm(
     stats: list[Any] = []
     each = [None if value is None else value.repeat(N) for value in (weight, bias)]
     out: Tensor = norm.batch_norm.call(input.reshape(1, N * C, *shape[2:]), *each, eps, stats)
-    mean_C, var_C = (value.reshape(N, C).mean(0) for value in stats)
-    _move((running_mean, mean_C), (running_var, var_C * (count / (count - 1))), momentum=momentum)
+    if running_mean is not None or running_var is not None:
+        mean_C, var_C = (value.reshape(N, C).mean(0) for value in stats)
+        _move((running_mean, mean_C), (running_var, var_C * (count / (count - 1))), momentum=momentum)
     return out.reshape(shape)
 
 

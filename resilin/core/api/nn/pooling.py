@@ -6,6 +6,7 @@ means, and the first maximum in depth of the first maxima in the planes is the f
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -300,6 +301,16 @@ def _average(x: Tensor, windows: list[Any]) -> Tensor:
     return out.reshape(N, C, len(windows[0]), P, Q)
 
 
+@functools.lru_cache(128)
+def _average_windows(
+    where: str, sizes: Lengths, kernel: Lengths, strides: Lengths, pads: Lengths, ceil: bool, counted: bool
+) -> tuple[Any, ...]:
+    """The windows along each dimension; the same arrays for all that ask for them."""
+    check_pooling(where, kernel, strides, pads, (1,) * len(sizes), sizes, ceil)
+    along = zip(sizes, kernel, strides, pads, strict=True)
+    return tuple([pool_kernel.average_windows(*lengths, ceil, counted) for lengths in along])
+
+
 def _avg_pool(
     where: str,
     count: int,
@@ -313,11 +324,7 @@ def _avg_pool(
 ) -> Tensor:
     x = batched(where, input, count)
     kernel, strides, pads = _window(where, count, kernel_size, stride, padding)
-    sizes = x._array.shape[2:]
-    check_pooling(where, kernel, strides, pads, (1,) * count, sizes, ceil)
-    windows = [
-        pool_kernel.average_windows(*along, ceil, counted) for along in zip(sizes, kernel, strides, pads, strict=True)
-    ]
+    windows: Any = _average_windows(where, x._array.shape[2:], kernel, strides, pads, bool(ceil), bool(counted))
     if divisor is not None:
         if not hasattr(divisor, "__index__"):
             raise TypeError(f"{where}(): argument 'divisor_override' must be int, not {type(divisor).__name__}")

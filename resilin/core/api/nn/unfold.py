@@ -9,6 +9,7 @@ from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.mathematics.windows import batched, check_window, per_axis
 from resilin.core.api.nn.neural import need_tensors, pad
 from resilin.core.api.nn.pooling import avg_pool2d
+from resilin.core.ops import shape as shape_ops
 from resilin.core.ops import windows as ops
 from resilin.core.tensor import Tensor
 
@@ -60,34 +61,35 @@ def _count(where: str, size: Any, window: list[Any]) -> int:
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Images (..., C * r * r, H, W) as (..., C, H * r, W * r)."""
-    r, shape = upscale_factor, tuple(input.shape)
+    r, shape = upscale_factor, tuple(input._array.shape)
     if len(shape) < 3 or r < 1 or shape[-3] % (r * r):
         raise RuntimeError(
             f"pixel_shuffle: expected (..., C, H, W) with C divisible by upscale_factor squared, got {shape} and {r}"
         )
     C, H, W = shape[-3] // (r * r), *shape[-2:]
-    parts = input.reshape(math.prod(shape[:-3]), C, r, r, H, W).permute(0, 1, 4, 2, 5, 3)
-    return parts.reshape(*shape[:-3], C, H * r, W * r)
+    split, order = (math.prod(shape[:-3]), C, r, r, H, W), (0, 1, 4, 2, 5, 3)
+    return shape_ops.rearrange.call(input, split, order, (*shape[:-3], C, H * r, W * r))
 
 
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Images (..., C, H * r, W * r) as (..., C * r * r, H, W)."""
-    r, shape = downscale_factor, tuple(input.shape)
+    r, shape = downscale_factor, tuple(input._array.shape)
     if len(shape) < 3 or r < 1 or shape[-2] % r or shape[-1] % r:
         raise RuntimeError(
             f"pixel_unshuffle: expected (..., C, H, W) with H and W divisible by downscale_factor, got {shape} and {r}"
         )
     C, H, W = shape[-3], shape[-2] // r, shape[-1] // r
-    parts = input.reshape(math.prod(shape[:-3]), C, H, r, W, r).permute(0, 1, 3, 5, 2, 4)
-    return parts.reshape(*shape[:-3], C * r * r, H, W)
+    split, order = (math.prod(shape[:-3]), C, H, r, W, r), (0, 1, 3, 5, 2, 4)
+    return shape_ops.rearrange.call(input, split, order, (*shape[:-3], C * r * r, H, W))
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Channels (N, C, ...) cut into `groups`, and taken in turn from each."""
-    shape = tuple(input.shape)
+    shape = input._array.shape
     if len(shape) < 3 or groups < 1 or shape[1] % groups:
         raise RuntimeError(f"channel_shuffle: expected (N, C, ...) with C divisible by groups={groups}, got {shape}")
-    return input.reshape(shape[0], groups, shape[1] // groups, *shape[2:]).transpose(1, 2).reshape(shape)
+    split = (shape[0], groups, shape[1] // groups, math.prod(shape[2:]))
+    return shape_ops.rearrange.call(input, split, (0, 2, 1, 3), shape)
 
 
 @rounded_once

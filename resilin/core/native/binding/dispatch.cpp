@@ -29,7 +29,7 @@ struct Function {
     PyObject_HEAD
     vectorcallfunc call;
     PyObject *raw;       // the function behind it
-    PyObject *unnamed;   // the one for calls without keywords, often the same
+    PyObject *unnamed;   // the one for calls without numpy's keywords, often the same
     PyObject *reflected; // "__radd__" of `__add__`, and so on; null of all that are no operators
     PyObject *dict, *weak;
     bool listed; // by autocast
@@ -146,6 +146,16 @@ PyObject *explained(Function *self, PyObject *const *args, Py_ssize_t n) {
     return nullptr;
 }
 
+// Whether a keyword is one of numpy's names (public/numpy_names.py).
+bool any_numpys(PyObject *names) {
+    for (Py_ssize_t i = 0; names && i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *name = PyTuple_GET_ITEM(names, i);
+        if (!PyUnicode_CompareWithASCIIString(name, "axis") || !PyUnicode_CompareWithASCIIString(name, "keepdims"))
+            return true;
+    }
+    return false;
+}
+
 PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
     auto *self = reinterpret_cast<Function *>(object);
     const Py_ssize_t n = PyVectorcall_NARGS(flagged), all = n + (names ? PyTuple_GET_SIZE(names) : 0);
@@ -157,7 +167,7 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     if (apart && !may_meet(self, args, all)) return nullptr;
     PyObject *handler = taken ? take_over : casts > 0 && self->listed ? cast_and_run : nullptr;
     PyObject *result = handler ? hand_over(handler, self, args, n, names)
-                               : PyObject_Vectorcall(names ? self->raw : self->unnamed, args, flagged, names);
+                               : PyObject_Vectorcall(any_numpys(names) ? self->raw : self->unnamed, args, flagged, names);
     if (!result && self->reflected && n == 2) result = or_reflected(self, args[1], taken);
     return result || taken || !explain ? result : explained(self, args, all);
 }

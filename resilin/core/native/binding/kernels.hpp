@@ -46,6 +46,7 @@ void bind_fill(nanobind::module_ &m);
 void bind_fused(nanobind::module_ &m);
 void bind_gelu(nanobind::module_ &m);
 void bind_gemm(nanobind::module_ &m);
+void bind_guarded_call(nanobind::module_ &m);
 void bind_householder(nanobind::module_ &m);
 void bind_in_place(nanobind::module_ &m);
 void bind_integer_products(nanobind::module_ &m);

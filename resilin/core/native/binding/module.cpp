@@ -57,6 +57,7 @@ NB_MODULE(_native, m) {
     resilin::bind_fused(m);
     resilin::bind_gelu(m);
     resilin::bind_gemm(m);
+    resilin::bind_guarded_call(m);
     resilin::bind_householder(m);
     resilin::bind_in_place(m);
     resilin::bind_integer_products(m);

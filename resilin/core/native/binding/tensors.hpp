@@ -37,6 +37,15 @@ inline PyArrayObject *array_of(PyObject *tensor) {
 
 PyObject *tuple_of(PyObject *const *items, Py_ssize_t count);
 
+// Whether a tensor requires gradients, or is a view of one that does, or of one that is not known to be none.
+inline bool in_graph(PyObject *tensor) {
+    if (slot(tensor, classes.rg) == Py_True) return true;
+    PyObject *view = slot(tensor, classes.tensor_view);
+    if (view == Py_None) return false;
+    PyObject *base = slot(view, classes.base);
+    return !PyObject_TypeCheck(base, classes.tensor) || slot(base, classes.rg) != Py_False;
+}
+
 // What an argument is: no plain tensor of the CPU, or one, whose array is written to `array`; of the latter, whether it
 // may be in the graph.
 enum class Operand { other, array, tracked };
@@ -45,8 +54,7 @@ inline Operand look(PyObject *value, PyObject *&array) {
     PyObject *found = slot(value, classes.array);
     if (slot(value, classes.dev) != classes.cpu || !found || !PyArray_CheckExact(found)) return Operand::other;
     array = found;
-    const bool tracked = slot(value, classes.rg) == Py_True || slot(value, classes.tensor_view) != Py_None;
-    return tracked ? Operand::tracked : Operand::array;
+    return in_graph(value) ? Operand::tracked : Operand::array;
 }
 
 // Whether operations are recorded now.
@@ -68,7 +76,7 @@ bool count_write(PyObject *tensor);
 PyObject *call_silently(PyObject *variable, PyObject *silent, PyObject *function, PyObject *const *args, size_t flagged,
                         PyObject *names);
 
-// Says that `out` is a view of `source`, a tensor that is none itself, made by `op` with parameters `params` (a tuple).
+// Says that `out` is a view of `source`, made by `op` with parameters `params` (a tuple).
 bool mark_view(PyObject *out, PyObject *source, PyObject *op, PyObject *params);
 
 // Records that `impl` of `op` computed `out` from the tensors and numbers `inputs`, and gave `residual` or None with it, as

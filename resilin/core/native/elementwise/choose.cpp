@@ -86,6 +86,10 @@ nb::object choose_elements(nb::handle condition, nb::handle a, nb::handle b) {
 
 } // namespace
 
-void bind_choose(nb::module_ &m) { m.def("choose_elements", &choose_elements); }
+void bind_choose(nb::module_ &m) {
+    m.def("choose_elements", &choose_elements);
+    m.def("choose_else", [](nb::handle a, nb::handle b, nb::handle condition) { return choose_elements(condition, a, b); },
+          nb::arg(), nb::arg(), nb::arg().none());
+}
 
 } // namespace resilin

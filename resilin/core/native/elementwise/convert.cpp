@@ -141,8 +141,31 @@ nb::object convert_elements(ExactArray x, nb::handle dtype) {
     });
 }
 
+// `steps` numbers from `first` to `last`, each counted from the nearer end in float64 and rounded (ops/creation.py).
+template <class T> void fill_line(double first, double last, int64_t steps, T *out) {
+    const double step = (last - first) / static_cast<double>(steps - 1);
+    const int64_t half = steps / 2;
+    for (int64_t i = 0; i < half; i++) out[i] = static_cast<T>(static_cast<double>(i) * step + first);
+    for (int64_t i = half; i < steps; i++) out[i] = static_cast<T>(last - static_cast<double>(steps - 1 - i) * step);
+}
+
+nb::object line(double first, double last, int64_t steps, bool wide) {
+    if (steps < 2) return nb::none();
+    if (wide) {
+        NewArray<double> made({static_cast<npy_intp>(steps)});
+        fill_line(first, last, steps, made.data);
+        return made.object;
+    }
+    NewArray<float> made({static_cast<npy_intp>(steps)});
+    fill_line(first, last, steps, made.data);
+    return made.object;
+}
+
 } // namespace
 
-void bind_convert(nb::module_ &m) { m.def("convert_elements", &convert_elements); }
+void bind_convert(nb::module_ &m) {
+    m.def("convert_elements", &convert_elements);
+    m.def("line", &line);
+}
 
 } // namespace resilin

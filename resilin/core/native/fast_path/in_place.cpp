@@ -1,6 +1,6 @@
-// The short way through an in-place operation: outside the graph a ufunc of numpy writes straight into the memory of a
-// plain tensor. Everything else, and errors, take the way in Python (core/state/inplace.py, `make`), which says what a call
-// means.
+// The short way through an in-place operation: outside the graph a ufunc of numpy, or a loop of ours, writes straight into
+// the memory of a plain tensor. Everything else, and errors, take the way in Python (core/state/inplace.py), which says what
+// a call means.
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "elementwise/ufunc_loops.hpp"
@@ -15,7 +15,7 @@ PyObject *in_dtype, *float32; // the name of the ufuncs' argument in a tuple, an
 struct InPlace : Callable {
     static constexpr const char *NAME = "resilin.core._native.InPlaceCall";
     static constexpr int REFERENCES = 6;
-    PyObject *ufunc, *otherwise; // the ufunc, and the function of Python
+    PyObject *ufunc, *otherwise; // the ufunc, None for a loop of ours, and the function of Python
     PyObject *variable, *silent; // numpy's context variable, and its value without warnings
     PyObject *traced;            // the operation's name in traces
     tracing::KnownName known;
@@ -55,8 +55,28 @@ bool half_type(PyObject *array) {
     return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array))->type_num == NPY_HALF;
 }
 
+// Whether `tensor` may be written here: a plain one that nobody records.
+bool writable(PyObject *tensor, PyObject *&array) {
+    if (look(tensor, array) == Operand::other || !alone(tensor)) return false;
+    if (!PyArray_ISWRITEABLE(reinterpret_cast<PyArrayObject *>(array))) return false;
+    return slot(tensor, classes.rg) != Py_True || !records();
+}
+
+// A function of the tensor alone.
+PyObject *answer_one(InPlace *self, PyObject *const *args, size_t flagged, PyObject *names) {
+    PyObject *array;
+    if (!names && PyVectorcall_NARGS(flagged) == 1 && unobserved() && writable(args[0], array)) {
+        PyObject *done = loop_over(self->loops, &array, reinterpret_cast<PyArrayObject *>(array), "f", false);
+        if (!done && PyErr_Occurred()) return nullptr;
+        Py_XDECREF(done);
+        if (done) return count_write(args[0]) ? Py_NewRef(args[0]) : nullptr;
+    }
+    return PyObject_Vectorcall(self->otherwise, args, flagged, names);
+}
+
 PyObject *answer(InPlace *self, PyObject *const *args, size_t flagged, PyObject *names) {
     PyObject *given[4];
+    if (self->loops.inputs == 1) return answer_one(self, args, flagged, names);
     if (!names && PyVectorcall_NARGS(flagged) == 2 && unobserved() && operands(args[0], args[1], given)) {
         auto *target = reinterpret_cast<PyArrayObject *>(given[0]);
         PyObject *done = self->loops.inputs ? loop_over(self->loops, given, target, "iufc", true) : nullptr;
@@ -84,15 +104,17 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     return out;
 }
 
-nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object variable, nb::object silent, nb::str traced) {
+// `ufunc` of two arguments, or the function `loop` of one.
+nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object variable, nb::object silent, nb::str traced,
+                         const char *loop) {
     InPlace *self = make_callable<InPlace>(call);
     if (!in_dtype) {
         in_dtype = Py_BuildValue("(s)", "dtype");
         float32 = reinterpret_cast<PyObject *>(PyArray_DescrFromType(NPY_FLOAT));
         if (!in_dtype || !float32) throw nb::python_error();
     }
-    self->loops = loops_of(ufunc.ptr(), nb::cast<const char *>(nb::getattr(ufunc, "__name__")));
-    if (self->loops.inputs != 2) self->loops.inputs = 0;
+    self->loops = loops_of(ufunc.ptr(), *loop ? loop : nb::cast<const char *>(nb::getattr(ufunc, "__name__")));
+    if (self->loops.inputs != (*loop ? 1 : 2)) self->loops.inputs = 0;
     self->ufunc = ufunc.release().ptr();
     self->otherwise = otherwise.release().ptr();
     self->variable = variable.release().ptr();
@@ -106,7 +128,8 @@ nb::object in_place_call(nb::object ufunc, nb::object otherwise, nb::object vari
 
 void bind_in_place(nb::module_ &m) {
     m.attr("InPlaceCall") = nb::borrow(reinterpret_cast<PyObject *>(callable_type<InPlace>()));
-    m.def("in_place_call", &in_place_call);
+    m.def("in_place_call", &in_place_call, nb::arg("ufunc").none(), nb::arg("otherwise"), nb::arg("variable"),
+          nb::arg("silent"), nb::arg("traced"), nb::arg("loop") = "");
 }
 
 } // namespace resilin

@@ -109,10 +109,21 @@ PyObject *forward_of(Plain *self) {
     return self->forward = PyObject_GetAttr(impl, forward_name);
 }
 
+// Whether integers of dtype `descr` hold a number; false of other dtypes.
+bool holds(PyArray_Descr *descr, PyObject *number) {
+    if (descr->kind != 'i' && descr->kind != 'u') return false;
+    int over = 0;
+    const long long value = PyLong_AsLongLongAndOverflow(number, &over);
+    if (over) return false;
+    const int bits = static_cast<int>(8 * PyDataType_ELSIZE(descr));
+    if (descr->kind == 'u') return value >= 0 && (bits == 64 || value >> bits == 0);
+    return bits == 64 || (value >= -(1LL << (bits - 1)) && value < 1LL << (bits - 1));
+}
+
 // Fills `arrays` from the tensors among `args`. False when this is no call of plain tensors.
 bool gather(Plain *self, PyObject *const *args, PyObject **arrays, bool &tracked) {
     PyObject *first = nullptr;
-    bool numbers = false;
+    bool numbers = false, whole = true; // numbers beside them, and whether all of these are integers
     for (int i = 0; i < self->tensors; i++) {
         const Operand kind = look(args[i], arrays[i]);
         if (kind == Operand::other) {
@@ -120,6 +131,7 @@ bool gather(Plain *self, PyObject *const *args, PyObject **arrays, bool &tracked
             if (args[i] == Py_None && first && !self->one_dtype) continue; // an optional one
             if (!self->one_dtype || !(PyFloat_CheckExact(args[i]) || PyLong_CheckExact(args[i]))) return false;
             numbers = true;
+            whole &= PyLong_CheckExact(args[i]) != 0;
             continue;
         }
         tracked |= kind == Operand::tracked;
@@ -128,7 +140,9 @@ bool gather(Plain *self, PyObject *const *args, PyObject **arrays, bool &tracked
         if (first && self->one_dtype && descr != descr_of(first)) return false;
         if (!first) first = arrays[i];
     }
-    return first && (!numbers || descr_of(first)->kind == 'f'); // beside a float, a number is taken as it is
+    if (!first || !numbers || descr_of(first)->kind == 'f') return first; // beside a float, a number is taken as it is
+    for (int i = 0; i < self->tensors && whole; i++) whole = arrays[i] != args[i] || holds(descr_of(first), args[i]);
+    return whole; // as is one beside integers that hold it
 }
 
 // The arrays of a sequence of tensors of one dtype as a list. Null without an error when they are not all such.
@@ -168,9 +182,11 @@ bool finish(Plain *self, PyObject *out, const Given &given, PyObject *residual, 
     if (!rest) return false;
     bool here = true, done = true;
     if (self->view) {
-        PyObject *source = given.inputs[0];
-        here = slot(source, classes.tensor_view) == Py_None && same_memory(slot(out, classes.array), slot(source, classes.array));
-        done = !here || mark_view(out, source, self->op, rest);
+        PyObject *source = given.inputs[0], *made = slot(out, classes.array);
+        if (!PyArray_Check(made) || PyArray_BASE(reinterpret_cast<PyArrayObject *>(made)) || made == slot(source, classes.array)) {
+            here = PyArray_Check(made) && same_memory(made, slot(source, classes.array));
+            done = !here || mark_view(out, source, self->op, rest);
+        } // else it had to copy
     }
     if (here && done && tracked && self->differentiable) {
         const Recorded recorded = record(out, given.inputs, given.count, self->op, self->impl, rest, residual);

@@ -14,10 +14,6 @@ inline bool alone(PyObject *tensor) {
     return Py_TYPE(base) == classes.tensor && slot(base, classes.rg) == Py_False;
 }
 
-inline bool in_graph(PyObject *tensor) {
-    return slot(tensor, classes.rg) == Py_True || slot(tensor, classes.tensor_view) != Py_None;
-}
-
 // Whether nobody has to be told of a write before it happens: no vmap runs, and there is no log.
 inline bool unobserved() { return !PyList_GET_SIZE(classes.active) && !PyList_GET_SIZE(classes.logs); }
 

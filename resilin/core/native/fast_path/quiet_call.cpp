@@ -1,5 +1,5 @@
 // A function called with numpy's warnings off: what surrounds the forward function of an op (core/ops/errstate.py,
-// `_computing` and `_quietly`).
+// `_computing` and `_quietly`). In front of it may stand a kernel, which is asked at once.
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "binding/tensors.hpp"
@@ -36,15 +36,16 @@ constexpr Py_ssize_t MOST = 4; // arguments of an op of two tensors, the namespa
 
 struct Quiet : Callable {
     static constexpr const char *NAME = "resilin.core._native.QuietCall";
-    static constexpr int REFERENCES = 6;
-    PyObject *forward, *general; // `general` takes tensors of bfloat16, and where told float16
+    static constexpr int REFERENCES = 7;
+    PyObject *forward, *general; // `general` takes tensors of bfloat16, and where told float16; and of all kinds
     PyObject *variable, *silent; // numpy's context variable, and its value without warnings
     PyObject *bfloat16;          // the dtype
+    PyObject *kernel;            // asked first, with all but the namespace: None is no answer; or null
     int tensors;
     bool single;       // float16 goes to `forward`, too
     bool wide_numbers; // but not beside a number, which numpy would round to float16
     Loops loops;       // that say all of what `forward` does, where there are such
-    char kinds[8];     // of dtypes that they are for
+    char kinds[8];     // of dtypes that they and `forward` are for
 };
 
 PyArray_Descr *descr_of(PyObject *array) { return PyArray_DESCR(reinterpret_cast<PyArrayObject *>(array)); }
@@ -99,6 +100,8 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
         PyObject *made = loop_over(self->loops, args + 1, nullptr, self->kinds, self->wide_numbers);
         if (made || PyErr_Occurred()) return made;
     }
+    if (self->tensors && (!given || args[0] != host_namespace)) // a device's, or pretended: what `general` looks at
+        return PyObject_Vectorcall(self->general, args, flagged, names);
     bool number = false, half = false, few = given <= MOST && !names;
     for (Py_ssize_t i = 1; i <= self->tensors && i < given; i++) {
         PyObject *arg = args[i];
@@ -109,7 +112,8 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
         if (!PyArray_Check(arg)) // another library's array: `general` asks it for its dtype
             return PyObject_Vectorcall(self->general, args, flagged, names);
         PyArray_Descr *descr = PyArray_DESCR(reinterpret_cast<PyArrayObject *>(arg));
-        if (reinterpret_cast<PyObject *>(descr) == self->bfloat16)
+        const char kind = descr->kind == 'V' ? 'f' : descr->kind; // bfloat16 is one to numpy
+        if (reinterpret_cast<PyObject *>(descr) == self->bfloat16 || !std::strchr(self->kinds, kind))
             return PyObject_Vectorcall(self->general, args, flagged, names);
         half |= descr->type_num == NPY_HALF;
         few &= descr->type_num == NPY_HALF && PyArray_SIZE(reinterpret_cast<PyArrayObject *>(arg)) <= FEW;
@@ -117,12 +121,18 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     if (half && self->wide_numbers && number)
         return few ? call_in_float32(self, args, given) : PyObject_Vectorcall(self->general, args, flagged, names);
     if (half && !self->single) return PyObject_Vectorcall(self->general, args, flagged, names);
+    if (self->kernel && !names) {
+        PyObject *made = PyObject_Vectorcall(self->kernel, args + 1, static_cast<size_t>(given - 1), nullptr);
+        if (made ? made != Py_None : !PyErr_ExceptionMatches(PyExc_TypeError)) return made;
+        Py_XDECREF(made);
+        PyErr_Clear(); // arguments that no kernel takes
+    }
     return call_silently(self->variable, self->silent, self->forward, args, flagged, names);
 }
 
 nb::object quiet_call(nb::object forward, nb::object general, nb::object variable, nb::object silent,
                       nb::object bfloat16, int tensors, bool single, bool wide_numbers, nb::object ufunc,
-                      const char *loop, const char *kinds) {
+                      const char *loop, const char *kinds, nb::object kernel) {
     Quiet *self = make_callable<Quiet>(call);
     self->loops = *loop ? loops_of(ufunc.ptr(), loop) : Loops{};
     std::strncpy(self->kinds, kinds, sizeof(self->kinds) - 1);
@@ -132,6 +142,7 @@ nb::object quiet_call(nb::object forward, nb::object general, nb::object variabl
     self->variable = variable.release().ptr();
     self->silent = silent.release().ptr();
     self->bfloat16 = bfloat16.release().ptr();
+    self->kernel = kernel.is_none() ? nullptr : kernel.release().ptr();
     self->tensors = tensors;
     self->single = single;
     self->wide_numbers = wide_numbers;
@@ -141,9 +152,10 @@ nb::object quiet_call(nb::object forward, nb::object general, nb::object variabl
 } // namespace
 
 void bind_quiet_call(nb::module_ &m) {
+    m.attr("QuietCall") = nb::borrow(reinterpret_cast<PyObject *>(callable_type<Quiet>()));
     m.def("quiet_call", &quiet_call, nb::arg("forward"), nb::arg("general"), nb::arg("variable"), nb::arg("silent"),
           nb::arg("bfloat16"), nb::arg("tensors"), nb::arg("single"), nb::arg("wide_numbers"),
-          nb::arg("ufunc") = nb::none(), nb::arg("loop") = "", nb::arg("kinds") = "");
+          nb::arg("ufunc") = nb::none(), nb::arg("loop") = "", nb::arg("kinds") = "", nb::arg("kernel") = nb::none());
 }
 
 } // namespace resilin

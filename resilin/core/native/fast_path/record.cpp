@@ -128,6 +128,12 @@ bool connect(Parts &parts, PyObject *const *inputs, int count) {
     return true;
 }
 
+bool any_needs(PyObject *needs) {
+    bool any = false;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(needs); i++) any |= PyTuple_GET_ITEM(needs, i) == Py_True;
+    return any;
+}
+
 // The inputs that `keeps` (a tuple of bools) names, and how often they had been written.
 bool save(Parts &parts, PyObject *const *inputs, int count, PyObject *keeps) {
     for (int i = 0; i < count; i++) {
@@ -144,12 +150,20 @@ bool save(Parts &parts, PyObject *const *inputs, int count, PyObject *keeps) {
     return true;
 }
 
-// Nothing is unusual: no checkpoint or hook is told of nodes, no input is a view or of inference mode.
+// Whether an in-place write has moved the base of a view in the graph since the view was recorded.
+bool outdated(PyObject *view) {
+    PyObject *base = slot(view, classes.base);
+    return !PyObject_TypeCheck(base, classes.tensor) ||
+           (slot(view, classes.recorded) != Py_False && slot(base, classes.tensor_node) != slot(view, classes.seen));
+}
+
+// Nothing is unusual: no checkpoint or hook is told of nodes, no input is an outdated view or of inference mode.
 bool usual(const Settings &settings, PyObject *const *inputs, int count) {
     for (int i = 0; i < count; i++) {
         if (Py_TYPE(inputs[i]) != classes.tensor && Py_TYPE(inputs[i]) != classes.parameter) continue;
         PyObject *counter = slot(inputs[i], classes.versions);
-        if (slot(inputs[i], classes.tensor_view) != Py_None) return false;
+        PyObject *view = slot(inputs[i], classes.tensor_view);
+        if (view != Py_None && outdated(view)) return false;
         if (counter != Py_None && (!PyList_CheckExact(counter) || !PyList_GET_SIZE(counter))) return false;
     }
     return settings.is(anomaly, Py_False) && settings.is(frame, Py_None);
@@ -187,17 +201,23 @@ bool count_write(PyObject *tensor) {
 }
 
 bool mark_view(PyObject *out, PyObject *source, PyObject *op, PyObject *params) {
+    PyObject *parent = slot(source, classes.tensor_view), *base = source;
     PyObject *versions = share_version(source), *recorded = versions ? PyObject_GetAttr(classes.mode, grad) : nullptr;
     PyObject *chain = recorded ? Py_BuildValue("((OO))", op, params) : nullptr;
+    if (chain && parent != Py_None) { // a view of its base, too
+        base = slot(parent, classes.base);
+        if (slot(parent, classes.recorded) == Py_False) Py_SETREF(recorded, Py_NewRef(Py_False));
+        Py_SETREF(chain, PySequence_Concat(slot(parent, classes.chain), chain));
+    }
     PyObject *made = chain ? classes.view->tp_alloc(classes.view, 0) : nullptr;
     if (!made) {
         Py_XDECREF(recorded);
         Py_XDECREF(chain);
         return false;
     }
-    slot(made, classes.base) = Py_NewRef(source);
+    slot(made, classes.base) = Py_NewRef(base);
     slot(made, classes.chain) = chain;
-    slot(made, classes.seen) = Py_NewRef(slot(source, classes.tensor_node));
+    slot(made, classes.seen) = Py_NewRef(slot(base, classes.tensor_node));
     slot(made, classes.recorded) = recorded;
     Py_SETREF(slot(out, classes.versions), Py_NewRef(versions));
     Py_SETREF(slot(out, classes.tensor_view), made);
@@ -214,6 +234,7 @@ Recorded record(PyObject *out, PyObject *const *inputs, int count, PyObject *op,
     if (!usual(settings, inputs, count)) return Recorded::no;
     Parts parts(count);
     if (!parts.complete() || !connect(parts, inputs, count)) return Recorded::failed;
+    if (!any_needs(parts.needs)) return Recorded::yes; // views, made in no_grad mode, of what does
     PyObject *table = PyObject_GetAttr(impl, kept);
     if (!table) return Recorded::failed;
     PyObject *keeps = PyDict_GetItemWithError(table, parts.needs); // borrowed: (of each input, of the output)

@@ -84,6 +84,9 @@ nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool l
     return x.is<int64_t>() ? extremes_of_type<int64_t>(x, first, keepdims, largest) : nb::none();
 }
 
+nb::object largest_last(nb::handle x, nb::handle axis, bool keepdims) { return extreme_last(x, axis, keepdims, true); }
+nb::object smallest_last(nb::handle x, nb::handle axis, bool keepdims) { return extreme_last(x, axis, keepdims, false); }
+
 RESILIN_SIMD void range_of(const int64_t *x, int64_t n, int64_t *range) {
     int64_t low = x[0], high = x[0];
     for (int64_t i = 1; i < n; i++) {
@@ -107,6 +110,8 @@ nb::object integer_range(ExactArray x) {
 void bind_extremes(nb::module_ &m) {
     m.def("integer_range", &integer_range);
     m.def("extreme_last", &extreme_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("largest"));
+    m.def("largest_last", &largest_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
+    m.def("smallest_last", &smallest_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
 }
 
 } // namespace resilin

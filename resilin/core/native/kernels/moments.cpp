@@ -68,7 +68,8 @@ template <class T> nb::object variance_of(const ExactArray &x, int first, bool k
     return fine ? made : nb::none();
 }
 
-nb::object variance_last(ExactArray x, nb::handle axis, double correction, bool keepdims, bool root) {
+// The variance over the last dimensions, or its root
+template <bool root> nb::object spread_last(ExactArray x, nb::handle axis, double correction, bool keepdims) {
     if ((!x.is<float>() && !x.is<double>()) || !x.size()) return nb::none();
     const int first = first_trailing(axis, x.ndim());
     if (first < 0) return nb::none();
@@ -79,8 +80,8 @@ nb::object variance_last(ExactArray x, nb::handle axis, double correction, bool 
 } // namespace
 
 void bind_moments(nb::module_ &m) {
-    m.def("variance_last", &variance_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("correction"), nb::arg("keepdims"),
-          nb::arg("root"));
+    m.def("var_last", &spread_last<false>, nb::arg("x"), nb::arg("axis").none(), nb::arg("correction"), nb::arg("keepdims"));
+    m.def("std_last", &spread_last<true>, nb::arg("x"), nb::arg("axis").none(), nb::arg("correction"), nb::arg("keepdims"));
 }
 
 } // namespace resilin

@@ -386,12 +386,15 @@ void pairwise_sums(const void *x, int type, int64_t rows, int64_t length, void *
     sum_halves(static_cast<const uint16_t *>(x), type == NPY_HALF, rows, length, ELEMENT, Finish::sum, to);
 }
 
+nb::object sum_last(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
+    return mean ? reduced<Term::element, Finish::mean>(x, axis, keepdims)
+                : reduced<Term::element, Finish::sum>(x, axis, keepdims);
+}
+
 void bind_pairwise(nb::module_ &m) {
     const auto define = [&m](const char *name, auto *function) {
         m.def(name, function, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
     };
-    define("sum_last", &reduced<Term::element, Finish::sum>);
-    define("mean_last", &reduced<Term::element, Finish::mean>);
     define("known_sum_last", &reduced<Term::known, Finish::sum>);
     define("norm_last", &reduced<Term::square, Finish::root>);
     m.def("product_last", &product_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));

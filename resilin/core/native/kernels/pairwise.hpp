@@ -1,6 +1,7 @@
 // Sums in numpy's pairwise order: at most 128 elements in eight interleaved sums, these in a tree, then the remainder one
 // by one; more as two halves, the first a multiple of eight. What is summed may be made on the way, a piece at a time.
 #pragma once
+#include "binding/array.hpp"
 #include "memory/parallel.hpp"
 
 #include <algorithm>
@@ -103,5 +104,8 @@ void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost,
 
 // y[row] = the sum over row `row` of floats of numpy's type number `type`; float32 for 16-bit ones.
 void pairwise_sums(const void *x, int type, int64_t rows, int64_t length, void *y);
+
+// The sum, or mean, over the last dimensions; None over others
+nb::object sum_last(const ExactArray &x, nb::handle axis, bool keepdims, bool mean);
 
 } // namespace resilin

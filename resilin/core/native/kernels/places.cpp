@@ -154,6 +154,54 @@ nb::object take_slices(ExactArray x, ExactArray index, int64_t axis) {
     return done ? y : nb::none();
 }
 
+bool is_all(PyObject *part) {
+    if (!PySlice_Check(part)) return false;
+    auto *slice = reinterpret_cast<PySliceObject *>(part);
+    return slice->start == Py_None && slice->stop == Py_None && slice->step == Py_None;
+}
+
+// x[index] for an index of one array of places, behind ":" for the dimensions before it. None for any other.
+nb::object take_indexed(nb::handle given, nb::handle index) {
+    if (!PyArray_CheckExact(given.ptr())) return nb::none();
+    PyObject *places = index.ptr();
+    int64_t axis = 0;
+    if (PyTuple_CheckExact(places)) {
+        axis = PyTuple_GET_SIZE(places) - 1;
+        for (Py_ssize_t i = 0; i < axis; i++)
+            if (!is_all(PyTuple_GET_ITEM(index.ptr(), i))) return nb::none();
+        if (axis < 0) return nb::none();
+        places = PyTuple_GET_ITEM(index.ptr(), axis);
+    }
+    if (!PyArray_CheckExact(places)) return nb::none();
+    return take_slices({reinterpret_cast<PyArrayObject *>(given.ptr())}, {reinterpret_cast<PyArrayObject *>(places)}, axis);
+}
+
+// x[index]: a view for integers and slices, a copy for places. None for single elements, which numpy gives as numbers.
+nb::object indexed(nb::handle x, nb::handle index) {
+    nb::object taken = take_indexed(x, index);
+    if (!taken.is_none() || !PyArray_CheckExact(x.ptr())) return taken;
+    nb::object found = nb::steal(PyObject_GetItem(x.ptr(), index.ptr()));
+    if (!found.is_valid()) throw nb::python_error();
+    return PyArray_CheckExact(found.ptr()) ? found : nb::object(nb::none());
+}
+
+// The elements in C order under another shape, which is all numbers: a view where the strides allow.
+nb::object reshaped(nb::handle x, nb::handle shape) {
+    if (!PyArray_CheckExact(x.ptr()) || !PyTuple_CheckExact(shape.ptr())) return nb::none();
+    npy_intp lengths[NPY_MAXDIMS];
+    PyArray_Dims dims{lengths, static_cast<int>(PyTuple_GET_SIZE(shape.ptr()))};
+    if (dims.len > 32) return nb::none();
+    for (int i = 0; i < dims.len; i++) {
+        PyObject *length = PyTuple_GET_ITEM(shape.ptr(), i);
+        if (!PyLong_CheckExact(length)) return nb::none();
+        lengths[i] = PyLong_AsSsize_t(length);
+    }
+    if (PyErr_Occurred()) throw nb::python_error();
+    nb::object made = nb::steal(PyArray_Newshape(reinterpret_cast<PyArrayObject *>(x.ptr()), &dims, NPY_CORDER));
+    if (!made.is_valid()) throw nb::python_error();
+    return made;
+}
+
 RESILIN_SIMD void add_slice(const float *g, int64_t n, float *out) {
     for (int64_t i = 0; i < n; i++) out[i] += g[i];
 }
@@ -395,6 +443,9 @@ void bind_places(nb::module_ &m) {
     m.def("take_slices", &take_slices);
     m.def("add_slices", &add_slices);
     m.def("take_along", &take_along);
+    m.def("take_indexed", &take_indexed, nb::arg(), nb::arg().none());
+    m.def("indexed", &indexed, nb::arg(), nb::arg().none());
+    m.def("reshaped", &reshaped, nb::arg(), nb::arg());
     m.def("add_along", &add_along);
     m.def("add_slices_to", &add_slices_to);
     m.def("add_along_to", &add_along_to);

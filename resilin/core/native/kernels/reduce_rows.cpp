@@ -138,7 +138,7 @@ template <class T, class S> void sum_groups(const S *x, int type, const Dimensio
 
 // Sums over dimensions that are not the last ones alone; None where numpy sums in its own order: few elements, and sums
 // of few over several groups of dimensions.
-nb::object sum_over(ExactArray x, nb::handle axis, bool keepdims, bool mean) {
+nb::object sum_over(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
     if (!x || !PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
     const int type = PyArray_TYPE(x.array);
     const bool half = type == NPY_HALF || type == bfloat16_type;
@@ -166,11 +166,17 @@ nb::object sum_over(ExactArray x, nb::handle axis, bool keepdims, bool mean) {
     return made;
 }
 
+template <bool mean> nb::object sum_axes(ExactArray x, nb::handle axis, bool keepdims) {
+    nb::object found = sum_last(x, axis, keepdims, mean);
+    return found.is_none() ? sum_over(x, axis, keepdims, mean) : found;
+}
+
 } // namespace
 
 void bind_reduce_rows(nb::module_ &m) {
     m.def("sum_rows", &sum_rows);
-    m.def("sum_over", &sum_over, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("mean"));
+    m.def("sum_axes", &sum_axes<false>, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
+    m.def("mean_axes", &sum_axes<true>, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
 }
 
 } // namespace resilin
