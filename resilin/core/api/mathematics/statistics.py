@@ -16,6 +16,7 @@ from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import indexing, joining, rearranging, shaping, sorting
 from resilin.core.api.mathematics import arithmetic, products, reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
+from resilin.core.kernels import pack
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import reduce as reduce_ops
@@ -340,8 +341,8 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     array = input._array
     if array.dtype.kind not in "fViu":
         raise NotImplementedError(f"histc(): not implemented for {input.dtype}")
-    low, high = _range("histc", array, min, max)
-    wide = array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind in "fV" else array
+    wide = pack.widened(array)
+    low, high = _range("histc", wide, min, max)
     return wrap(_bin_counts(wide.reshape(-1), bins, float(low), float(high)).astype(array.dtype), input._dev)
 
 
