@@ -126,19 +126,25 @@ def cofactors(xp, x):
     """det(x) inv(x)^T, which is finite for singular matrices, too: from singular values, without a division.
 
     Floats of the host from the inverse, where that shows that all matrices are far from singular. NaN for matrices with
-    infinities or NaN, of which LAPACK's iteration may never return.
+    infinities or NaN, of which LAPACK's iteration may never return; the others are computed as without them.
     """
+    usual = xp.isfinite(x).all((-2, -1), keepdims=True)
+    if isinstance(x, np.ndarray) and usual.all():
+        return _cofactors(xp, x)
+    made = _cofactors(xp, xp.where(usual, x, xp.constant(np.eye(x.shape[-1]), x)))
+    return xp.where(usual, made, xp.full_like(made, np.nan))
+
+
+def _cofactors(xp: Any, x: Any) -> Any:
     if isinstance(x, np.ndarray) and (found := _cofactors_of_inverse(x)) is not None:
         return found
-    usual = xp.isfinite(x).all((-2, -1), keepdims=True)
-    u, s, vh = xp.linalg.svd(xp.where(usual, x, xp.zeros_like(x)))
+    u, s, vh = xp.linalg.svd(x)
     n = s.shape[-1]
     others = xp.broadcast_to(s[..., None, :], (*s.shape, n)).copy()
     others[..., xp.arange(n), xp.arange(n)] = 1
     phase = xp.linalg.det(u) * xp.linalg.det(vh)
     adjugate = (adjoint(xp, vh) * xp.prod(others, axis=-1)[..., None, :]) @ adjoint(xp, u)
-    made = (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
-    return xp.where(usual, made, xp.full_like(made, np.nan))
+    return (phase[..., None, None] * adjugate).swapaxes(-1, -2).astype(x.dtype, copy=False)
 
 
 _FAR = 1e-3  # of 1 / eps: up to this condition number an inverse keeps three decimal digits at the least
