@@ -78,18 +78,27 @@ def test_least_squares_of_lower_rank_say_so():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_cofactors_by_the_inverse_are_those_by_singular_values(dtype):
-    x = matrix(3, 6, 6, dtype=dtype)
-    found = ops._cofactors_of_inverse(x)
-    if factorize.inverse(x) is None:
-        return  # without native code nothing goes by the inverse
-    expected = np.linalg.det(x.astype(float))[..., None, None] * np.linalg.inv(x.astype(float)).swapaxes(-1, -2)
-    np.testing.assert_allclose(found, expected, rtol=2e4 * np.finfo(dtype).eps, atol=1e3 * np.finfo(dtype).eps)
-    near = x.copy()
-    near[1, 0] = near[1, 1] * (1 + np.finfo(dtype).eps)
-    assert ops._cofactors_of_inverse(near) is None
-    assert ops._cofactors_of_inverse(np.zeros((2, 2), dtype)) is None
-    assert ops._cofactors_of_inverse(x.astype(np.complex128)) is None
+def test_cofactors_are_right_by_inverses_and_by_singular_values_whatever_is_in_the_batch(dtype):
+    x = matrix(4, 6, 6, dtype=dtype)
+    x[1, 0] = x[1, 1] * (1 + np.finfo(dtype).eps)
+    x[2] = 0
+    found = ops.cofactors.formula(np, x)
+    if factorize.inverse(x[:1]) is not None:  # without native code nothing goes by the inverse
+        assert ops._cofactors_by_inverse(x)[1].tolist() == [True, False, False, True]
+    right = [0, 3]
+    exact = x[right].astype(float)
+    expected = np.linalg.det(exact)[..., None, None] * np.linalg.inv(exact).swapaxes(-1, -2)
+    np.testing.assert_allclose(found[right], expected, rtol=2e4 * np.finfo(dtype).eps, atol=1e3 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(found, ops._cofactors_by_svd(np, x), rtol=0, atol=1e4 * np.finfo(dtype).eps)
+    for one in range(4):
+        np.testing.assert_array_equal(ops.cofactors.formula(np, x[one]), found[one])
+
+
+def test_a_determinant_is_the_same_beside_one_whose_product_leaves_the_range():
+    x = np.stack([matrix(5, 5), np.diag([1e-200, 1e-200, 1e-200, 1e200, 1e250])])
+    both = linalg.det(resilin.tensor(x)).numpy()
+    assert both[0] == linalg.det(resilin.tensor(x[0])).item()
+    np.testing.assert_allclose(both[1], 1e-150, rtol=1e-12)
 
 
 def test_the_gradient_of_a_determinant_is_finite_for_singular_matrices_and_right_for_others():

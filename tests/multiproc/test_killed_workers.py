@@ -110,9 +110,9 @@ def test_a_frozen_worker_is_killed_and_replaced_and_the_survivor_keeps_its_proce
 
 def test_several_kills_of_different_ranks_in_one_job(tmp_path: Path) -> None:
     # far from one another: also on a busy machine somebody has taken the place of the one before
-    kills = ["backward:2:3", "applied:0:50", "committed:1:120", "forward:1:120", "reduced:0:170"]
-    outcome = launch(tmp_path, 3, *kills, steps=180)
-    check(tmp_path, outcome, steps=180)
+    kills = ["backward:2:3", "applied:0:150", "committed:1:400", "forward:1:400", "reduced:0:550"]
+    outcome = launch(tmp_path, 3, *kills, steps=580)
+    check(tmp_path, outcome, steps=580)
     assert all((tmp_path / f"killed-{kill.replace(':', '-')}").exists() for kill in kills)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.kernels import joining
+from resilin.core.kernels import joining, pack
 from resilin.core.kernels.loader import kernel
 
 Array = np.ndarray[Any, Any]
@@ -87,7 +87,7 @@ def all(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
 
 def count_nonzero(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     """How many elements over `axis` are not 0."""
-    y = _native_count_last(x, axis, keepdims)
+    y = _native_count_last(pack.widened(x), axis, keepdims)
     return np.count_nonzero(x, axis, keepdims=keepdims) if y is None else y
 
 

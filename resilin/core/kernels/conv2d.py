@@ -1,7 +1,7 @@
 """Two-dimensional convolution: native kernels, and im2col and matrix products.
 
 The native kernels work tile by tile (some output rows, or a few small samples): most read one copy of a tile at offsets
-(native/matmul/conv_direct.hpp), others make its columns; the numpy forms are over many samples at once. Where every
+(native/convolution/conv_direct.hpp), others make its columns; the numpy forms are over many samples at once. Where every
 channel is convolved by itself there is nothing to multiply: native kernels of their own do that.
 """
 

@@ -139,8 +139,9 @@ def determinant(x: Array) -> Array | None:
     heads = np.diagonal(packed, 0, -2, -1)
     with np.errstate(all="ignore"):
         products = np.abs(heads).astype(np.float64).prod(-1)
-        if not (np.isfinite(products) & (products > 1e-290)).all():  # a product of some of them may leave the range
-            products = np.exp(np.log(np.abs(heads), dtype=np.float64).sum(-1))
+        exact = np.isfinite(products) & (products > 1e-290)  # else a product of some of them may have left the range
+        if not exact.all():
+            products = np.where(exact, products, np.exp(np.log(np.abs(heads), dtype=np.float64).sum(-1)))
         return (_sign(heads, pivots) * products).astype(x.dtype)  # type: ignore[no-any-return]
 
 

@@ -4,7 +4,7 @@
 by 1 / n (n the number of points of all axes together), as in numpy: float32 gives complex64. The adjoint of a transform
 is the opposite one with the opposite scaling, which is every gradient rule here.
 
-The host's arrays are transformed by native code (`native/fourier`), one axis after the other from the last. Its sums
+The host's arrays are transformed by native code (`native/fft`), one axis after the other from the last. Its sums
 have an order that follows from the length of an axis, and for other axes than the last from whether columns are few;
 without it they are those of numpy's pocketfft.
 """

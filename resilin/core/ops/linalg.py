@@ -125,11 +125,18 @@ def _(xp, g, _y, x):
 def cofactors(xp, x):
     """det(x) inv(x)^T, which is finite for singular matrices, too: from singular values, without a division.
 
-    Floats of the host from the inverse, where that shows that all matrices are far from singular. NaN for matrices with
+    Floats of the host that are far from singular by their inverses, each whatever its batch. NaN for matrices with
     infinities or NaN, of which LAPACK's iteration may never return.
     """
-    if isinstance(x, np.ndarray) and (found := _cofactors_of_inverse(x)) is not None:
-        return found
+    if not isinstance(x, np.ndarray) or x.dtype.char not in "fd" or not x.size:
+        return _cofactors_by_svd(xp, x)
+    made, far = _cofactors_by_inverse(x)
+    if not far.all():
+        made[~far] = _cofactors_by_svd(xp, x[~far])
+    return made
+
+
+def _cofactors_by_svd(xp: Any, x: Any) -> Any:
     usual = xp.isfinite(x).all((-2, -1), keepdims=True)
     u, s, vh = xp.linalg.svd(xp.where(usual, x, xp.zeros_like(x)))
     n = s.shape[-1]
@@ -144,16 +151,18 @@ def cofactors(xp, x):
 _FAR = 1e-3  # of 1 / eps: up to this condition number an inverse keeps three decimal digits at the least
 
 
-def _cofactors_of_inverse(x: Any) -> Any:
-    """det(x) inv(x)^T by LU, for matrices whose norms and their inverses' bound the condition number; None else."""
-    if not x.size or x.dtype.char not in "fd" or (inverse := factorize.inverse(x)) is None:
-        return None
+def _cofactors_by_inverse(x: Any) -> tuple[Any, Any]:
+    """det(x) inv(x)^T by LU, and where that holds: norms of a matrix and its inverse bound its condition number."""
+    determinant = np.asarray(det.formula(np, x))
+    regular = np.isfinite(determinant) & (determinant != 0)
+    safe = x if regular.all() else np.where(regular[..., None, None], x, np.eye(x.shape[-1], dtype=x.dtype))
+    inverse = factorize.inverse(safe)
+    if inverse is None:  # no native code, or one without an inverse after all
+        return np.empty_like(x), np.zeros(x.shape[:-2], bool)
     with np.errstate(all="ignore"):
-        condition = np.linalg.norm(x, axis=(-2, -1)) * np.linalg.norm(inverse, axis=(-2, -1))
-        if not (condition < _FAR / np.finfo(x.dtype).eps).all():
-            return None
-        determinant = factorize.determinant(x)
-        return None if determinant is None else determinant[..., None, None] * inverse.swapaxes(-1, -2)
+        condition = np.linalg.norm(safe, axis=(-2, -1)) * np.linalg.norm(inverse, axis=(-2, -1))
+        made = determinant[..., None, None] * inverse.swapaxes(-1, -2)
+    return made, regular & (condition < _FAR / np.finfo(x.dtype).eps)
 
 
 @cofactors.vjp

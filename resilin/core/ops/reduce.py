@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.kernels import reduce_rows, scan
+from resilin.core.kernels import pack, reduce_rows, scan
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import op, override
 
@@ -44,6 +44,8 @@ def _count(shape, axis):
 
 def _wide(x):
     """16-bit floats as float32, whose squares and sums neither overflow nor saturate."""
+    if isinstance(x, np.ndarray):
+        return pack.widened(x)
     return x.astype("float32") if x.dtype.itemsize == 2 and x.dtype.kind in "fV" else x
 
 

@@ -345,8 +345,8 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     array = input._array
     if array.dtype.kind not in "fViu":
         raise NotImplementedError(f"histc(): not implemented for {input.dtype}")
-    low, high = _range("histc", array, min, max)
-    wide = array.astype(np.float32) if array.dtype.itemsize == 2 and array.dtype.kind in "fV" else array
+    wide = pack.widened(array)
+    low, high = _range("histc", wide, min, max)
     counts = _bin_counts(wide.reshape(-1), bins, float(low), float(high))
     return wrap(pack.astype(counts, array.dtype), input._dev)  # infinite where 16 bits do not hold them
 

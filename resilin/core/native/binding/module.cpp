@@ -3,7 +3,7 @@
 #include "array.hpp"
 
 #include "cuda/cuda_module.hpp"
-#include "fourier/fourier_module.hpp"
+#include "fft/fft_module.hpp"
 #include "kernels.hpp"
 #include "memory/parallel.hpp"
 #include "kernels/search.hpp"
@@ -53,7 +53,7 @@ NB_MODULE(_native, m) {
     resilin::bind_extremes(m);
     resilin::bind_factorize(m);
     resilin::bind_fill(m);
-    resilin::bind_fourier(m);
+    resilin::bind_fft(m);
     resilin::bind_fused(m);
     resilin::bind_gelu(m);
     resilin::bind_gemm(m);

@@ -7,7 +7,7 @@
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/halves.hpp"
 #include "kernels/spans.hpp"
-#include "pairwise.hpp"
+#include "reduce/pairwise.hpp"
 #include "simd.hpp"
 
 #include <limits>

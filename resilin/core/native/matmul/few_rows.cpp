@@ -61,7 +61,8 @@ template <int Rows, int Vectors>
 RESILIN_INLINE void add_across(const float *x, const float *b, int64_t lane, int64_t depth, Sums<Rows, Vectors> &sums) {
     int64_t p = 0;
     for (; p + LANES <= depth; p += LANES)
-        for (int g = 0; g < Vectors; g++) add_square<Rows, Vectors, true>(x + p * Rows, b + g * LANES * lane + p, lane, 0, g, sums);
+        for (int g = 0; g < Vectors; g++)
+            add_square<Rows, Vectors, true>(x + p * Rows, b + g * LANES * lane + p, lane, 0, g, sums);
     const int64_t last = depth - LANES;
     if (p < depth && last >= 0) {
         for (int g = 0; g < Vectors; g++)

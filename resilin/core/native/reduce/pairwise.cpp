@@ -5,7 +5,7 @@
 #include "binding/kernels.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
-#include "simd.hpp"
+#include "kernels/simd.hpp"
 #include "trailing.hpp"
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // Copies of pieces of images in which all places of a kernel are read by plain vectors, each at an offset of its own.
 #pragma once
-#include "product.hpp"
+#include "matmul/product.hpp"
 
 #include <algorithm>
 #include <cstdint>

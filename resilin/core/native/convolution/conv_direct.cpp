@@ -4,9 +4,9 @@
 #include "memory/parallel.hpp"
 #include "memory/scratch.hpp"
 #include "kernels/halves.hpp"
-#include "panels.hpp"
-#include "subnormals.hpp"
-#include "tiles.hpp"
+#include "matmul/panels.hpp"
+#include "matmul/subnormals.hpp"
+#include "matmul/tiles.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -9,7 +9,7 @@
 // channels and the kernel positions that reach it; that of the weight over positions in tiles, as conv2d.cpp says.
 #pragma once
 #include "conv_columns.hpp"
-#include "product.hpp"
+#include "matmul/product.hpp"
 
 namespace resilin::conv {
 

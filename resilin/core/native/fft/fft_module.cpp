@@ -1,6 +1,6 @@
 // Fourier transforms of contiguous complex64 and complex128 arrays along one dimension, and of real ones along the last.
 #include "binding/array.hpp"
-#include "fourier_module.hpp"
+#include "fft_module.hpp"
 #include "transform.hpp"
 
 #include <complex>
@@ -75,7 +75,7 @@ nb::object fft_to_real(Array x, int64_t n, double scale) {
 
 } // namespace
 
-void bind_fourier(nb::module_ &m) {
+void bind_fft(nb::module_ &m) {
     m.def("fft_complex", &fft_complex);
     m.def("fft_real", &fft_real);
     m.def("fft_to_real", &fft_to_real);

@@ -8,9 +8,9 @@
 #include "conv_direct.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
-#include "pairs.hpp"
-#include "panels.hpp"
-#include "product.hpp"
+#include "matmul/pairs.hpp"
+#include "matmul/panels.hpp"
+#include "matmul/product.hpp"
 
 #include <nanobind/stl/tuple.h>
 

@@ -1,7 +1,7 @@
 // The largest or smallest element over the last dimensions of contiguous arrays; NaN wins.
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
-#include "simd.hpp"
+#include "kernels/simd.hpp"
 #include "trailing.hpp"
 
 #include <algorithm>

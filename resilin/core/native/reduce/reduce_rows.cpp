@@ -5,7 +5,7 @@
 #include "elementwise/ufunc_loops.hpp"
 #include "memory/parallel.hpp"
 #include "pairwise.hpp"
-#include "simd.hpp"
+#include "kernels/simd.hpp"
 #include "trailing.hpp"
 
 #include <type_traits>

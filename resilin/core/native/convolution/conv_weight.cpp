@@ -5,10 +5,10 @@
 #include "kernels/halves.hpp"
 #include "memory/parallel.hpp"
 #include "memory/scratch.hpp"
-#include "pairs.hpp"
-#include "panels.hpp"
-#include "subnormals.hpp"
-#include "tiles.hpp"
+#include "matmul/pairs.hpp"
+#include "matmul/panels.hpp"
+#include "matmul/subnormals.hpp"
+#include "matmul/tiles.hpp"
 
 #include <algorithm>
 #include <cstring>

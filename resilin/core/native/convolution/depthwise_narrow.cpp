@@ -1,7 +1,7 @@
 // Depthwise convolution of narrow maps, several channels in one vector: what lies channel by channel is turned into
 // blocks of one vector for each position, and back.
 #include "depthwise.hpp"
-#include "pairs.hpp"
+#include "matmul/pairs.hpp"
 
 #include <type_traits>
 

@@ -4,6 +4,6 @@
 
 namespace resilin {
 
-void bind_fourier(nanobind::module_ &m);
+void bind_fft(nanobind::module_ &m);
 
 } // namespace resilin

@@ -1,7 +1,7 @@
 #include "conv_images.hpp"
 
 #include "kernels/halves.hpp"
-#include "panels.hpp"
+#include "matmul/panels.hpp"
 
 #include <cstring>
 

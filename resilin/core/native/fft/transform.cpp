@@ -16,6 +16,7 @@ constexpr int64_t SHORT = 256;             // below, rows share vectors: two buf
 constexpr int64_t TABLE = 1 << 16;         // elements up to which all of `turns` are kept, 8 bytes each
 constexpr int64_t KEPT = 32;               // plans
 constexpr int64_t WORK = 16;               // operations for an element, roughly
+constexpr int64_t LONGEST_KEPT = 1 << 20;  // numbers between the halves of a split row whose memory is used again
 
 // The plan for a length; those of the last lengths are kept.
 template <class Plan> std::shared_ptr<const Plan> kept_plan(int64_t n) {
@@ -239,8 +240,9 @@ template <class T> void bases_of(const Fourier<T> &plan, int64_t c0, T *to) {
 template <class T> void split_row(const Fourier<T> &plan, const T *from, bool real, T *to, bool inverse, T scale, bool threads) {
     constexpr int64_t W = LANES_OF<T>;
     const int64_t a = plan.a->length(), b = plan.b->length(), groups = up(b, W), blocks = up(a, W), block = 2 * W * b;
-    static thread_local Scratch<T> scratch_middle;
-    T *middle = scratch_middle.of(blocks * block);
+    static thread_local Scratch<T> kept;
+    Scratch<T> once; // of a long row: a thread is not to hold on to so much
+    T *middle = (blocks * block <= LONGEST_KEPT ? kept : once).of(blocks * block);
     auto first = [&](int64_t begin, int64_t end) {
         static thread_local Scratch<T> scratch;
         T *x = scratch.of(4 * W * a + 2 * a), *bases = x + 4 * W * a;

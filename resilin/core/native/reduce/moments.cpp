@@ -3,7 +3,7 @@
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "pairwise.hpp"
-#include "simd.hpp"
+#include "kernels/simd.hpp"
 #include "trailing.hpp"
 
 #include <cmath>
