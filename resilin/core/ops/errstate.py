@@ -116,10 +116,10 @@ def guarded(
     if quiet and not moves:
         loops = (getattr(np, loop, None) if loop else None, loop, kinds, kernel)
         return _computing(forward, known or forward, n, single, wide_numbers, loops)
+    silent = quietly(forward) if quiet else forward
     if kernel and n > 0 and IN_NATIVE:
         facts = (_NO_DTYPE, n, True, False, None, "", kinds, kernel)
-        return native.quiet_call(known or forward, forward, VARIABLE, SILENT, *facts)
-    silent = quietly(forward) if quiet else forward
+        return native.quiet_call(known or forward, silent, VARIABLE, SILENT, *facts)
     return silent if moves else _rounded_once(silent, n, single, wide_numbers)
 
 
@@ -148,7 +148,7 @@ def quietly(function: _F) -> _F:
     """Decorate a function of any arguments that computes with numpy beside ops: what overflows does so in silence."""
     if IN_NATIVE:
         call = native.quiet_call(function, function, VARIABLE, SILENT, _BFLOAT16, 0, True, False)
-        return functools.update_wrapper(call, function)  # type: ignore[no-any-return]
+        return functools.update_wrapper(call, function)  # type: ignore[return-value]
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

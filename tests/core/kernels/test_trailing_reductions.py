@@ -80,6 +80,29 @@ def test_other_dimensions_are_left_to_numpy(name: str, axis: Any) -> None:
     assert getattr(loader.native, name)(np.ones((2, 3, 4), np.float32), axis, False, *rest) is None
 
 
+_WITH_ONES = [
+    ((1, 5), 0),
+    ((1, 4, 9, 16), (0, 2, 3)),
+    ((3, 1, 7), (1, 2)),
+    ((3, 1), 1),
+    ((1, 1), (0, 1)),
+    ((5, 1, 8), 1),
+]
+
+
+@pytest.mark.parametrize("keepdims", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("shape", "axis"), _WITH_ONES)
+def test_dimensions_of_length_one_may_lie_anywhere(
+    shape: tuple[int, ...], axis: Any, dtype: Any, keepdims: bool
+) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    fast, slow = loader.native.sum_axes(x, axis, keepdims), np.add.reduce(x, axis, keepdims=keepdims)
+    assert (fast.shape, fast.tobytes()) == (slow.shape, slow.tobytes())
+    fast, slow = loader.native.largest_last(x, axis, keepdims), np.maximum.reduce(x, axis, keepdims=keepdims)
+    assert (fast.shape, fast.tobytes()) == (slow.shape, slow.tobytes())
+
+
 @pytest.mark.parametrize("axis", [None, 1, (0, 1)])
 def test_whole_numbers_wrap_around_and_booleans_are_counted(axis: Any) -> None:
     x = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, (3, 50))

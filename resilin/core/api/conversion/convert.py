@@ -16,7 +16,8 @@ from resilin.core.tensor import Tensor
 def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`to(dtype)`, `to(device)`, `to(device, dtype)` or `to(other)`; itself when nothing changes, unless `copy`."""
     if len(args) == 1 and not kwargs and type(args[0]) is dtypes.dtype:  # most calls
-        return self if self._array.dtype is args[0].np else _cast(self, args[0].np)
+        kind, target = self._array.dtype, args[0].np
+        return self if kind is target or kind == target else _cast(self, target)
     kwargs.pop("non_blocking", None)
     order = kwargs.pop("memory_format", None)
     copy = kwargs.pop("copy", False)

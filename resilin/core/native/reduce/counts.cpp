@@ -23,9 +23,9 @@ RESILIN_SIMD int64_t not_zero(const int64_t *x, int64_t n) { return others_than_
 
 constexpr int64_t PART = 8192;
 
-template <class T> nb::object count_of_type(const ExactArray &x, int first, bool keepdims) {
+template <class T> nb::object count_of_type(const ExactArray &x, uint64_t named, bool keepdims) {
     int64_t rows;
-    NewArray<int64_t> y = without_trailing<int64_t>(x, first, keepdims, rows);
+    NewArray<int64_t> y = without_trailing<int64_t>(x, named, keepdims, rows);
     nb::object made = y.object;
     WithoutGil free(x.size());
     const int64_t length = x.size() / rows, parts = (length + PART - 1) / PART;
@@ -44,11 +44,11 @@ template <class T> nb::object count_of_type(const ExactArray &x, int first, bool
 }
 
 nb::object count_last(ExactArray x, nb::handle axis, bool keepdims) {
-    const int first = x && x.size() ? first_trailing(axis, x.ndim()) : -1;
-    if (first < 0) return nb::none();
-    if (x.is<float>()) return count_of_type<float>(x, first, keepdims);
-    if (x.is<double>()) return count_of_type<double>(x, first, keepdims);
-    return x.is<int64_t>() ? count_of_type<int64_t>(x, first, keepdims) : nb::none();
+    uint64_t named;
+    if (!x || !x.size() || !trailing(axis, x, named)) return nb::none();
+    if (x.is<float>()) return count_of_type<float>(x, named, keepdims);
+    if (x.is<double>()) return count_of_type<double>(x, named, keepdims);
+    return x.is<int64_t>() ? count_of_type<int64_t>(x, named, keepdims) : nb::none();
 }
 
 // The bin is guessed from equal widths; the edges decide

@@ -50,9 +50,9 @@ RESILIN_EXTREMES(int64_t)
 
 constexpr int64_t PART = 1 << 15; // elements of one long row that a thread takes
 
-template <class T> nb::object extremes_of_type(const ExactArray &x, int first, bool keepdims, bool largest) {
+template <class T> nb::object extremes_of_type(const ExactArray &x, uint64_t named, bool keepdims, bool largest) {
     int64_t rows;
-    NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
+    NewArray<T> y = without_trailing<T>(x, named, keepdims, rows);
     nb::object made = y.object;
     WithoutGil free(x.size());
     const auto of_rows = [largest](const T *from, int64_t n, int64_t begin, int64_t end, T *to) {
@@ -77,11 +77,11 @@ template <class T> nb::object extremes_of_type(const ExactArray &x, int first, b
 nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool largest) {
     if (!PyArray_CheckExact(given.ptr())) return nb::none();
     const ExactArray x{reinterpret_cast<PyArrayObject *>(given.ptr())};
-    const int first = x.size() ? first_trailing(axis, x.ndim()) : -1;
-    if (first < 0) return nb::none();
-    if (x.is<float>()) return extremes_of_type<float>(x, first, keepdims, largest);
-    if (x.is<double>()) return extremes_of_type<double>(x, first, keepdims, largest);
-    return x.is<int64_t>() ? extremes_of_type<int64_t>(x, first, keepdims, largest) : nb::none();
+    uint64_t named;
+    if (!x.size() || !trailing(axis, x, named)) return nb::none();
+    if (x.is<float>()) return extremes_of_type<float>(x, named, keepdims, largest);
+    if (x.is<double>()) return extremes_of_type<double>(x, named, keepdims, largest);
+    return x.is<int64_t>() ? extremes_of_type<int64_t>(x, named, keepdims, largest) : nb::none();
 }
 
 nb::object largest_last(nb::handle x, nb::handle axis, bool keepdims) { return extreme_last(x, axis, keepdims, true); }

@@ -54,9 +54,9 @@ template <class T> bool variances(const T *x, int64_t rows, int64_t length, T co
     return fine;
 }
 
-template <class T> nb::object variance_of(const ExactArray &x, int first, bool keepdims, double correction, bool root) {
+template <class T> nb::object variance_of(const ExactArray &x, uint64_t named, bool keepdims, double correction, bool root) {
     int64_t rows;
-    NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
+    NewArray<T> y = without_trailing<T>(x, named, keepdims, rows);
     nb::object made = y.object;
     const int64_t length = x.size() / rows;
     const double count = static_cast<double>(length) - correction;
@@ -71,10 +71,10 @@ template <class T> nb::object variance_of(const ExactArray &x, int first, bool k
 // The variance over the last dimensions, or its root
 template <bool root> nb::object spread_last(ExactArray x, nb::handle axis, double correction, bool keepdims) {
     if ((!x.is<float>() && !x.is<double>()) || !x.size()) return nb::none();
-    const int first = first_trailing(axis, x.ndim());
-    if (first < 0) return nb::none();
-    return x.is<float>() ? variance_of<float>(x, first, keepdims, correction, root)
-                         : variance_of<double>(x, first, keepdims, correction, root);
+    uint64_t named;
+    if (!trailing(axis, x, named)) return nb::none();
+    return x.is<float>() ? variance_of<float>(x, named, keepdims, correction, root)
+                         : variance_of<double>(x, named, keepdims, correction, root);
 }
 
 } // namespace

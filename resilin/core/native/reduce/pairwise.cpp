@@ -269,7 +269,8 @@ template <class T> void sum_repeated(const ExactArray &x, int64_t times, bool me
 nb::object reduced_repeated(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
     const int type = PyArray_TYPE(x.array);
     if (x.size() <= SMALL || (type != NPY_FLOAT && type != NPY_DOUBLE) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
-    if (first_trailing(axis, x.ndim()) != 0) return nb::none();
+    uint64_t named = 0;
+    if (!named_axes(axis, x.ndim(), named) || named + 1 != uint64_t{1} << x.ndim()) return nb::none();
     const int64_t times = repetitions(x);
     if (times < 2 || times > FAN) return nb::none();
     nb::object made = without_axes(x, ~uint64_t{0}, keepdims);
@@ -286,12 +287,13 @@ template <Term term, Finish finish> nb::object reduced(ExactArray x, nb::handle 
     if (term == Term::element && !PyArray_ISCARRAY_RO(x.array))
         return reduced_repeated(x, axis, keepdims, finish == Finish::mean);
     if (!PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
-    const int type = PyArray_TYPE(x.array), first = first_trailing(axis, x.ndim());
+    const int type = PyArray_TYPE(x.array);
+    uint64_t named;
     const bool half = type == NPY_HALF || type == bfloat16_type, integers = type == NPY_INT64 || type == NPY_BOOL;
-    if (first < 0 || !(half || type == NPY_FLOAT || type == NPY_DOUBLE || (PLAIN && integers))) return nb::none();
+    if (!trailing(axis, x, named) || !(half || type == NPY_FLOAT || type == NPY_DOUBLE || (PLAIN && integers))) return nb::none();
     int64_t rows = 1;
-    for (int i = 0; i < first; i++) rows *= x.dim(i);
-    nb::object made = without_axes(x, (~uint64_t{0}) << first, keepdims, integers);
+    for (int i = 0; i < x.ndim(); i++) rows *= named >> i & 1 ? 1 : x.dim(i);
+    nb::object made = without_axes(x, named, keepdims, integers);
     void *y = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
     const int64_t length = x.size() / rows;
     WithoutGil free(x.size());
@@ -337,9 +339,9 @@ template <class T> RESILIN_INLINE double multiply_all(const T *x, int64_t n) {
 RESILIN_SIMD double product_of(const float *x, int64_t n) { return multiply_all(x, n); }
 RESILIN_SIMD double product_of(const double *x, int64_t n) { return multiply_all(x, n); }
 
-template <class T> nb::object product_of_type(ExactArray x, int first, bool keepdims) {
+template <class T> nb::object product_of_type(ExactArray x, uint64_t named, bool keepdims) {
     int64_t rows;
-    NewArray<T> y = without_trailing<T>(x, first, keepdims, rows);
+    NewArray<T> y = without_trailing<T>(x, named, keepdims, rows);
     nb::object made = y.object;
     WithoutGil free(x.size());
     const int64_t length = x.size() / rows, pieces = (length + PIECE - 1) / PIECE;
@@ -367,9 +369,9 @@ template <class T> nb::object product_of_type(ExactArray x, int first, bool keep
 
 nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
     if ((!x.is<float>() && !x.is<double>()) || !x.size()) return nb::none();
-    const int first = first_trailing(axis, x.ndim());
-    if (first < 0) return nb::none();
-    return x.is<float>() ? product_of_type<float>(x, first, keepdims) : product_of_type<double>(x, first, keepdims);
+    uint64_t named;
+    if (!trailing(axis, x, named)) return nb::none();
+    return x.is<float>() ? product_of_type<float>(x, named, keepdims) : product_of_type<double>(x, named, keepdims);
 }
 
 } // namespace

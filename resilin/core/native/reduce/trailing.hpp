@@ -23,14 +23,18 @@ inline bool named_axes(nb::handle axis, int ndim, uint64_t &named) {
     return count > 0;
 }
 
-// The first of the dimensions `axis` names, when these are the last ones; -1 when they are not.
-inline int first_trailing(nb::handle axis, int ndim) {
-    uint64_t named = 0;
-    if (axis.is_none()) return 0;
-    if (!named_axes(axis, ndim, named)) return -1;
-    int first = ndim;
-    while (first > 0 && named >> (first - 1) & 1) first--;
-    return named >> first << first == named ? first : -1;
+// Whether the dimensions that `axis` names are the last ones but for those of length 1, which are reduced or kept as they
+// are.
+inline bool trailing(nb::handle axis, const ExactArray &x, uint64_t &named) {
+    named = 0;
+    if (!named_axes(axis, x.ndim(), named)) return false;
+    bool kept = false;
+    for (int i = x.ndim() - 1; i >= 0; i--) {
+        if (x.dim(i) == 1) continue;
+        if (kept && named >> i & 1) return false;
+        kept |= !(named >> i & 1);
+    }
+    return true;
 }
 
 // A new array of x's dtype (or of int64) without the dimensions in `named`, or with these as length 1.
@@ -48,15 +52,17 @@ inline nb::object without_axes(const ExactArray &x, uint64_t named, bool keepdim
     return made;
 }
 
-// A new array for one element per row of x, whose dimensions from `first` on are reduced; `rows` says how many.
-template <class T> NewArray<T> without_trailing(const ExactArray &x, int first, bool keepdims, int64_t &rows) {
+// A new array for one element per row of x, of which the dimensions `named` are reduced; `rows` says how many.
+template <class T> NewArray<T> without_trailing(const ExactArray &x, uint64_t named, bool keepdims, int64_t &rows) {
     npy_intp dims[NPY_MAXDIMS];
+    int ndim = 0;
     rows = 1;
     for (int i = 0; i < x.ndim(); i++) {
-        dims[i] = i < first ? x.dim(i) : 1;
-        rows *= dims[i];
+        const bool gone = named >> i & 1;
+        if (!gone || keepdims) dims[ndim++] = gone ? 1 : x.dim(i);
+        if (!gone) rows *= x.dim(i);
     }
-    return NewArray<T>(keepdims ? x.ndim() : first, dims);
+    return NewArray<T>(ndim, dims);
 }
 
 } // namespace resilin
