@@ -80,19 +80,31 @@ def finish(array: Any, dev: Any, requires_grad: bool = False) -> Tensor:
 
 
 def finish_new(
-    make: Callable[[], Any], shape: tuple[int, ...], dtype: Any, dev: Any, requires_grad: bool = False
+    make: Callable[[], Any],
+    shape: tuple[int, ...],
+    dtype: Any,
+    dev: Any,
+    requires_grad: bool = False,
+    *,
+    quiet: bool = True,
 ) -> Tensor:
-    """`finish` of what `make` gives, a numpy array of this shape and dtype. It is not called for the meta device."""
+    """`finish` of what `make` gives, a numpy array of this shape and dtype. It is not called for the meta device.
+
+    `quiet=False` saves the cost of switching numpy's warnings off, for a `make` that gives none.
+    """
     target = default_device().home if dev is None else device(dev).home
-    if target is CPU or target.xp.elements:
+    if target is not CPU and not target.xp.elements:
+        made = wrap(target.backend.empty(shape, dtype), target)
+        return made.requires_grad_(requires_grad) if requires_grad else made
+    if quiet:
         token = silence(SILENT)
         try:
             array = make()
         finally:
             restore(token)
-        return wrap(array, CPU) if target is CPU and not requires_grad else finish(array, target, requires_grad)
-    made = wrap(target.backend.empty(shape, dtype), target)
-    return made.requires_grad_(requires_grad) if requires_grad else made
+    else:
+        array = make()
+    return wrap(array, CPU) if target is CPU and not requires_grad else finish(array, target, requires_grad)
 
 
 def _np(dtype: Any) -> Any:
@@ -211,14 +223,14 @@ def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
 def zeros(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Zeros."""
     shape, kind = shape_of(sizes if size is None else (size,)), _np(dtype)
-    return finish_new(lambda: np.zeros(shape, kind), shape, kind, device, requires_grad)
+    return finish_new(lambda: np.zeros(shape, kind), shape, kind, device, requires_grad, quiet=False)
 
 
 @factory
 def ones(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones."""
     shape, kind = shape_of(sizes if size is None else (size,)), _np(dtype)
-    return finish_new(lambda: _ones(shape, kind), shape, kind, device, requires_grad)
+    return finish_new(lambda: _ones(shape, kind), shape, kind, device, requires_grad, quiet=False)
 
 
 def _ones(shape: tuple[int, ...], kind: Any) -> Any:
@@ -231,7 +243,7 @@ def _ones(shape: tuple[int, ...], kind: Any) -> Any:
 def empty(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Memory as it comes."""
     shape, kind = shape_of(sizes if size is None else (size,)), _np(dtype)
-    return finish_new(lambda: uninitialized(shape, kind), shape, kind, device, requires_grad)
+    return finish_new(lambda: uninitialized(shape, kind), shape, kind, device, requires_grad, quiet=False)
 
 
 def _number(where: str, value: Any) -> Any:
@@ -269,7 +281,7 @@ def _filled(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones on the diagonal of an n x m matrix."""
     shape, kind = shape_of((n, n if m is None else m)), _np(dtype)
-    return finish_new(lambda: np.eye(*shape, dtype=kind), shape, kind, device, requires_grad)
+    return finish_new(lambda: np.eye(*shape, dtype=kind), shape, kind, device, requires_grad, quiet=False)
 
 
 def _bounds(given: tuple[Any, ...], start: Any, end: Any, step: Any) -> tuple[Any, Any, Any]:
@@ -298,7 +310,9 @@ def arange(
 ) -> Tensor:
     """`arange(end)`, `arange(start, end)` or `arange(start, end, step)`: int64 for integers, else the default dtype."""
     if len(bounds) == 1 and type(bounds[0]) is int and start is end is step is dtype is None and 0 <= bounds[0] < _MOST:
-        return finish_new(lambda: np.arange(bounds[0]), bounds, _INT64, device, requires_grad)  # most calls
+        return finish_new(
+            lambda: np.arange(bounds[0]), bounds, _INT64, device, requires_grad, quiet=False
+        )  # most calls
     start, end, step = _bounds(bounds, start, end, step)
     if step == 0:
         raise RuntimeError("arange: step must be nonzero")

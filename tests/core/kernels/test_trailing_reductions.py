@@ -80,6 +80,21 @@ def test_other_dimensions_are_left_to_numpy(name: str, axis: Any) -> None:
     assert getattr(loader.native, name)(np.ones((2, 3, 4), np.float32), axis, False, *rest) is None
 
 
+@pytest.mark.parametrize("n", [1, 7, 8, 129, 256])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sum_of_every_third_element_of_few_has_the_bits_of_numpys(dtype: Any, n: int) -> None:
+    x = np.random.default_rng(0).standard_normal(3 * n).astype(dtype)
+    for given in (x[::3], x[::-3]):
+        assert loader.native.sum_axes(given, None, False).tobytes() == np.add.reduce(given).tobytes()
+
+
+@pytest.mark.parametrize("index", [[0, 1, 2], [-1], [2, 3], []])
+def test_integers_within_bounds_are_told_from_others(index: list[int]) -> None:
+    found = loader.native.integers_within(np.array(index, np.int64), 0, 3)
+    assert found is (all(0 <= i < 3 for i in index) if index else None)
+    assert loader.native.integers_within(np.array(index, np.int32), 0, 3) is None
+
+
 _WITH_ONES = [
     ((1, 5), 0),
     ((1, 4, 9, 16), (0, 2, 3)),

@@ -105,9 +105,20 @@ nb::object integer_range(ExactArray x) {
     return nb::make_tuple(range[0], range[1]);
 }
 
+// Whether all elements are in [low, high)
+nb::object integers_within(nb::handle given, int64_t low, int64_t high) {
+    if (!PyArray_CheckExact(given.ptr())) return nb::none();
+    const ExactArray x{reinterpret_cast<PyArrayObject *>(given.ptr())};
+    if (!x.size() || !x.is<int64_t>()) return nb::none();
+    int64_t range[2];
+    range_of(x.data<int64_t>(), x.size(), range);
+    return nb::bool_(range[0] >= low && range[1] < high);
+}
+
 } // namespace
 
 void bind_extremes(nb::module_ &m) {
+    m.def("integers_within", &integers_within);
     m.def("integer_range", &integer_range);
     m.def("extreme_last", &extreme_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("largest"));
     m.def("largest_last", &largest_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));

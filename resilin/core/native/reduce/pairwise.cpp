@@ -265,10 +265,18 @@ template <class T> void sum_repeated(const ExactArray &x, int64_t times, bool me
     if (mean) *y /= static_cast<T>(x.size());
 }
 
-// The sum, or mean, of a whole array whose first dimension is stretched: that one first
+// The sum, or mean, of a few elements that lie apart: of their copy, whose order is the same
+nb::object reduced_apart(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
+    nb::object copy = nb::steal(PyArray_NewCopy(x.array, NPY_CORDER));
+    if (!copy.is_valid()) throw nb::python_error();
+    return sum_last({reinterpret_cast<PyArrayObject *>(copy.ptr())}, axis, keepdims, mean);
+}
+
+// The sum, or mean, of a whole array whose first dimension is stretched: that one first. Of few elements of a vector, too
 nb::object reduced_repeated(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
     const int type = PyArray_TYPE(x.array);
-    if (x.size() <= SMALL || (type != NPY_FLOAT && type != NPY_DOUBLE) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
+    if ((type != NPY_FLOAT && type != NPY_DOUBLE) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
+    if (x.size() <= SMALL) return x.ndim() == 1 ? reduced_apart(x, axis, keepdims, mean) : nb::none();
     uint64_t named = 0;
     if (!named_axes(axis, x.ndim(), named) || named + 1 != uint64_t{1} << x.ndim()) return nb::none();
     const int64_t times = repetitions(x);
