@@ -265,7 +265,8 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
     target = dtypes.of_number(value) if dtype is None else dtypes.to_numpy(dtype)
     value = dtypes.number_for("full", value, target)
     shape = shape_of((size,))
-    return finish_new(lambda: _filled(shape, value, target), shape, target, device, requires_grad)
+    quiet = type(value) is not float or not abs(value) < 65504  # which every dtype of floats holds
+    return finish_new(lambda: _filled(shape, value, target), shape, target, device, requires_grad, quiet=quiet)
 
 
 def _filled(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
