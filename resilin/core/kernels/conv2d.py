@@ -1,8 +1,8 @@
 """Two-dimensional convolution: native kernels, and im2col and matrix products.
 
 The native kernels work tile by tile (some output rows, or a few small samples): most read one copy of a tile at offsets
-(native/convolution/conv_direct.hpp), others make its columns; the numpy forms are over many samples at once. Where every
-channel is convolved by itself there is nothing to multiply: native kernels of their own do that.
+(native/convolution/conv_direct.hpp), others make its columns; the numpy forms are over many samples at once. Where
+every channel is convolved by itself there is nothing to multiply: native kernels of their own do that.
 """
 
 # N samples, C input channels, H W input size, O output channels, P Q output size, KH KW kernel size, G groups

@@ -148,7 +148,7 @@ def quietly(function: _F) -> _F:
     """Decorate a function of any arguments that computes with numpy beside ops: what overflows does so in silence."""
     if IN_NATIVE:
         call = native.quiet_call(function, function, VARIABLE, SILENT, _BFLOAT16, 0, True, False)
-        return functools.update_wrapper(call, function)  # type: ignore[no-any-return]
+        return functools.update_wrapper(call, function)  # type: ignore[return-value]
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -218,7 +218,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None, *, out: Any = None) -
 def power(input: Tensor, exponent: Any, *, out: Any = None) -> Tensor | None:
     """input ** exponent for the few exponents that have a loop, in place."""
     arrays = None if out is None else _plain_arrays((input,))
-    array = None if arrays is None else power_in_one_pass(*arrays, exponent, out)
+    array = None if arrays is None else power_in_one_pass(arrays[0], exponent, out)
     return None if array is None else wrap(array, CPU)
 
 
