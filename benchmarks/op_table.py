@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import sys
+from functools import partial
 from itertools import product
 from typing import Any
 
 from benchmarks import harness
 from benchmarks.cases.op_table import GROUPS, SIZES
 from benchmarks.harness import Options, Report, Row
+from benchmarks.parts.taken import Taken
 
 OTHERS = ("float64", "float16", "bfloat16")
 SLOW = 0.8  # rows below it are listed
+SAMPLES = 3
+BELOW = 0.8, 0.5, 0.3  # how many rows are below these is told
 METHOD = """Expressions over tensors of about 1e3, 1e5 and 1e7 elements, the same texts on both sides, {threads}
 threads, the sides in turn, a process for each group, size and dtype. A sample is as many calls as take 20 ms; the
 least of {samples} samples counts, on both sides. Groups: {groups}. In other floating point dtypes than float32 the
@@ -22,39 +27,46 @@ groups flat and rows are run at 1e5, in int64 one of its own. Times are geometri
 
 
 def benchmark(options: Options) -> Report:
-    """Run every group on both sides."""
+    """Run every group on both sides, the largest tensors last."""
     sizes = SIZES[:1] if options.quick else SIZES
-    cases = [("float32", group, size) for group, size in product(GROUPS, sizes) if group != "integers"]
+    groups = {"float32": [group for group in GROUPS if group != "integers"]}
     if not options.quick:
-        cases += [("int64", "integers", size) for size in sizes]
+        groups["int64"] = ["integers"]
+    cases = [(dtype, group, size) for size in sizes for dtype, of in groups.items() for group in of]
+    if not options.quick:
         cases += [(dtype, group, SIZES[1]) for dtype, group in product(OTHERS, ("flat", "rows"))]
+    taken = Taken(options, samples=SAMPLES)
     times: dict[str, dict[str, dict[str, float]]] = {}
     refused: dict[str, dict[str, str]] = {side: {} for side in harness.sides(options)}
     for dtype, group, size in cases:
         where = f"{dtype} {size:g} {group}"
         for side in harness.sides(options):
             with harness.progress(f"{where}: {side}"):
-                samples = _run(side, options, group, size, dtype)
-            for text, found in samples.items():
-                if isinstance(found, str):
-                    refused[side][f"{where}: {text}"] = found
-                else:
-                    times.setdefault(where, {}).setdefault(text, {})[side] = min(found)
+                measure = partial(_run, side, options, group, size, dtype)
+                taken.run(0, f"{where}, {side}", measure, peer=side != "resilin")
+            for result in taken.results(f"{where}, {side}"):
+                for text, found in result["samples"].items():
+                    if isinstance(found, str):
+                        refused[side][f"{where}: {text}"] = found
+                    else:
+                        times.setdefault(where, {}).setdefault(text, {})[side] = min(found)
     return Report(
         name="op_table",
         question="Single operations and forms of them, forward and with their gradients, beside PyTorch.",
-        method=METHOD.format(threads=2, samples=3 if options.quick else 5, groups=", ".join(GROUPS), slow=SLOW),
+        method=METHOD.format(threads=2, samples=SAMPLES, groups=", ".join(GROUPS), slow=SLOW),
         rows=_rows(times),
-        notes=_slow(times)
-        + [f"{side} refuses {what}: {why}" for side, of in refused.items() for what, why in of.items()],
+        notes=_shares(times)
+        + _slow(times)
+        + [f"{side} refuses {what}: {why}" for side, of in refused.items() for what, why in of.items()]
+        + taken.notes(),
         data={"seconds": times},
     )
 
 
 def _run(side: str, options: Options, group: str, size: int, dtype: str) -> dict[str, Any]:
-    more = ["--group", group, "--size", str(size), "--dtype", dtype, "--samples", "3" if options.quick else "5"]
-    output = harness.check_output(harness.case_command(side, options, "op_table", more), timeout_s=600)
-    return dict(json.loads(output.splitlines()[-1])["samples"])
+    more = ["--group", group, "--size", str(size), "--dtype", dtype, "--samples", str(SAMPLES)]
+    output = harness.check_output(harness.case_command(side, options, "op_table", more), timeout_s=900)
+    return dict(json.loads(output.splitlines()[-1]))
 
 
 def _ratios(of: dict[str, dict[str, float]]) -> dict[str, float]:
@@ -62,21 +74,31 @@ def _ratios(of: dict[str, dict[str, float]]) -> dict[str, float]:
 
 
 def _rows(times: dict[str, dict[str, dict[str, float]]]) -> list[Row]:
-    """By case: the geometric means of both sides, the share below 0.8 of PyTorch's speed, the slowest."""
-    rows = []
-    for where, of in times.items():
-        ours, peer = (_mean_us([t[side] for t in of.values() if side in t]) for side in ("resilin", "torch"))
-        if ours is not None:
-            rows.append(Row(what=f"{where}: {len(of)} expressions", unit="us", ours=ours, peer=peer))
-        if ratios := sorted(_ratios(of).values()):
-            share = sum(ratio < SLOW for ratio in ratios) / len(ratios)
-            rows.append(Row(what=f"{where}: below {SLOW:g} times PyTorch's speed", unit="%", ours=share * 100))
-            rows.append(Row(what=f"{where}: the slowest beside PyTorch", unit="times its time", ours=1 / ratios[0]))
-    return rows
+    """Geometric means of both sides over all expressions, and by case."""
+    together = {f"{where}: {text}": found for where, of in times.items() for text, found in of.items()}
+    return [_mean_row("all together", together), *(_mean_row(where, of) for where, of in times.items())]
+
+
+def _mean_row(where: str, of: dict[str, dict[str, float]]) -> Row:
+    both = [found for found in of.values() if len(found) == 2] or list(of.values())
+    ours, peer = (_mean_us([found[side] for found in both if side in found]) for side in ("resilin", "torch"))
+    return Row(what=f"{where}: {len(both)} expressions", unit="us", ours=ours or math.nan, peer=peer)
 
 
 def _mean_us(seconds: list[float]) -> float | None:
-    return math.exp(sum(map(math.log, seconds)) / len(seconds)) * 1e6 if seconds else None
+    return math.exp(statistics.fmean(map(math.log, seconds))) * 1e6 if seconds else None
+
+
+def _shares(times: dict[str, dict[str, dict[str, float]]]) -> list[str]:
+    """A table of how the ratios of each case lie."""
+    lines = ["| case | median of the ratios | below 0.8 | below 0.5 | below 0.3 |", "|---|---|---|---|---|"]
+    for where, of in times.items():
+        if ratios := list(_ratios(of).values()):
+            shares = " | ".join(
+                f"{sum(ratio < most for ratio in ratios) / len(ratios):.0%}" for most in (0.8, 0.5, 0.3)
+            )
+            lines.append(f"| {where} | {statistics.median(ratios):.2f} | {shares} |")
+    return ["\n".join(["How many expressions PyTorch is faster at:", "", *lines])] if len(lines) > 2 else []
 
 
 def _slow(times: dict[str, dict[str, dict[str, float]]]) -> list[str]:
@@ -86,4 +108,4 @@ def _slow(times: dict[str, dict[str, dict[str, float]]]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(harness.main(benchmark))
+    sys.exit(harness.main(benchmark, resumable=True))
