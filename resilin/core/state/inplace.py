@@ -365,9 +365,6 @@ _PLAIN_FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 @_in_native
 def fill_(self: Tensor, value: Any) -> Tensor:
     """Write one number everywhere."""
-    if type(self) is Tensor and self._view is None and type(self._vc) is not InferenceCount and _filled(self, value):
-        self._bump()
-        return self
     if isinstance(value, Tensor):
         if value._array.ndim:
             raise RuntimeError(f"fill_ only supports a tensor of 0 dimensions, got one of {value._array.ndim}")
@@ -392,17 +389,6 @@ def fill_(self: Tensor, value: Any) -> Tensor:
         _write_array(_once(array), dtypes.number_for("fill_", value, array.dtype))
     self._bump()
     return self
-
-
-def _filled(self: Tensor, value: Any) -> bool:
-    """Write a number into a tensor that nobody else has to hear of: most calls. False where that is another."""
-    array = self._array
-    if ACTIVE or LOGS or (mode.grad and self._rg) or type(array) is not np.ndarray or type(value) not in (int, float):
-        return False
-    if array.dtype not in _PLAIN_FLOATS or not array.flags.writeable or not abs(value) < 1e38:
-        return False
-    _fill(array, value)
-    return True
 
 
 def _is_short(value: Any, array: Any) -> bool:
