@@ -23,7 +23,8 @@ SCRIPT = """
 import os, random, sys, threading, __main__
 import numpy as np
 import helper
-print(__name__, sys.argv[1:], os.environ["FLAVOUR"], os.environ["RESILIN_CONTROL_FD"].isdigit(), helper.NAME)
+told = __name__, sys.argv[1:], os.environ["FLAVOUR"], os.environ["RESILIN_CONTROL_FD"].isdigit(), helper.NAME
+sys.stdout.write(" ".join(map(str, told)) + "\\n")  # at once: two workers write to one file
 print("to stderr", file=sys.stderr)
 assert "resilin.distributed.group.process_group" in sys.modules, "not forked from a template"
 assert "TORCHELASTIC_ERROR_FILE" not in os.environ
