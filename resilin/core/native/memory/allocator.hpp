@@ -6,8 +6,8 @@
 //          -> cached blocks merged back into spans, tried again
 //          -> a new arena
 //
-// Memory that is used again and again moves into huge pages, 2 MiB for every 16 MiB that were: fewer misses of the TLB
-// are worth some percent of a training step, and a process that ends soon pays nothing.
+// Memory that is used again moves into huge pages, 2 MiB for every 2 MiB that were: fewer misses of the TLB are worth up to
+// half of a step, and a process that uses none of it again pays nothing.
 //
 // Everything counts in pages. `Arena::length[page]` is the size of the block or span that starts (for spans: or ends)
 // there; `Arena::state[page]` says which.
@@ -43,7 +43,6 @@ constexpr size_t SLOT_PAGES = 16384, SLOT = SLOT_PAGES * PAGE; // 64 MiB: smalle
 constexpr size_t RANGES[] = {size_t{1} << 40, size_t{1} << 36, size_t{1} << 33}; // address space may be limited
 constexpr size_t GROW_MAX = size_t{1} << 30;
 constexpr size_t UNIT = 512; // of a huge page
-constexpr size_t REUSED_PER_UNIT = 8 * UNIT; // pages
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 // Linux 6.1; works for shared memory whatever the system's default for huge pages is
 #endif
@@ -477,7 +476,7 @@ class Allocator {
         arena.state[page] = USED;
         arena.born[page] = forked_readers_;
         reused_ += pages;
-        if (collapses_ && arena.fd >= 0 && reused_ >= REUSED_PER_UNIT) collapse_next(arena);
+        if (collapses_ && arena.fd >= 0 && reused_ >= UNIT) collapse_next(arena);
         return block;
     }
 
