@@ -53,7 +53,7 @@ COMPARED = [
     ("`all_reduce` of 1 MiB, 2 processes", "collectives", "2 ranks, all_reduce 1 MiB"),
     ("step of a small GPT, 2 processes with DDP", "train_step", f"{GPT}, 2 processes with DDP, AdamW"),
     (
-        "16 models, training and inference: geometric mean",
+        "16 models: geometric mean",
         "models_wide",
         "16 models, their training and inference, and updates by hand: geometric mean",
     ),
