@@ -16,6 +16,7 @@ from resilin._base import place_finder
 
 NpDtype = np.dtype[Any]
 
+HELD_BY_FLOATS = 65504  # the largest number of float16: every floating dtype holds what is no larger
 _KINDS = {"b": 0, "i": 1, "u": 1, "f": 2, "V": 2, "c": 3}
 
 
@@ -231,7 +232,7 @@ def number_for(where: str, value: Any, kind: Any) -> Any:
 
     RuntimeError for 1j among real numbers, NaN among integers, and what is too large.
     """
-    if type(value) in (int, float) and kind.kind == "f" and -65504 <= value <= 65504:  # float16 holds these, too
+    if type(value) in (int, float) and kind.kind == "f" and abs(value) <= HELD_BY_FLOATS:
         return value
     if type(value) is int and 0 <= value < 128 and kind.kind in "iu":  # int8 holds these, too
         return value

@@ -7,6 +7,10 @@ from typing import Any
 from resilin.core.kernels import places
 from resilin.core.kernels.common import array_namespace, is_readable
 from resilin.core.kernels.cuda import index_range
+from resilin.core.kernels.loader import kernel
+
+within = kernel("integers_within")
+"""Whether all integers of an array lie in [low, high); None, and False, say nothing: they have to be looked at."""
 
 
 def check(index: Any, low: int, high: int, error: type[Exception], text: str) -> None:
@@ -14,7 +18,7 @@ def check(index: Any, low: int, high: int, error: type[Exception], text: str) ->
 
     For a device's array: where the host next waits for the device, and before an optimizer changes anything.
     """
-    if not is_readable(index):
+    if within(index, low, high) or not is_readable(index):
         return
     xp = array_namespace(index)
     if hasattr(xp, "launch"):

@@ -34,20 +34,22 @@ def apply(name: str, lists: Lists, constants: Constants) -> None:
     Cost:   one pass over memory. Parameters are independent, so bits do not depend on the number of threads.
     Raises: ValueError when a gradient or state does not fit its parameter, before anything is written.
     """
-    dispatch(name, lists, constants, lambda chosen: bool(_native(name, tuple(chosen), constants)))
+    dispatch(name, lists, lambda: constants, lambda chosen: bool(_native(name, tuple(chosen), constants)))
 
 
-def dispatch(name: str, lists: Lists, constants: Constants, native: Callable[[Lists], bool]) -> None:
+def dispatch(name: str, lists: Lists, made: Callable[[], Constants], native: Callable[[Lists], bool]) -> None:
     """Step all parameters in one native call, or those that it can take, and the others by the rule itself.
 
-    So a parameter's bits depend neither on the dtypes of those beside it nor on the strides of its gradient. ValueError
-    as `check_lists`, before anything is written; KeyError where no rule has the name.
+    So a parameter's bits depend neither on the dtypes of those beside it nor on the strides of its gradient. `made`
+    gives what the rule takes after the arrays, which native code works out by itself. ValueError as `check_lists`,
+    before anything is written; KeyError where no rule has the name.
     """
     rule = RULES[name]
     parameters = lists[0] or ()
     if all([type(p) is np.ndarray for p in parameters]) and native(lists):
         return
     check_lists(lists)
+    constants = made()
     if not any(isinstance(p, np.ndarray) for p in parameters):
         lists = _launched(name, rule, lists, constants)
         step_by_step(rule, lists, constants)

@@ -32,9 +32,7 @@ def sgd(
     bufs = bufs if momentum and bufs is not None else None
     rates = (lr, momentum, dampening, weight_decay, nesterov, maximize, first)
     lists = (params, grads, bufs)
-    if _native_sgd(*lists, *rates):  # most calls
-        return
-    dispatch("sgd", lists, sgd_constants(*rates), lambda lists: bool(_native_sgd(*lists, *rates)))
+    dispatch("sgd", lists, lambda: sgd_constants(*rates), lambda lists: bool(_native_sgd(*lists, *rates)))
 
 
 def adam(
@@ -56,9 +54,7 @@ def adam(
     """Adam; AdamW when `decoupled`; AMSGrad when `max_exp_avg_sq` is given. `step` counts from 1."""
     rates = (step, lr, beta1, beta2, eps, weight_decay, decoupled, maximize)
     lists = (params, grads, exp_avg, exp_avg_sq, max_exp_avg_sq)
-    if _native_adam(*lists, *rates):  # most calls
-        return
-    dispatch("adam", lists, adam_constants(*rates), lambda lists: bool(_native_adam(*lists, *rates)))
+    dispatch("adam", lists, lambda: adam_constants(*rates), lambda lists: bool(_native_adam(*lists, *rates)))
 
 
 def sgd_constants(

@@ -265,7 +265,7 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
     target = dtypes.of_number(value) if dtype is None else dtypes.to_numpy(dtype)
     value = dtypes.number_for("full", value, target)
     shape = shape_of((size,))
-    quiet = type(value) is not float or not abs(value) < 65504  # which every dtype of floats holds
+    quiet = type(value) is not float or not abs(value) <= dtypes.HELD_BY_FLOATS
     return finish_new(lambda: _filled(shape, value, target), shape, target, device, requires_grad, quiet=quiet)
 
 

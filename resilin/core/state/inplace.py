@@ -459,7 +459,7 @@ def setitem(self: Tensor, index: Any, value: Any) -> None:
 def _assigned(self: Tensor, value: Any) -> Any:
     """What is written for `value`: a number that elements hold, or a tensor without dimensions of length 1 in front."""
     if isinstance(value, int | float | complex):
-        if is_half(self._array) and not isinstance(value, complex) and abs(value) > 65504:
+        if is_half(self._array) and not isinstance(value, complex) and abs(value) > dtypes.HELD_BY_FLOATS:
             # too large for float16, it becomes infinite, as in PyTorch
             wide = pack.astype(np.asarray(value, np.float64), FLOAT32)
             return wrap(self._dev.xp.asarray(pack.astype(wide, self._array.dtype)), self._dev)

@@ -10,10 +10,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.kernels import index_range, places
-from resilin.core.kernels.loader import kernel
 from resilin.core.tensor import Tensor
-
-_within = kernel("integers_within")  # where it says so, nothing has to be looked at
 
 
 def index_array(
@@ -28,7 +25,7 @@ def index_array(
     array = index._array
     if array.dtype.kind not in "iu":
         raise RuntimeError(f"{where}(): expected indices of an integer dtype, got {index.dtype}")
-    if dim_length is not None and not _within(array, lowest, dim_length):
+    if dim_length is not None:
         text = f"{where}(): index {{value}} is out of bounds for a dimension of size {dim_length}"
         index_range.check(array, lowest, dim_length, error, text)
     return array

@@ -280,7 +280,9 @@ def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
             f"{value._array.ndim} dimension(s)."
         )
     kind = input._array.dtype
-    if type(value) is float and kind.kind == "f" and abs(value) < 65504 and input._dev is CPU:  # most calls
+    if (
+        type(value) is float and kind.kind == "f" and abs(value) <= dtypes.HELD_BY_FLOATS and input._dev is CPU
+    ):  # most calls
         return ops.where_else.call(wrap(np.array(value, kind), CPU), input, index_checks.kept(mask._array, input))
     value = value if isinstance(value, Tensor) else nested_data.number_of("masked_fill", value)
     if isinstance(value, Tensor):  # one number, which does not widen what it is written into
@@ -300,7 +302,8 @@ def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
             return ops.where_else.call(input, other, index_checks.kept(cond, input, other))
     elif type(condition) is type(input) is Tensor and type(other) is float:  # many more
         cond, kind = condition._array, input._array.dtype
-        if cond.dtype.char == "?" and kind.kind == "f" and abs(other) < 65504 and condition._dev is input._dev is CPU:
+        held = cond.dtype.char == "?" and kind.kind == "f" and abs(other) <= dtypes.HELD_BY_FLOATS
+        if held and condition._dev is input._dev is CPU:
             return ops.where_else.call(input, wrap(np.array(other, kind), CPU), index_checks.kept(cond, input))
     cond = index_checks.kept(condition._array, input, other) if isinstance(condition, Tensor) else condition
     if isinstance(condition, Tensor) and cond.dtype not in (np.bool_, np.uint8):

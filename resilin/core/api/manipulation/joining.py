@@ -87,15 +87,12 @@ def split(
         sizes = list(split_size_or_sections)
         if sum(sizes) != length or min(sizes, default=0) < 0:
             raise RuntimeError(f"split sizes {sizes} do not sum to {length}, the length of dimension {dim}")
-    if not (mode.grad and tensor.requires_grad) or type(tensor) in BATCHED:
-        if type(tensor) in BATCHED:
-            ends = list(itertools.accumulate(sizes))
-            return tuple(narrow(tensor, axis, end - size, size) for end, size in zip(ends, sizes, strict=True))
-        found, before, end, call = [], (slice(None),) * axis, 0, index_ops.getitem.call
-        for size in sizes:
-            found.append(call(tensor, (*before, slice(end, end + size))))
-            end += size
-        return tuple(found)
+    ends = itertools.accumulate(sizes)
+    if type(tensor) in BATCHED:
+        return tuple([narrow(tensor, axis, end - size, size) for end, size in zip(ends, sizes, strict=True)])
+    if not (mode.grad and tensor.requires_grad):
+        before, call = (slice(None),) * axis, index_ops.getitem.call
+        return tuple([call(tensor, (*before, slice(end - n, end))) for end, n in zip(ends, sizes, strict=True)])
     edge_of(tensor)  # a stale view is recorded anew before its node is read
     parts = ops.split_parts.call(tensor, axis, tuple(sizes))
     end = 0

@@ -134,8 +134,6 @@ def unique_consecutive(
     values = _tensor(np.take(array, starts, axis), input)
     if not (return_inverse or return_counts):
         return values
-    inverse = (
-        (np.cumsum(new) - 1).reshape(input._array.shape if dim is None else (length,)) if return_inverse else starts
-    )
-    counts = np.diff(np.append(starts, length)) if return_counts else starts
+    inverse = (np.cumsum(new) - 1).reshape(input._array.shape if dim is None else (length,))
+    counts = np.diff(np.append(starts, length))
     return _asked_for(values, _tensor(inverse, input), _tensor(counts, input), return_inverse, return_counts)

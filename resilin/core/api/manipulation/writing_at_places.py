@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import dtype as dtypes
 from resilin.core.api.manipulation import index_checks
 from resilin.core.device import CPU
 from resilin.core.kernels import places
@@ -31,7 +32,9 @@ def _alone(input: Any, *others: Any) -> bool:
 def _masked_fill_into(input: Tensor, mask: Tensor, value: Any, *, out: Any) -> Tensor | None:
     """`masked_fill_` of numbers, of a mask of the same shape."""
     kind = input._array.dtype.kind
-    if type(value) is not float or kind != "f" or abs(value) >= 65504 or not _alone(input) or type(mask) is not Tensor:
+    if type(value) is not float or kind != "f" or not abs(value) <= dtypes.HELD_BY_FLOATS:
+        return None
+    if not _alone(input) or type(mask) is not Tensor:
         return None
     if mask._array.dtype.char != "?" or mask._array.shape != out.shape or mask._dev is not CPU:
         return None

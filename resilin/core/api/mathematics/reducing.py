@@ -53,14 +53,6 @@ def _numpy_names(dim: Any, keepdim: bool, names: dict[str, Any]) -> tuple[Any, b
     return dim, keepdim
 
 
-_INT64 = np.dtype(np.int64)
-
-
-def _whole(input: Tensor) -> Tensor:
-    """Booleans and integers as int64."""
-    return input if input._array.dtype is _INT64 else shape_ops.astype.call(input, _INT64)
-
-
 def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **numpy_names: Any) -> Tensor:
     """The sum over `dim` (all when None). Booleans and integers are summed as int64."""
     if numpy_names:
@@ -78,6 +70,13 @@ def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
 def _summed(dtype: Any) -> Any:
     """The dtype of sums and products of `dtype`."""
     return _INT64 if dtype.kind in "biu" else dtype
+
+
+def _as_summed(input: Tensor, dtype: Any) -> Tensor:
+    """`input` in the dtype of its sums and products, or in the one that is asked for."""
+    given = input._array.dtype
+    wanted = _summed(given) if dtype is None else dtypes.to_numpy(dtype)
+    return input if given is wanted else shape_ops.astype.call(input, wanted)
 
 
 def _floating(where: str, input: Tensor, dtype: Any) -> Tensor:
@@ -98,10 +97,7 @@ def mean(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 
 def prod(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The product over `dim` (all when None)."""
-    given = input._array.dtype
-    wanted = _summed(given) if dtype is None else dtypes.to_numpy(dtype)
-    if given is not wanted:
-        input = shape_ops.astype.call(input, wanted)
+    input = _as_summed(input, dtype)
     return ops.prod.call(input, axes(dim, input._array.ndim, keepdim), keepdim)
 
 
@@ -325,17 +321,11 @@ def _nuclear(input: Tensor, axis: Any, keepdim: bool) -> Tensor:
 
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Running sums along `dim`."""
-    given = input._array.dtype
-    wanted = _summed(given) if dtype is None else dtypes.to_numpy(dtype)
-    if given is not wanted:
-        input = shape_ops.astype.call(input, wanted)
+    input = _as_summed(input, dtype)
     return ops.cumsum.call(input, check_dim(dim, input._array.ndim))
 
 
 def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """Running products along `dim`."""
-    given = input._array.dtype
-    wanted = _summed(given) if dtype is None else dtypes.to_numpy(dtype)
-    if given is not wanted:
-        input = shape_ops.astype.call(input, wanted)
+    input = _as_summed(input, dtype)
     return ops.cumprod.call(input, check_dim(dim, input._array.ndim))

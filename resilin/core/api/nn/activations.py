@@ -14,6 +14,7 @@ from resilin.core.api.mathematics import one_pass
 from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.api.nn.neural import need_numbers, need_tensors, relu, softmax, widened
 from resilin.core.autograd.grad_mode import no_grad
+from resilin.core.kernels.loader import guarded
 from resilin.core.ops import activation, random
 from resilin.core.ops import rectifier as ops
 from resilin.core.state import inplace as inplace_ops
@@ -26,13 +27,13 @@ _SELU_SCALE = 1.0507009873554804934193349852946
 
 def _need_real(where: str, input: Any, **numbers: Any) -> None:
     """NotImplementedError (TypeError for no tensor) unless `input` is a real floating point tensor."""
-    if type(input) is not Tensor:
-        need_tensors(where, input=input)
-    for value in numbers.values():
-        if type(value) is not float:
-            need_numbers(where, **numbers)
+    need_tensors(where, input=input)
+    need_numbers(where, **numbers)
     if input._array.dtype.kind not in "fV":
         raise NotImplementedError(f"{where}: supported are floating point tensors, got {input.dtype}; convert it first")
+
+
+_need_real = guarded(None, _need_real, "floats_and_numbers")
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
@@ -76,8 +77,6 @@ def _simple(name: str, op: Any, text: str) -> Any:
     in_place = inplace_ops.make(run, f"{name}_", short=one_pass.activation(name))
 
     def activation(input: Tensor, inplace: bool = False) -> Tensor:
-        if type(input) is Tensor and not inplace and input._array.dtype.kind in "fV":  # most calls
-            return call(input)
         return in_place(input) if inplace else run(input)
 
     activation.__name__ = activation.__qualname__ = name
@@ -95,8 +94,7 @@ def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = Fals
     """input where positive, else negative_slope * input."""
     if inplace:
         return leaky_relu_(input, negative_slope)
-    if type(input) is not Tensor or type(negative_slope) is not float or input._array.dtype.kind not in "fV":
-        _need_real("leaky_relu", input, negative_slope=negative_slope)
+    _need_real("leaky_relu", input, negative_slope=negative_slope)
     made: Tensor = ops.leaky_relu.call(input, negative_slope)
     return made
 
@@ -105,8 +103,7 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input where positive, else alpha * (exp(input) - 1)."""
     if inplace:
         return elu_(input, alpha)
-    if type(input) is not Tensor or type(alpha) is not float or input._array.dtype.kind not in "fV":
-        _need_real("elu", input, alpha=alpha)
+    _need_real("elu", input, alpha=alpha)
     made: Tensor = ops.elu.call(input, alpha)
     return made
 
@@ -153,8 +150,7 @@ def rrelu(
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """input where positive, else weight * input; `weight` has one element, or one per channel (dimension 1)."""
-    if type(weight) is not Tensor:
-        need_tensors("prelu", weight=weight)
+    need_tensors("prelu", weight=weight)
     _need_real("prelu", input)
     x, w = input._array, weight._array
     if x.dtype is not w.dtype and input.dtype is not weight.dtype:
@@ -179,16 +175,14 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """input where its absolute value exceeds `lambd`, else 0."""
-    if type(input) is not Tensor or type(lambd) is not float or input._array.dtype.kind not in "fV":
-        _need_real("hardshrink", input, lambd=lambd)
+    _need_real("hardshrink", input, lambd=lambd)
     made: Tensor = ops.hardshrink.call(input, lambd)
     return made
 
 
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """input moved towards 0 by `lambd`, not past it."""
-    if type(input) is not Tensor or type(lambd) is not float or input._array.dtype.kind not in "fV":
-        _need_real("softshrink", input, lambd=lambd)
+    _need_real("softshrink", input, lambd=lambd)
     if not lambd >= 0:
         raise RuntimeError(f"softshrink: lambda must be greater or equal to 0, but found {lambd}")
     made: Tensor = ops.softshrink.call(input, lambd)

@@ -15,7 +15,6 @@ from resilin.core.api.nn.neural import linear, log_softmax, need_tensors, softpl
 from resilin.core.batching.active import BATCHED
 from resilin.core.kernels import index_range
 from resilin.core.kernels.common import has_elements, is_array
-from resilin.core.kernels.loader import kernel
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import loss
 from resilin.core.ops.errstate import quietly
@@ -192,9 +191,6 @@ def linear_cross_entropy(
     )
 
 
-_within = kernel("integers_within")
-
-
 def _all_picked(rows: Tensor, classes: Any, reduction: str, shape: tuple[int, ...]) -> Tensor:
     """`nll_loss` of classes that all count, in one pass over them."""
     losses = index_ops.take_along_axis.call(rows, classes.reshape(-1, 1), 1) * -1.0
@@ -221,7 +217,8 @@ def nll_loss(
         return found
     input, weight, narrow = opened(input, weight)
     rows, classes, shape = _rows("nll_loss", input, target)
-    if weight is None and not 0 <= ignore_index < rows._array.shape[1] and _within(classes, 0, rows._array.shape[1]):
+    count = rows._array.shape[1]
+    if weight is None and not 0 <= ignore_index < count and index_range.within(classes, 0, count):
         return narrow(_all_picked(rows, classes, reduction, shape))
     valid = classes != ignore_index
     xp = rows._dev.xp

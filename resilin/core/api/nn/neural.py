@@ -105,8 +105,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
 
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta * input)) / beta."""
-    if type(beta) is not float or type(threshold) is not float:
-        need_numbers("softplus", beta=beta, threshold=threshold)
+    need_numbers("softplus", beta=beta, threshold=threshold)
     return activation.softplus.call(input, beta, threshold)
 
 

@@ -65,11 +65,19 @@ bool numbers(PyObject *const *args, Py_ssize_t given, Py_ssize_t all) {
     return true;
 }
 
+// The second argument is a plain tensor of the host with real floats, and all named ones are numbers (api/nn/activations.py).
+bool floats_and_numbers(PyObject *const *args, Py_ssize_t given, Py_ssize_t all) {
+    PyObject *array;
+    if (given != 2 || look(args[1], array) == Operand::other || !numbers(args, given, all)) return false;
+    const int type = PyArray_TYPE(reinterpret_cast<PyArrayObject *>(array));
+    return type == NPY_FLOAT || type == NPY_DOUBLE || type == NPY_HALF || type == bfloat16_type;
+}
+
 constexpr struct {
     const char *name;
     bool (*passes)(PyObject *const *, Py_ssize_t, Py_ssize_t);
 } CHECKS[] = {{"without_halves", without_halves}, {"on_host", on_host}, {"without_scalars", without_scalars},
-              {"plain_tensors", plain_tensors}, {"numbers", numbers}};
+              {"plain_tensors", plain_tensors}, {"numbers", numbers}, {"floats_and_numbers", floats_and_numbers}};
 
 PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
     auto *self = reinterpret_cast<Guarded *>(object);
