@@ -55,7 +55,7 @@ def check_bits(cuda: Any, case: str, parameter: Any, state: Any) -> None:
     found = [None if arrays is None else [cuda.xp.asarray(array) for array in arrays] for arrays in expected]
     assert not cuda.xp.faults.word.get().any()  # and it is there
     WORK.clear()
-    optimizer_rules.dispatch(name, found, constants, lambda lists: False)
+    optimizer_rules.dispatch(name, found, lambda: constants, lambda lists: False)
     if hasattr(cuda.cupy, "API"):
         assert WORK.totals() == {"launches": 1, "waits": 0, "copies": 1}
     with np.errstate(all="ignore"):
@@ -92,7 +92,7 @@ def test_parameters_that_no_kernel_takes_are_stepped_one_by_one_and_equally(cuda
     on_device[0][1] = xp.asarray(whole.T.copy()).T
     on_device[1][2] = xp.asarray(whole.T.copy() / 3).T  # not as its parameter lies
     constants = (1.0, 0.0, 0.0, 1.0, 0.5, 0.0, 0.0)
-    optimizer_rules.dispatch("sgd", [*on_device, None], constants, lambda lists: False)
+    optimizer_rules.dispatch("sgd", [*on_device, None], lambda: constants, lambda lists: False)
     optimizer_rules.step_by_step(optimizer_rules.sgd, [*lists, None], constants)
     for a, b in zip(on_device[0], lists[0], strict=True):
         np.testing.assert_array_equal(a.get(), b)
@@ -105,7 +105,7 @@ def test_the_blocks_of_a_step_are_those_of_its_pieces_however_unlike_the_tensors
     assert not cuda.xp.faults.word.get().any()  # and it is there
     WORK.clear()
     constants = (1.0, 0.0, 0.0, 1.0, 0.5, 0.0, 0.0)
-    optimizer_rules.dispatch("sgd", [parameters, gradients, None], constants, lambda lists: False)
+    optimizer_rules.dispatch("sgd", [parameters, gradients, None], lambda: constants, lambda lists: False)
     if hasattr(cuda.cupy, "API"):
         assert WORK.totals()["launches"] == 1
     if hasattr(cuda.xp.driver, "null"):
@@ -117,7 +117,7 @@ def test_the_blocks_of_a_step_are_those_of_its_pieces_however_unlike_the_tensors
 def test_a_name_without_a_rule_is_refused(cuda):
     arrays = [cuda.xp.zeros(2, np.float32)]
     with pytest.raises(KeyError, match="adammm"):
-        optimizer_rules.dispatch("adammm", [arrays, arrays], (), lambda lists: False)
+        optimizer_rules.dispatch("adammm", [arrays, arrays], tuple, lambda lists: False)
 
 
 def test_a_kernel_serves_all_constants_that_take_its_branches(cuda):
