@@ -195,7 +195,8 @@ def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 _INT64, _INT, _REAL = np.dtype(np.int64), {int}, (int, float)
-_native_line = kernel("line")
+_native_line, _native_fill, _native_count = kernel("line"), kernel("fill_elements"), kernel("counted")
+_MANY = 8192  # elements; native code looks at an array in less time than it saves for as many
 _MOST = 2**60  # elements: their bytes are still a number that the machine has
 
 
@@ -235,8 +236,18 @@ def ones(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, r
 
 def _ones(shape: tuple[int, ...], kind: Any) -> Any:
     array = np.empty(shape, kind)
-    array.fill(1)  # in half of the time that np.ones takes for a small one
+    if not _fill_many(array, 1):
+        array.fill(1)  # in half of the time that np.ones takes for a small one
     return array
+
+
+def _fill_many(array: Any, value: Any) -> bool:
+    """Whether native code, on several threads, filled an array: one that is not small."""
+    if array.size < _MANY:
+        return False
+    number = np.empty((), array.dtype)
+    np.copyto(number, value, casting="unsafe")
+    return bool(_native_fill(array, number))
 
 
 @factory
@@ -271,6 +282,8 @@ def full(size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None, r
 
 def _filled(shape: tuple[int, ...], value: Any, kind: Any) -> Any:
     array = np.empty(shape, kind)
+    if _fill_many(array, value):
+        return array
     if type(value) is float and kind.kind == "f" and kind.itemsize > 2:
         array.fill(value)  # in a third of the time that np.full takes for a small one
     else:
@@ -312,7 +325,7 @@ def arange(
     """`arange(end)`, `arange(start, end)` or `arange(start, end, step)`: int64 for integers, else the default dtype."""
     if len(bounds) == 1 and type(bounds[0]) is int and start is end is step is dtype is None and 0 <= bounds[0] < _MOST:
         return finish_new(
-            lambda: np.arange(bounds[0]), bounds, _INT64, device, requires_grad, quiet=False
+            lambda: _counted(0, bounds[0], 1, bounds[0]), bounds, _INT64, device, requires_grad, quiet=False
         )  # most calls
     start, end, step = _bounds(bounds, start, end, step)
     if step == 0:
@@ -336,6 +349,12 @@ def arange(
     return finish_new(values, (count,), target, device, requires_grad)
 
 
+def _counted(first: int, last: int, step: int, count: int) -> Any:
+    """`count` numbers of int64 from `first` on, before `last`."""
+    array = _native_count(first, step, count) if count >= _MANY else None
+    return np.arange(first, last, step, dtype=np.int64) if array is None else array
+
+
 def _whole_range(bounds: tuple[Any, Any, Any], target: Any, dev: Any, requires_grad: bool) -> Tensor:
     """`arange` of an integer dtype: of numbers rounded towards 0, and as many as before that but for int64."""
     first, last, stride = map(int, bounds)
@@ -343,7 +362,7 @@ def _whole_range(bounds: tuple[Any, Any, Any], target: Any, dev: Any, requires_g
         raise RuntimeError(f"arange: step must be nonzero, {bounds[2]} is rounded to 0 for {dtypes.from_numpy(target)}")
     if target == np.int64:
         count = max(-(-(last - first) // stride), 0)
-        return finish_new(lambda: np.arange(first, last, stride, dtype=np.int64), (count,), target, dev, requires_grad)
+        return finish_new(lambda: _counted(first, last, stride, count), (count,), target, dev, requires_grad)
     count = math.ceil((bounds[1] - bounds[0]) / bounds[2])
     values = lambda: (first + np.arange(count) * stride).astype(target, copy=False)  # noqa: E731
     return finish_new(values, (count,), target, dev, requires_grad)

@@ -15,8 +15,11 @@ from resilin.core import dtype as dtypes
 from resilin.core.api.manipulation import index_checks
 from resilin.core.device import CPU
 from resilin.core.kernels import places
+from resilin.core.kernels.loader import kernel
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
+
+_fill_where = kernel("fill_where")
 
 
 def _alone(input: Any, *others: Any) -> bool:
@@ -30,13 +33,19 @@ def _alone(input: Any, *others: Any) -> bool:
 
 
 def _masked_fill_into(input: Tensor, mask: Tensor, value: Any, *, out: Any) -> Tensor | None:
-    """`masked_fill_` of numbers, of a mask of the same shape."""
-    kind = input._array.dtype.kind
-    if type(value) is not float or kind != "f" or not abs(value) <= dtypes.HELD_BY_FLOATS:
+    """`masked_fill_` of numbers."""
+    kind = out.dtype
+    if kind.kind == "f" or kind.kind == "V":
+        held = type(value) in (float, int) and abs(value) <= dtypes.HELD_BY_FLOATS
+    else:
+        held = type(value) is int and kind.kind in "iu" and np.iinfo(kind).min <= value <= np.iinfo(kind).max
+    if not held or not _alone(input) or type(mask) is not Tensor or mask._dev is not CPU:
         return None
-    if not _alone(input) or type(mask) is not Tensor:
+    if mask._array.dtype.char != "?":
         return None
-    if mask._array.dtype.char != "?" or mask._array.shape != out.shape or mask._dev is not CPU:
+    if _fill_where(out, mask._array, np.array(value, kind)):
+        return input
+    if kind.kind != "f" or mask._array.shape != out.shape:
         return None
     np.putmask(out, mask._array, value)
     return input

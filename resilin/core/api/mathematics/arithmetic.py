@@ -402,13 +402,19 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1
     return input + scaled / tensor2
 
 
+_equal_elements, _close_elements = kernel("equal_elements"), kernel("close_elements")
+
+
 def equal(input: Tensor, other: Tensor) -> bool:
     """Whether shapes and all elements are equal."""
     x, y = input._array, other._array
     if x.shape != y.shape:
         return False
-    if type(x) is type(y) is np.ndarray and x.dtype is y.dtype and x.dtype.kind != "V":
-        return bool((x == y).all())
+    if type(x) is type(y) is np.ndarray and x.dtype is y.dtype:
+        if (same := _equal_elements(x, y)) is not None:
+            return same
+        if x.dtype.kind != "V":
+            return bool((x == y).all())
     return bool(input._dev.xp.array_equal(x, y))
 
 
@@ -419,6 +425,10 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-
     if rtol < 0 or atol < 0:
         raise RuntimeError(f"isclose: rtol and atol must not be negative, got {rtol} and {atol}")
     xp, rtol, atol = input._dev.xp, float(rtol), float(atol)  # numpy takes no int beyond 64 bits
+    plain = type(input._array) is type(other._array) is np.ndarray and type(equal_nan) is bool
+    close = _close_elements(input._array, other._array, rtol, atol, equal_nan) if plain else None
+    if close is not None:
+        return wrap(close, input._dev)
     try:
         if input._array.dtype.kind in "iu":
             close = _close_integers(xp, input._array, other._array, rtol, atol)
@@ -445,7 +455,7 @@ def _close_integers(xp: Any, a: Any, b: Any, rtol: float, atol: float) -> Any:
 def allclose(input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
     """Whether all elements are close; see `isclose`."""
     close: Tensor = isclose(input, other, rtol, atol, equal_nan)
-    return bool(close.all())
+    return bool(close._array.all() if type(close._array) is np.ndarray and not ACTIVE else close.all())
 
 
 @one_pass.preferring(one_pass.nan_to_num)

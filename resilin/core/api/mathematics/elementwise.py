@@ -137,7 +137,9 @@ def ldexp(input: Tensor, other: Tensor) -> Tensor:
     # 2 ** other alone may be too large where the result is not: in four steps, each exact for integers
     part = arithmetic.clamp(arithmetic.floor(power / 4), -1000, 1000)
     step = arithmetic.exp2(part)
-    return _as(value * step * step * step * arithmetic.exp2(arithmetic.clamp(power - 3 * part, -1023, 1023)), kind)
+    last = arithmetic.exp2(arithmetic.clamp(power - 3 * part, -1023, 1023))
+    found = one_pass.in_steps(value, step, last)
+    return _as(value * step * step * step * last if found is None else found, kind)
 
 
 @through_host

@@ -8,6 +8,7 @@ shape on the CPU. A step's rounding is the one it has by itself, so that the bit
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -84,7 +85,8 @@ def _loops(name: str, kinds: str = "fV") -> Callable[..., Tensor | None]:
     return run
 
 
-fmax, fmin, frac, ldexp, copysign = map(_loops, ("fmax", "fmin", "frac", "ldexp", "copysign"))
+fmax, fmin, frac, copysign = map(_loops, ("fmax", "fmin", "frac", "copysign"))
+_ldexp_of_many = _loops("ldexp")
 relu, without_nan = map(_loops, ("relu", "without_nan"))
 neg, abs_, square = (_loops(name, "fViu") for name in ("negative", "absolute", "square"))
 _heaviside_of_integers = _loops("heaviside", "iu")
@@ -186,6 +188,42 @@ def lerp(input: Tensor, end: Tensor, weight: Any, *, out: Any = None) -> Tensor 
     if abs(weight) < 0.5:
         return _lerp_from_start(out, (input, end), weight)
     return _lerp_from_end(out, (input, end), 1 - weight)
+
+
+_ldexp = kernel("fused_ldexp")
+_POWERS = 60  # of 2: float32 holds all that a number of float64 between is the sum of
+
+
+def ldexp(input: Tensor, other: Tensor, *, out: Any = None) -> Tensor | None:
+    """input * 2 ** other."""
+    if type(other) is Tensor and other._array.size == 1 and other._array.dtype.itemsize <= 4:
+        arrays = _arrays(input, other)
+        if arrays is not None and arrays[0].ndim >= arrays[1].ndim and arrays[0].dtype == arrays[1].dtype:
+            number = float(other.item())
+            array = _ldexp(out, arrays[0], *_in_three(math.exp2(number))) if abs(number) <= _POWERS else None
+            if array is not None:
+                return wrap(array, CPU)
+    return _ldexp_of_many(input, other, out=out)
+
+
+def _in_three(number: float) -> list[float]:
+    """Numbers of float32 whose sum is `number` exactly."""
+    parts = []
+    for _ in range(3):
+        parts.append(float(np.float32(number)))
+        number -= parts[-1]
+    return parts
+
+
+def in_steps(value: Tensor, step: Tensor, last: Tensor) -> Tensor | None:
+    """value * step * step * step * last, of float64 and one element of the others."""
+    if step._array.size != 1 or last._array.size != 1 or value._array.ndim < step._array.ndim:
+        return None
+    arrays = _arrays(value, step, last, kinds="f")
+    if arrays is None or any([array.dtype != np.float64 for array in arrays]):
+        return None
+    array = _ldexp(None, arrays[0], step.item(), last.item(), 0.0)
+    return None if array is None else wrap(array, CPU)
 
 
 def nan_to_num(

@@ -37,6 +37,7 @@ NB_MODULE(_native, m) {
     resilin::bind_broadcast(m);
     resilin::bind_channels(m);
     resilin::bind_choose(m);
+    resilin::bind_closeness(m);
     resilin::bind_concatenate(m);
     resilin::bind_contiguous(m);
     resilin::bind_conv2d(m);

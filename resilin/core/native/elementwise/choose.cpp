@@ -84,9 +84,43 @@ nb::object choose_elements(nb::handle condition, nb::handle a, nb::handle b) {
     });
 }
 
+template <class T, void (*span)(const uint8_t *, const T *, const T *, int64_t, T *)>
+void fill_chosen(char **at, npy_intp n, const npy_intp *steps) {
+    char *given[] = {at[0], at[1], at[2], at[2]};
+    const npy_intp by[] = {steps[0], steps[1], steps[2], steps[2]};
+    choose<T, span>(given, n, by);
+}
+
+// Writes `number`, an array of one element, into `out` where `condition` holds, which broadcasts to it; whether it did.
+bool fill_where(ExactArray out, ExactArray condition, ExactArray number) {
+    if (!out || !condition || !number || number.size() != 1 || number.ndim() > out.ndim()) return false;
+    if (PyArray_TYPE(condition.array) != NPY_BOOL || PyArray_DESCR(number.array) != PyArray_DESCR(out.array)) return false;
+    if (!PyArray_ISBEHAVED(out.array) || !PyArray_ISBEHAVED_RO(number.array) || PyDataType_REFCHK(PyArray_DESCR(out.array))) return false;
+    if (condition.ndim() > out.ndim() || !keeps_elements(out.array, condition.array) || !keeps_elements(out.array, number.array)) return false;
+    Walked operands[3];
+    operands[0].array = condition.array, operands[2].array = out.array;
+    operands[1].data = PyArray_DATA(number.array);
+    Walk walk;
+    const auto bytes = static_cast<size_t>(PyArray_ITEMSIZE(out.array));
+    if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8) return false;
+    if (!walk.plan(operands, 3) || walk.size != out.size()) return false;
+    if (!walk.size) return true;
+    walk.merge();
+    walk.tile_rows();
+    WithoutGil free(walk.size);
+    walk.run(1, [&](char **at, npy_intp n, const npy_intp *steps) {
+        if (bytes == 1) fill_chosen<uint8_t, choose_8>(at, n, steps);
+        else if (bytes == 2) fill_chosen<uint16_t, choose_16>(at, n, steps);
+        else if (bytes == 4) fill_chosen<uint32_t, choose_32>(at, n, steps);
+        else fill_chosen<uint64_t, choose_64>(at, n, steps);
+    });
+    return true;
+}
+
 } // namespace
 
 void bind_choose(nb::module_ &m) {
+    m.def("fill_where", &fill_where);
     m.def("choose_elements", &choose_elements);
     m.def("choose_else", [](nb::handle a, nb::handle b, nb::handle condition) { return choose_elements(condition, a, b); },
           nb::arg(), nb::arg(), nb::arg().none());

@@ -6,6 +6,8 @@
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/simd.hpp"
 
+#include <limits>
+
 namespace resilin {
 namespace {
 
@@ -36,6 +38,32 @@ RESILIN_FROM(int64, int64_t)
 RESILIN_FROM(float32, float)
 RESILIN_FROM(float64, double)
 
+// int64 as float, which only AVX-512 has an instruction for: numbers of less than 51 bits by way of float64, exactly,
+// whose last bits the integer becomes beside 1.5 * 2^52; a block with larger ones one by one.
+RESILIN_SIMD bool small_to_float32(const int64_t *x, int64_t n, float *out) {
+    uint64_t outside = 0;
+    _Pragma("omp simd reduction(| : outside)") for (int64_t i = 0; i < n; i++) {
+        outside |= static_cast<uint64_t>(x[i]) + (uint64_t{1} << 50);
+        out[i] = static_cast<float>(bit_cast<double>(x[i] + 0x4338000000000000) - 6755399441055744.0);
+    }
+    return !(outside >> 51);
+}
+RESILIN_SIMD bool small_to_float64(const int64_t *x, int64_t n, double *out) {
+    uint64_t outside = 0;
+    _Pragma("omp simd reduction(| : outside)") for (int64_t i = 0; i < n; i++) {
+        outside |= static_cast<uint64_t>(x[i]) + (uint64_t{1} << 50);
+        out[i] = bit_cast<double>(x[i] + 0x4338000000000000) - 6755399441055744.0;
+    }
+    return !(outside >> 51);
+}
+template <class To, bool (*small)(const int64_t *, int64_t, To *), void (*any)(const int64_t *, int64_t, To *)>
+void from_int64(const int64_t *x, int64_t n, To *out) {
+    for (int64_t first = 0; first < n; first += BLOCK_ELEMENTS) {
+        const int64_t count = std::min<int64_t>(BLOCK_ELEMENTS, n - first);
+        if (!small(x + first, count, out + first)) any(x + first, count, out + first);
+    }
+}
+
 struct Conversion {
     int from, to;
     Loop loop;
@@ -53,6 +81,8 @@ struct Conversion {
     }
 
 const Conversion CONVERSIONS[] = {
+    {NPY_LONG, NPY_FLOAT, loop_of_one<int64_t, float, from_int64<float, small_to_float32, int64_to_float32>>},
+    {NPY_LONG, NPY_DOUBLE, loop_of_one<int64_t, double, from_int64<double, small_to_float64, int64_to_float64>>},
     RESILIN_ROW(NPY_BOOL, bool, uint8_t),   RESILIN_ROW(NPY_BYTE, int8, int8_t),
     RESILIN_ROW(NPY_UBYTE, uint8, uint8_t), RESILIN_ROW(NPY_SHORT, int16, int16_t),
     RESILIN_ROW(NPY_INT, int32, int32_t),   RESILIN_ROW(NPY_LONG, int64, int64_t),
@@ -142,22 +172,53 @@ nb::object convert_elements(ExactArray x, nb::handle dtype) {
 }
 
 // `steps` numbers from `first` to `last`, each counted from the nearer end in float64 and rounded (ops/creation.py).
-template <class T> void fill_line(double first, double last, int64_t steps, T *out) {
+#define RESILIN_LINE(T)                                                                                                \
+    RESILIN_SIMD void near_##T(double first, double step, int64_t begin, int64_t end, T *out) {                        \
+        for (int64_t i = begin; i < end; i++)                                                                          \
+            out[i] = static_cast<T>(static_cast<double>(static_cast<int32_t>(i)) * step + first);                      \
+    }                                                                                                                  \
+    RESILIN_SIMD void far_##T(double last, double step, int64_t most, int64_t begin, int64_t end, T *out) {            \
+        for (int64_t i = begin; i < end; i++)                                                                          \
+            out[i] = static_cast<T>(last - static_cast<double>(static_cast<int32_t>(most - i)) * step);                \
+    }
+RESILIN_LINE(float)
+RESILIN_LINE(double)
+
+template <class T, class Near, class Far> nb::object line_of(Near near, Far far, double first, double last, int64_t steps) {
+    NewArray<T> made({static_cast<npy_intp>(steps)});
     const double step = (last - first) / static_cast<double>(steps - 1);
     const int64_t half = steps / 2;
-    for (int64_t i = 0; i < half; i++) out[i] = static_cast<T>(static_cast<double>(i) * step + first);
-    for (int64_t i = half; i < steps; i++) out[i] = static_cast<T>(last - static_cast<double>(steps - 1 - i) * step);
+    T *out = made.data;
+    WithoutGil free(steps);
+    parallel_rows(steps, 1, [=](int64_t begin, int64_t end) {
+        near(first, step, begin, std::min(half, end), out);
+        far(last, step, steps - 1, std::max(half, begin), end, out);
+    });
+    return made.object;
 }
 
 nb::object line(double first, double last, int64_t steps, bool wide) {
-    if (steps < 2) return nb::none();
-    if (wide) {
-        NewArray<double> made({static_cast<npy_intp>(steps)});
-        fill_line(first, last, steps, made.data);
-        return made.object;
-    }
-    NewArray<float> made({static_cast<npy_intp>(steps)});
-    fill_line(first, last, steps, made.data);
+    if (steps < 2 || steps > std::numeric_limits<int32_t>::max()) return nb::none();
+    if (wide) return line_of<double>(near_double, far_double, first, last, steps);
+    return line_of<float>(near_float, far_float, first, last, steps);
+}
+
+RESILIN_SIMD void count_up(int64_t first, int64_t step, int64_t begin, int64_t end, int64_t *out) {
+    for (int64_t i = begin; i < end; i++) out[i] = first + i * step;
+}
+RESILIN_SIMD void count_by_one(int64_t first, int64_t begin, int64_t end, int64_t *out) {
+    for (int64_t i = begin; i < end; i++) out[i] = first + i;
+}
+
+// `count` integers from `first` on in steps of `step`, which int64 holds.
+nb::object counted(int64_t first, int64_t step, int64_t count) {
+    NewArray<int64_t> made({static_cast<npy_intp>(count)});
+    int64_t *out = made.data;
+    WithoutGil free(count);
+    parallel_rows(count, 1, [=](int64_t begin, int64_t end) {
+        if (step == 1) count_by_one(first, begin, end, out);
+        else count_up(first, step, begin, end, out);
+    });
     return made.object;
 }
 
@@ -166,6 +227,7 @@ nb::object line(double first, double last, int64_t steps, bool wide) {
 void bind_convert(nb::module_ &m) {
     m.def("convert_elements", &convert_elements);
     m.def("line", &line);
+    m.def("counted", &counted);
 }
 
 } // namespace resilin

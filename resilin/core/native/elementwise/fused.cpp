@@ -1,14 +1,17 @@
-// Elementwise functions of several steps in one pass: float32 of one shape, into a new array or into one that is there.
+// Elementwise functions of several steps in one pass: floats of shapes that broadcast, into a new array or into one that
+// is there.
 // 16-bit floats are computed with in float32, a block at a time, and rounded once.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "elementwise/blocks.hpp"
 #include "elementwise/fused.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
-#include "memory/parallel.hpp"
+#include "elementwise/walk.hpp"
 #include "kernels/simd.hpp"
 
 #include <limits>
+#include <type_traits>
 
 namespace resilin {
 namespace {
@@ -61,75 +64,82 @@ RESILIN_SPAN(nan_to_num, x != x ? p : x == INF ? q : x == -INF ? r : x)
 RESILIN_SPAN(heaviside, x == 0 ? y : static_cast<decltype(x + y)>(x > 0 ? 1 : 0))
 RESILIN_SPAN_OF(logaddexp, float, log_of_sum(x, y))
 constexpr Spans logaddexp{logaddexp_float, nullptr};
+// x * 2 ** y of one number y for all: a power in float64, which three of float32 are the sum of; or as ldexp's steps
+RESILIN_SPAN_OF(ldexp, float, static_cast<float>(x * (static_cast<double>(p) + static_cast<double>(q) + static_cast<double>(r))))
+RESILIN_SPAN_OF(ldexp, double, x * p * p * p * q)
+constexpr Spans scaled{ldexp_float, ldexp_double};
 RESILIN_SPAN(limit, x < p ? p : x > q ? q : x)
 
-void run_halves(Span<float> span, const Given<float> &numbers, const uint16_t *const *inputs, int count, bool float16, int64_t begin,
-                int64_t end, uint16_t *out) {
-    alignas(64) float in[3][HALF_BLOCK], found[HALF_BLOCK];
-    const auto convert = float16 ? unpack_half : unpack_bfloat;
-    Given<float> given = numbers;
-    given.x = in[0], given.y = count > 1 ? in[1] : in[0], given.z = count > 2 ? in[2] : in[0];
-    for (int64_t first = begin; first < end; first += HALF_BLOCK) {
-        const int64_t n = std::min<int64_t>(HALF_BLOCK, end - first);
-        for (int i = 0; i < count; i++) convert(inputs[i] + first, 0, n, in[i]);
-        span(given, 0, n, found);
-        (float16 ? pack_half : pack_bfloat)(found, 0, n, out + first);
+// `span` over a run of elements, whose steps may be any: a block at a time, where they are not one after the other, or
+// where they are 16-bit floats.
+template <class T, class Stored>
+void run_blocks_of(Span<T> span, Given<T> given, int count, bool float16, char **at, npy_intp n, const npy_intp *steps) {
+    constexpr bool half = !std::is_same_v<T, Stored>;
+    constexpr npy_intp BYTES = sizeof(Stored);
+    alignas(64) T in[3][BLOCK_ELEMENTS], found[BLOCK_ELEMENTS];
+    Stored bits[BLOCK_ELEMENTS];
+    bool whole = !half;
+    for (int i = 0; i <= count; i++) whole &= steps[i] == BYTES;
+    const npy_intp length = whole ? n : BLOCK_ELEMENTS;
+    for (npy_intp first = 0; first < n; first += length) {
+        const npy_intp block = std::min(length, n - first);
+        const T *x[3];
+        for (int i = 0; i < count; i++) {
+            x[i] = in[i];
+            if (!steps[i] && first) continue; // one number, which is there
+            const char *from = at[i] + first * steps[i];
+            if constexpr (half) (float16 ? unpack_half : unpack_bfloat)(gathered(from, steps[i], block, bits), 0, block, in[i]);
+            else x[i] = gathered(from, steps[i], block, in[i]);
+        }
+        given.x = x[0], given.y = x[count > 1 ? 1 : 0], given.z = x[count > 2 ? 2 : 0];
+        char *to = at[count] + first * steps[count];
+        const bool direct = steps[count] == BYTES;
+        if constexpr (half) {
+            span(given, 0, block, found);
+            (float16 ? pack_half : pack_bfloat)(found, 0, block, direct ? reinterpret_cast<uint16_t *>(to) : bits);
+            if (!direct) scattered(bits, block, to, steps[count]);
+        } else {
+            span(given, 0, block, direct ? reinterpret_cast<T *>(to) : found);
+            if (!direct) scattered(found, block, to, steps[count]);
+        }
     }
-}
-
-template <class T>
-void run_of_type(Span<T> span, const void *const *at, const Number *numbers, int64_t size, void *into) {
-    const auto *x = static_cast<const T *>(at[0]), *y = static_cast<const T *>(at[1]), *z = static_cast<const T *>(at[2]);
-    const Given<T> given{x, y ? y : x, z ? z : x, numbers[0].as<T>(), numbers[1].as<T>(), numbers[2].as<T>()};
-    parallel_rows(size, 1, [&](int64_t begin, int64_t end) { span(given, begin, end, static_cast<T *>(into)); });
-}
-
-// Whether an array is one that runs can be of, contiguous and of type `type`.
-bool is_plain(const ExactArray &x, int type) {
-    return x && PyArray_TYPE(x.array) == type && PyArray_ISCARRAY_RO(x.array) && PyArray_ISNOTSWAPPED(x.array);
 }
 
 nb::object run(const Spans &spans, const ExactArray &out, std::initializer_list<const ExactArray *> inputs, Number p,
                Number q, Number r) {
     const ExactArray &first = **inputs.begin();
     if (!first || !p.known || !q.known || !r.known) return nb::none();
-    const int type = PyArray_TYPE(first.array);
+    const int type = PyArray_TYPE(first.array), count = static_cast<int>(inputs.size());
     const bool half = type == NPY_HALF || type == bfloat16_type, wide = type == NPY_DOUBLE && spans.wide;
     if (!half && !wide && type != NPY_FLOAT) return nb::none();
-    if (out && !(is_plain(out, type) && PyArray_ISWRITEABLE(out.array))) return nb::none();
-    const void *at[3] = {};
-    int count = 0;
+    if (out && (PyArray_TYPE(out.array) != type || !PyArray_ISBEHAVED(out.array))) return nb::none();
+    Walked operands[WALK_OPERANDS];
+    int found = 0;
     for (const ExactArray *input : inputs) {
-        if (!is_plain(*input, type) || !input->same_shape(first)) return nb::none();
-        if (out && (!out.same_shape(*input) || !keeps_elements(out.array, input->array))) return nb::none();
-        at[count++] = PyArray_DATA(input->array);
+        if (!*input || PyArray_TYPE(input->array) != type || !PyArray_ISALIGNED(input->array)) return nb::none();
+        if (!PyArray_ISNOTSWAPPED(input->array)) return nb::none();
+        if (out && (input->ndim() > out.ndim() || !keeps_elements(out.array, input->array))) return nb::none();
+        operands[found++].array = input->array;
     }
-    nb::object made;
-    if (out) {
-        made = nb::borrow(reinterpret_cast<PyObject *>(out.array));
-    } else {
-        PyArray_Descr *descr = PyArray_DESCR(first.array);
-        Py_INCREF(descr);
-        made = nb::steal(PyArray_NewFromDescr(&PyArray_Type, descr, first.ndim(), PyArray_DIMS(first.array), nullptr, nullptr,
-                                              0, nullptr));
-        if (!made.ptr()) throw nb::python_error();
+    operands[count].array = out.array;
+    Walk walk;
+    if (!walk.plan(operands, count + (out ? 1 : 0)) || (out && walk.size != out.size())) return nb::none();
+    const Given<float> single{nullptr, nullptr, nullptr, p.value, q.value, r.value};
+    const Given<double> twice{nullptr, nullptr, nullptr, p.exact, q.exact, r.exact};
+    const auto inner = [&](char **at, npy_intp n, const npy_intp *steps) {
+        if (wide) run_blocks_of<double, double>(spans.wide, twice, count, false, at, n, steps);
+        else if (half) run_blocks_of<float, uint16_t>(spans.single, single, count, type == NPY_HALF, at, n, steps);
+        else run_blocks_of<float, float>(spans.single, single, count, false, at, n, steps);
+    };
+    const int64_t cost = half ? 3 : 1;
+    if (!out) return walked_into_new(walk, PyArray_DESCR(first.array), inner, cost);
+    if (walk.size) {
+        walk.merge();
+        walk.tile_rows();
+        WithoutGil free(walk.size * cost);
+        walk.run(cost, inner);
     }
-    void *into = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
-    const Number numbers[3] = {p, q, r};
-    WithoutGil free(first.size());
-    if (wide) {
-        run_of_type<double>(spans.wide, at, numbers, first.size(), into);
-    } else if (!half) {
-        run_of_type<float>(spans.single, at, numbers, first.size(), into);
-    } else {
-        const uint16_t *const bits[3] = {static_cast<const uint16_t *>(at[0]), static_cast<const uint16_t *>(at[1]),
-                                         static_cast<const uint16_t *>(at[2])};
-        const Given<float> given{nullptr, nullptr, nullptr, p.value, q.value, r.value};
-        parallel_rows(first.size(), 2, [&](int64_t begin, int64_t end) {
-            run_halves(spans.single, given, bits, count, type == NPY_HALF, begin, end, static_cast<uint16_t *>(into));
-        });
-    }
-    return made;
+    return nb::borrow(reinterpret_cast<PyObject *>(out.array));
 }
 
 constexpr Number NONE{0.0f, 0.0, true};
@@ -151,6 +161,9 @@ nb::object limited(ExactArray out, ExactArray x, Number low, Number high) {
 }
 nb::object replaced(ExactArray out, ExactArray x, Number nan, Number high, Number low) {
     return run(nan_to_num, out, {&x}, nan, high, low);
+}
+nb::object of_one_by_three(ExactArray out, ExactArray x, Number p, Number q, Number r) {
+    return run(scaled, out, {&x}, p, q, r);
 }
 
 } // namespace
@@ -174,6 +187,7 @@ void bind_fused(nb::module_ &m) {
     m.def("fused_nan_to_num", &replaced, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
     m.def("fused_heaviside", &of_two<heaviside>, nb::arg().none(), nb::arg(), nb::arg());
     m.def("fused_logaddexp", &of_two<logaddexp>, nb::arg().none(), nb::arg(), nb::arg());
+    m.def("fused_ldexp", &of_one_by_three, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
     m.def("fused_limit", &limited, nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
 }
 

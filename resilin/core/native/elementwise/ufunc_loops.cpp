@@ -2,6 +2,7 @@
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "elementwise/half_blocks.hpp"
+#include "elementwise/half_loops.hpp"
 #include "elementwise/integers.hpp"
 
 #define PY_UFUNC_UNIQUE_SYMBOL resilin_core_ufunc
@@ -67,6 +68,7 @@ Loops loops_of(PyObject *given, const char *name) {
     if (ufunc && (ufunc->nout != 1 || ufunc->nin > 2 || ufunc->core_enabled)) return loops;
     if (!std::strcmp(name, "spacing")) return loops; // not of 16 bits by way of float32
     loops.widens = std::strcmp(name, "nextafter");
+    loops.columns = std::strcmp(name, "power");
     loops.cost = cost_of(name);
     for (const char *division : {"remainder", "fmod", "floor_divide", "trunc_divide"})
         loops.divides |= !std::strcmp(name, division);
@@ -91,8 +93,28 @@ Loops loops_of(PyObject *given, const char *name) {
             break;
         }
     }
+    loops.direct = direct_half(name, loops.inputs);
     return loops;
 }
+
+namespace {
+
+// A loop straight over 16-bit floats for n elements, where they lie one after the other or are one for all; whether it was.
+bool run_direct(DirectHalf::Run run, const HalfBlocks &blocks, char **at, npy_intp n, const npy_intp *steps) {
+    const uint16_t *x[2] = {};
+    float numbers[2] = {};
+    for (int i = 0; i < blocks.inputs; i++) {
+        if (blocks.wide[i]) std::memcpy(&numbers[i], at[i], sizeof(float));
+        else if (steps[i] == sizeof(uint16_t)) x[i] = reinterpret_cast<const uint16_t *>(at[i]);
+        else if (!steps[i]) (blocks.float16 ? unpack_half : unpack_bfloat)(reinterpret_cast<const uint16_t *>(at[i]), 0, 1, &numbers[i]);
+        else return false;
+    }
+    if (steps[blocks.inputs] != sizeof(uint16_t) || (!x[0] && !x[1])) return false;
+    run(x[0], x[1], numbers, n, reinterpret_cast<uint16_t *>(at[blocks.inputs]));
+    return true;
+}
+
+} // namespace
 
 PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *out, const char *kinds, bool wide) {
     Walked operands[3];
@@ -143,7 +165,7 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
     }
     if (!walk.size) return made;
     walk.merge();
-    walk.repeat_rows();
+    walk.tile_rows(loops.columns);
     const npy_intp bytes = PyArray_ITEMSIZE(reinterpret_cast<PyArrayObject *>(made));
     WithoutGil free(walk.size * loops.cost);
     if (!half || by_bits) {
@@ -155,7 +177,10 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
     }
     HalfBlocks blocks{found.loop, found.data, loops.inputs, type == NPY_HALF, rounds, {}};
     for (int i = 0; i < loops.inputs; i++) blocks.wide[i] = !operands[i].array;
-    const auto inner = [&](char **at, npy_intp n, const npy_intp *steps) { blocks.run(at, n, steps); };
+    const auto direct = rounds ? loops.direct.by_kind[type == NPY_HALF] : nullptr;
+    const auto inner = [&](char **at, npy_intp n, const npy_intp *steps) {
+        if (!direct || !run_direct(direct, blocks, at, n, steps)) blocks.run(at, n, steps);
+    };
     walk.run(loops.cost + 2, [&](char **at, npy_intp n, const npy_intp *steps) {
         run_or_repeat(inner, at, n, steps, loops.inputs, bytes);
     });

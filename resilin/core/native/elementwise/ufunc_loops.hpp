@@ -15,13 +15,21 @@ struct TypeLoop {
     bool own = false; // one of ours
 };
 
+// Loops straight over bfloat16 and float16; inputs that are null are numbers. Null: there are none.
+struct DirectHalf {
+    using Run = void (*)(const uint16_t *x, const uint16_t *y, const float *numbers, int64_t n, uint16_t *out);
+    Run by_kind[2] = {}; // of float16 the second
+};
+
 // Of one function: its loops whose operands are all of one dtype, by that dtype.
 struct Loops {
     int inputs = 0; // 0: this is no function
     int64_t cost = 1;
     bool divides = false; // integers: what divides by 0 is an error, which is looked for elsewhere
     bool widens = true;   // 16-bit floats may be computed with in float32
+    bool columns = true;  // whether an element that a row meets may come as a row; numpy looks at exponents that are one
     TypeLoop of[NPY_CDOUBLE + 1];
+    DirectHalf direct;
     TypeLoop of_bits; // of both kinds of 16-bit floats as they are stored
 };
 

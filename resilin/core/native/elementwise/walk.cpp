@@ -1,6 +1,8 @@
 #include "elementwise/walk.hpp"
+#include "kernels/simd.hpp"
 
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -14,6 +16,7 @@ bool Walk::plan(const Walked *operands, int count) {
     for (int o = 0; o < count; o++) {
         PyArrayObject *array = operands[o].array;
         data_[o] = array ? PyArray_BYTES(array) : static_cast<char *>(operands[o].data);
+        bytes_[o] = array ? static_cast<npy_intp>(PyArray_ITEMSIZE(array)) : 0;
         if (!array) continue;
         ndim_ = std::max(ndim_, PyArray_NDIM(array));
         if (!first) first = &operands[o];
@@ -89,6 +92,7 @@ PyObject *Walk::add_new(PyArray_Descr *descr) {
     PyObject *made = PyArray_NewFromDescr(&PyArray_Type, descr, ndim_, shape_, layout, nullptr, 0, nullptr);
     if (!made) return nullptr;
     if (!flat_) std::copy_n(made_strides, ndim_, strides_[count_]);
+    bytes_[count_] = PyDataType_ELSIZE(descr);
     data_[count_++] = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(made));
     return made;
 }
@@ -119,24 +123,75 @@ void Walk::merge() {
     for (int o = 0; o < count_; o++) std::copy_n(strides[o], merged, strides_[o]);
 }
 
-void Walk::repeat_rows() {
-    const npy_intp length = shape_[1], rows = std::min(CHUNK / 2 / std::max(length, npy_intp{1}), shape_[0]);
-    if (ndim_ != 2 || rows < 2 || size < CHUNK) return;
+void Walk::tile_rows(bool columns) {
+    const int last = ndim_ - 1, up = last - 1, result = count_ - 1;
+    if (ndim_ < 2 || size < TILE_BYTES / 8) return;
+    const npy_intp length = shape_[last], most = *std::max_element(bytes_, bytes_ + count_);
+    const npy_intp rows = std::min(TILE_BYTES / std::max(length * most, npy_intp{1}), shape_[up]);
+    if (rows < 2 || strides_[result][last] != bytes_[result] || strides_[result][up] != length * bytes_[result]) return;
+    Rows rows_of[WALK_OPERANDS] = {};
     for (int o = 0; o < count_; o++) {
-        const npy_intp step = strides_[o][1], across = strides_[o][0];
-        if (across != length * step && (across || step <= 0 || step > 16)) return; // neither one run nor one row
+        const npy_intp along = strides_[o][last], across = strides_[o][up];
+        if (across == length * along) continue;
+        if (!(bytes_[o] <= 8 || bytes_[o] == 16) || (!along && !columns)) return;
+        const bool one = !across && std::all_of(strides_[o], strides_[o] + up, [](npy_intp step) { return !step; });
+        if (!one && length > SHORT_ROW) return;
+        rows_of[o] = one ? Rows::repeated : Rows::gathered;
     }
+    row_ = length;
     for (int o = 0; o < count_; o++) {
-        const npy_intp step = strides_[o][1];
-        if (strides_[o][0] == length * step) continue;
-        repeats_[o] = true;
-        for (npy_intp i = 0; i < rows; i++) rows_[o].insert(rows_[o].end(), data_[o], data_[o] + length * step);
-        data_[o] = rows_[o].data();
+        along_[o] = strides_[o][last], across_[o] = strides_[o][up];
+        rows_of_[o] = rows_of[o];
+        if (rows_of[o] == Rows::repeated) {
+            repeated_[o].resize(static_cast<size_t>(rows * length * bytes_[o]));
+            gather_rows(o, data_[o], rows, repeated_[o].data());
+            data_[o] = repeated_[o].data();
+        }
+        strides_[o][up] = rows_of[o] == Rows::run ? along_[o] : bytes_[o];
     }
     chunk_ = rows * length;
-    shape_[0] *= length;
-    for (int o = 0; o < count_; o++) strides_[o][0] = strides_[o][1];
-    ndim_ = 1;
+    shape_[up] *= length;
+    ndim_--;
+}
+
+namespace {
+
+#define RESILIN_GATHER_ROWS(T)                                                                                         \
+    RESILIN_SIMD void gather_##T(const char *from, npy_intp across, npy_intp along, npy_intp rows, npy_intp length,    \
+                                 T *to) {                                                                              \
+        for (npy_intp row = 0; row < rows; row++, from += across, to += length) {                                      \
+            if (along == static_cast<npy_intp>(sizeof(T))) {                                                           \
+                std::memcpy(to, from, static_cast<size_t>(length) * sizeof(T));                                        \
+            } else if (!along) {                                                                                       \
+                T value;                                                                                               \
+                std::memcpy(&value, from, sizeof(T));                                                                  \
+                for (npy_intp i = 0; i < length; i++) to[i] = value;                                                   \
+            } else {                                                                                                   \
+                for (npy_intp i = 0; i < length; i++) std::memcpy(to + i, from + i * along, sizeof(T));                \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+struct Sixteen {
+    uint64_t halves[2];
+};
+RESILIN_GATHER_ROWS(uint8_t)
+RESILIN_GATHER_ROWS(uint16_t)
+RESILIN_GATHER_ROWS(uint32_t)
+RESILIN_GATHER_ROWS(uint64_t)
+RESILIN_GATHER_ROWS(Sixteen)
+
+} // namespace
+
+void Walk::gather_rows(int operand, const char *from, npy_intp rows, char *to) const {
+    const npy_intp across = across_[operand], along = along_[operand];
+    const auto gather = [&](auto span, auto *into) { span(from, across, along, rows, row_, into); };
+    switch (bytes_[operand]) {
+    case 1: return gather(gather_uint8_t, reinterpret_cast<uint8_t *>(to));
+    case 2: return gather(gather_uint16_t, reinterpret_cast<uint16_t *>(to));
+    case 4: return gather(gather_uint32_t, reinterpret_cast<uint32_t *>(to));
+    case 8: return gather(gather_uint64_t, reinterpret_cast<uint64_t *>(to));
+    default: return gather(gather_Sixteen, reinterpret_cast<Sixteen *>(to));
+    }
 }
 
 namespace {

@@ -11,6 +11,8 @@ namespace resilin {
 
 constexpr int WALK_DIMS = 8, WALK_OPERANDS = 4;
 constexpr npy_intp CHUNK = 8192;
+constexpr npy_intp TILE_BYTES = 16 << 10; // of an array's part in a tile of short rows
+constexpr npy_intp SHORT_ROW = 256;       // elements; longer rows are worth a call of a loop each
 
 // An array, or one number at `data` for all elements.
 struct Walked {
@@ -28,8 +30,10 @@ class Walk {
     PyObject *add_new(PyArray_Descr *descr);
     // Joins the dimensions that lie one after the other in all arrays; afterwards it can run.
     void merge();
-    // After merge(): short rows that the same row of some array meets are walked several at a time, that row repeated.
-    void repeat_rows();
+    // After merge(): short rows are walked several at a time, where the last operand, the result, is one run. What lies
+    // in no run of such rows is copied to one: a row or an element that several meet is repeated. Without `columns`,
+    // elements that whole rows meet are left as they are, for loops that look at steps of 0.
+    void tile_rows(bool columns = true);
 
     // inner(pointers, count, steps), of all operands in their order
     template <class Inner> void run(int64_t cost, Inner inner) const {
@@ -40,6 +44,7 @@ class Walk {
         parallel_rows(size / length * chunks, std::min(length, chunk_) * cost, [&](int64_t begin, int64_t end) {
             npy_intp place[WALK_DIMS], row = begin / chunks, chunk = begin % chunks;
             char *at[WALK_OPERANDS], *given[WALK_OPERANDS];
+            alignas(64) char blocks[WALK_OPERANDS - 1][TILE_BYTES];
             for (int o = 0; o < count_; o++) at[o] = data_[o];
             for (int d = last - 1; d >= 0; d--) {
                 place[d] = row % shape_[d];
@@ -47,8 +52,13 @@ class Walk {
                 for (int o = 0; o < count_; o++) at[o] += place[d] * strides_[o][d];
             }
             for (int64_t unit = begin; unit < end; unit++) {
-                for (int o = 0; o < count_; o++) given[o] = repeats_[o] ? at[o] : at[o] + chunk * chunk_ * steps[o];
-                inner(given, std::min(chunk_, length - chunk * chunk_), steps);
+                const npy_intp first = chunk * chunk_, n = std::min(chunk_, length - first);
+                for (int o = 0; o < count_; o++) {
+                    if (rows_of_[o] == Rows::run) given[o] = at[o] + first * steps[o];
+                    else if (rows_of_[o] == Rows::repeated) given[o] = at[o];
+                    else gather_rows(o, at[o] + first / row_ * across_[o], n / row_, given[o] = blocks[o]);
+                }
+                inner(given, n, steps);
                 if (++chunk < chunks) continue;
                 chunk = 0;
                 for (int d = last - 1; d >= 0; d--) {
@@ -62,16 +72,22 @@ class Walk {
     }
 
   private:
+    // How an operand's rows lie: one after the other; as a row that was repeated before; to be gathered.
+    enum class Rows { run, repeated, gathered };
+
     void order();
+    void gather_rows(int operand, const char *from, npy_intp rows, char *to) const;
 
     int count_ = 0, ndim_ = 0;
     bool flat_ = false, c_order_ = true;
     int axis_[WALK_DIMS]; // the dimensions, from the outermost to the innermost
     npy_intp shape_[WALK_DIMS], strides_[WALK_OPERANDS][WALK_DIMS];
     char *data_[WALK_OPERANDS];
+    npy_intp bytes_[WALK_OPERANDS]; // of an element; 0: one number
     npy_intp chunk_ = CHUNK;
-    bool repeats_[WALK_OPERANDS] = {};
-    std::vector<char> rows_[WALK_OPERANDS];
+    npy_intp row_ = 1, across_[WALK_OPERANDS], along_[WALK_OPERANDS]; // of tiles: a row's length, steps to the next row, in it
+    Rows rows_of_[WALK_OPERANDS] = {};
+    std::vector<char> repeated_[WALK_OPERANDS];
 };
 
 // Whether writing `out` element by element changes nothing of `x` that is still to be read: they are the same elements,
@@ -88,6 +104,7 @@ template <class Inner> nb::object walked_into_new(Walk &walk, PyArray_Descr *des
     if (!made.ptr()) throw nb::python_error();
     if (!walk.size) return made;
     walk.merge();
+    walk.tile_rows();
     WithoutGil free(walk.size * cost);
     walk.run(cost, inner);
     return made;
