@@ -1,6 +1,5 @@
 // Elementwise functions of several steps in one pass: floats of shapes that broadcast, into a new array or into one that
-// is there.
-// 16-bit floats are computed with in float32, a block at a time, and rounded once.
+// is there. 16-bit floats are computed with in float32, a block at a time, and rounded once.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "elementwise/blocks.hpp"
