@@ -1,7 +1,8 @@
 """Functions of several steps in one pass of native code, where nothing has to know the steps.
 
 Each has the signature of the function that it is the short way of, and `out`, an array to write into. It answers None
-where that function has to go step by step: where a graph or vmap follows it, and for all but floats on the CPU. A step's rounding is the one it has by itself, so that the bits are those of the steps.
+where that function has to go step by step: where a graph or vmap follows it, and for all but floats on the CPU. A
+step's rounding is the one it has by itself, so that the bits are those of the steps.
 """
 
 from __future__ import annotations

@@ -94,9 +94,11 @@ void fill_chosen(char **at, npy_intp n, const npy_intp *steps) {
 // Writes `number`, an array of one element, into `out` where `condition` holds, which broadcasts to it; whether it did.
 bool fill_where(ExactArray out, ExactArray condition, ExactArray number) {
     if (!out || !condition || !number || number.size() != 1 || number.ndim() > out.ndim()) return false;
-    if (PyArray_TYPE(condition.array) != NPY_BOOL || PyArray_DESCR(number.array) != PyArray_DESCR(out.array)) return false;
-    if (!PyArray_ISBEHAVED(out.array) || !PyArray_ISBEHAVED_RO(number.array) || PyDataType_REFCHK(PyArray_DESCR(out.array))) return false;
-    if (condition.ndim() > out.ndim() || !keeps_elements(out.array, condition.array) || !keeps_elements(out.array, number.array)) return false;
+    if (PyArray_TYPE(condition.array) != NPY_BOOL) return false;
+    if (PyArray_DESCR(number.array) != PyArray_DESCR(out.array)) return false;
+    if (!PyArray_ISBEHAVED(out.array) || !PyArray_ISBEHAVED_RO(number.array)) return false;
+    if (condition.ndim() > out.ndim() || PyDataType_REFCHK(PyArray_DESCR(out.array))) return false;
+    if (!keeps_elements(out.array, condition.array) || !keeps_elements(out.array, number.array)) return false;
     Walked operands[3];
     operands[0].array = condition.array, operands[2].array = out.array;
     operands[1].data = PyArray_DATA(number.array);

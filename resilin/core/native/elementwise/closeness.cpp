@@ -23,7 +23,8 @@ RESILIN_EQUAL(uint64_t)
 RESILIN_EQUAL(float)
 RESILIN_EQUAL(double)
 
-template <class T> bool all_equal(bool (*equal)(const T *, const T *, int64_t), char **at, npy_intp n, const npy_intp *steps) {
+template <class T>
+bool all_equal(bool (*equal)(const T *, const T *, int64_t), char **at, npy_intp n, const npy_intp *steps) {
     T blocks[2][BLOCK_ELEMENTS];
     for (npy_intp first = 0; first < n; first += BLOCK_ELEMENTS) {
         const npy_intp count = std::min(BLOCK_ELEMENTS, n - first);
@@ -96,7 +97,8 @@ void run_close(const Span &span, char **at, npy_intp n, const npy_intp *steps) {
 
 // Of float32 and float64, whose shapes broadcast; None for all else.
 nb::object close_elements(ExactArray x, ExactArray y, Number relative, Number absolute, bool nans) {
-    if (!x || !y || !relative.known || !absolute.known || PyArray_TYPE(x.array) != PyArray_TYPE(y.array)) return nb::none();
+    if (!x || !y || !relative.known || !absolute.known) return nb::none();
+    if (PyArray_TYPE(x.array) != PyArray_TYPE(y.array)) return nb::none();
     const int type = PyArray_TYPE(x.array);
     if (type != NPY_FLOAT && type != NPY_DOUBLE) return nb::none();
     Walked operands[2];

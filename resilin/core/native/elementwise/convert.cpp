@@ -44,7 +44,7 @@ RESILIN_SIMD bool small_to_float32(const int64_t *x, int64_t n, float *out) {
     uint64_t outside = 0;
     _Pragma("omp simd reduction(| : outside)") for (int64_t i = 0; i < n; i++) {
         outside |= static_cast<uint64_t>(x[i]) + (uint64_t{1} << 50);
-        out[i] = static_cast<float>(bit_cast<double>(x[i] + 0x4338000000000000) - 6755399441055744.0);
+        out[i] = static_cast<float>(bit_cast<double>(static_cast<uint64_t>(x[i]) + 0x4338000000000000u) - 6755399441055744.0);
     }
     return !(outside >> 51);
 }
@@ -52,7 +52,7 @@ RESILIN_SIMD bool small_to_float64(const int64_t *x, int64_t n, double *out) {
     uint64_t outside = 0;
     _Pragma("omp simd reduction(| : outside)") for (int64_t i = 0; i < n; i++) {
         outside |= static_cast<uint64_t>(x[i]) + (uint64_t{1} << 50);
-        out[i] = bit_cast<double>(x[i] + 0x4338000000000000) - 6755399441055744.0;
+        out[i] = bit_cast<double>(static_cast<uint64_t>(x[i]) + 0x4338000000000000u) - 6755399441055744.0;
     }
     return !(outside >> 51);
 }
@@ -184,7 +184,8 @@ nb::object convert_elements(ExactArray x, nb::handle dtype) {
 RESILIN_LINE(float)
 RESILIN_LINE(double)
 
-template <class T, class Near, class Far> nb::object line_of(Near near, Far far, double first, double last, int64_t steps) {
+template <class T, class Near, class Far>
+nb::object line_of(Near near, Far far, double first, double last, int64_t steps) {
     NewArray<T> made({static_cast<npy_intp>(steps)});
     const double step = (last - first) / static_cast<double>(steps - 1);
     const int64_t half = steps / 2;

@@ -1,5 +1,5 @@
-// Elementwise functions of several steps in one pass: floats of shapes that broadcast, into a new array or into one that
-// is there. 16-bit floats are computed with in float32, a block at a time, and rounded once.
+// Elementwise functions of several steps in one pass: floats of shapes that broadcast, into a new array or into one
+// that is there. 16-bit floats are computed with in float32, a block at a time, and rounded once.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "elementwise/blocks.hpp"
@@ -64,7 +64,8 @@ RESILIN_SPAN(heaviside, x == 0 ? y : static_cast<decltype(x + y)>(x > 0 ? 1 : 0)
 RESILIN_SPAN_OF(logaddexp, float, log_of_sum(x, y))
 constexpr Spans logaddexp{logaddexp_float, nullptr};
 // x * 2 ** y of one number y for all: a power in float64, which three of float32 are the sum of; or as ldexp's steps
-RESILIN_SPAN_OF(ldexp, float, static_cast<float>(x * (static_cast<double>(p) + static_cast<double>(q) + static_cast<double>(r))))
+RESILIN_SPAN_OF(ldexp, float,
+                static_cast<float>(x * (static_cast<double>(p) + static_cast<double>(q) + static_cast<double>(r))))
 RESILIN_SPAN_OF(ldexp, double, x * p * p * p * q)
 constexpr Spans scaled{ldexp_float, ldexp_double};
 RESILIN_SPAN(limit, x < p ? p : x > q ? q : x)
@@ -87,7 +88,8 @@ void run_blocks_of(Span<T> span, Given<T> given, int count, bool float16, char *
             x[i] = in[i];
             if (!steps[i] && first) continue; // one number, which is there
             const char *from = at[i] + first * steps[i];
-            if constexpr (half) (float16 ? unpack_half : unpack_bfloat)(gathered(from, steps[i], block, bits), 0, block, in[i]);
+            if constexpr (half)
+                (float16 ? unpack_half : unpack_bfloat)(gathered(from, steps[i], block, bits), 0, block, in[i]);
             else x[i] = gathered(from, steps[i], block, in[i]);
         }
         given.x = x[0], given.y = x[count > 1 ? 1 : 0], given.z = x[count > 2 ? 2 : 0];

@@ -23,10 +23,12 @@ template <bool float16> RESILIN_EIGHT void rounded(Eight x, uint16_t *out) {
     const __m256 unordered = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
     __m128i found;
     if constexpr (float16) {
-        const __m256 nan = _mm256_or_ps(_mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000)), _mm256_and_ps(x, _mm256_set1_ps(-0.0f)));
+        const __m256 sign = _mm256_and_ps(x, _mm256_set1_ps(-0.0f));
+        const __m256 nan = _mm256_or_ps(_mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000)), sign);
         found = _mm256_cvtps_ph(_mm256_blendv_ps(x, nan, unordered), _MM_FROUND_TO_NEAREST_INT);
     } else {
-        const __m256i bits = _mm256_castps_si256(x), odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+        const __m256i bits = _mm256_castps_si256(x);
+        const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
         const __m256i sum = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF)));
         const __m256i nan = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
         const __m256i whole = _mm256_srli_epi32(_mm256_blendv_epi8(sum, nan, _mm256_castps_si256(unordered)), 16);
@@ -37,7 +39,8 @@ template <bool float16> RESILIN_EIGHT void rounded(Eight x, uint16_t *out) {
 
 // at: arrays of n elements, or null for a number, which is in `numbers` (loop_over)
 template <class Function, bool float16, bool number_x, bool number_y>
-__attribute__((target("avx2,f16c"))) void run(const uint16_t *X, const uint16_t *Y, const float *numbers, int64_t n, uint16_t *out) {
+__attribute__((target("avx2,f16c"))) void run(const uint16_t *X, const uint16_t *Y, const float *numbers, int64_t n,
+                                              uint16_t *out) {
     Eight x = _mm256_set1_ps(numbers[0]), y = _mm256_set1_ps(numbers[1]);
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -101,9 +104,10 @@ struct Known {
 #define RESILIN_KNOWN(name)                                                                                            \
     { #name, name::INPUTS, {run_any<name, false>, run_any<name, true>} }
 const Known KNOWN[] = {
-    RESILIN_KNOWN(add),     RESILIN_KNOWN(subtract), RESILIN_KNOWN(multiply), RESILIN_KNOWN(divide), RESILIN_KNOWN(maximum),
-    RESILIN_KNOWN(minimum), RESILIN_KNOWN(square),   RESILIN_KNOWN(sqrt),     RESILIN_KNOWN(rsqrt),  RESILIN_KNOWN(reciprocal),
-    RESILIN_KNOWN(floor),   RESILIN_KNOWN(ceil),     RESILIN_KNOWN(trunc),    RESILIN_KNOWN(rint),   RESILIN_KNOWN(frac),
+    RESILIN_KNOWN(add),     RESILIN_KNOWN(subtract), RESILIN_KNOWN(multiply), RESILIN_KNOWN(divide),
+    RESILIN_KNOWN(maximum), RESILIN_KNOWN(minimum),  RESILIN_KNOWN(square),   RESILIN_KNOWN(sqrt),
+    RESILIN_KNOWN(rsqrt),   RESILIN_KNOWN(floor),    RESILIN_KNOWN(ceil),     RESILIN_KNOWN(reciprocal),
+    RESILIN_KNOWN(trunc),   RESILIN_KNOWN(rint),     RESILIN_KNOWN(frac),
 };
 
 } // namespace

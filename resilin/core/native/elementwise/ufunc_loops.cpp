@@ -99,15 +99,18 @@ Loops loops_of(PyObject *given, const char *name) {
 
 namespace {
 
-// A loop straight over 16-bit floats for n elements, where they lie one after the other or are one for all; whether it was.
+// A loop straight over 16-bit floats for n elements that lie one after the other, or are one for all; whether it was.
 bool run_direct(DirectHalf::Run run, const HalfBlocks &blocks, char **at, npy_intp n, const npy_intp *steps) {
     const uint16_t *x[2] = {};
     float numbers[2] = {};
     for (int i = 0; i < blocks.inputs; i++) {
         if (blocks.wide[i]) std::memcpy(&numbers[i], at[i], sizeof(float));
         else if (steps[i] == sizeof(uint16_t)) x[i] = reinterpret_cast<const uint16_t *>(at[i]);
-        else if (!steps[i]) (blocks.float16 ? unpack_half : unpack_bfloat)(reinterpret_cast<const uint16_t *>(at[i]), 0, 1, &numbers[i]);
-        else return false;
+        else if (steps[i]) return false;
+        else {
+            const auto *number = reinterpret_cast<const uint16_t *>(at[i]);
+            (blocks.float16 ? unpack_half : unpack_bfloat)(number, 0, 1, &numbers[i]);
+        }
     }
     if (steps[blocks.inputs] != sizeof(uint16_t) || (!x[0] && !x[1])) return false;
     run(x[0], x[1], numbers, n, reinterpret_cast<uint16_t *>(at[blocks.inputs]));

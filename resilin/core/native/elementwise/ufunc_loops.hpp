@@ -27,7 +27,7 @@ struct Loops {
     int64_t cost = 1;
     bool divides = false; // integers: what divides by 0 is an error, which is looked for elsewhere
     bool widens = true;   // 16-bit floats may be computed with in float32
-    bool columns = true;  // whether an element that a row meets may come as a row; numpy looks at exponents that are one
+    bool columns = true;  // whether one element for a row may come as a row; numpy looks at exponents of steps of 0
     TypeLoop of[NPY_CDOUBLE + 1];
     DirectHalf direct;
     TypeLoop of_bits; // of both kinds of 16-bit floats as they are stored

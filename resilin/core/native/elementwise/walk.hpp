@@ -85,7 +85,8 @@ class Walk {
     char *data_[WALK_OPERANDS];
     npy_intp bytes_[WALK_OPERANDS]; // of an element; 0: one number
     npy_intp chunk_ = CHUNK;
-    npy_intp row_ = 1, across_[WALK_OPERANDS], along_[WALK_OPERANDS]; // of tiles: a row's length, steps to the next row, in it
+    npy_intp row_ = 1; // of tiles: the length of a row, the steps to the next one and within
+    npy_intp across_[WALK_OPERANDS], along_[WALK_OPERANDS];
     Rows rows_of_[WALK_OPERANDS] = {};
     std::vector<char> repeated_[WALK_OPERANDS];
 };
