@@ -44,7 +44,8 @@ RESILIN_SIMD bool small_to_float32(const int64_t *x, int64_t n, float *out) {
     uint64_t outside = 0;
     _Pragma("omp simd reduction(| : outside)") for (int64_t i = 0; i < n; i++) {
         outside |= static_cast<uint64_t>(x[i]) + (uint64_t{1} << 50);
-        out[i] = static_cast<float>(bit_cast<double>(static_cast<uint64_t>(x[i]) + 0x4338000000000000u) - 6755399441055744.0);
+        const uint64_t bits = static_cast<uint64_t>(x[i]) + 0x4338000000000000u;
+        out[i] = static_cast<float>(bit_cast<double>(bits) - 6755399441055744.0);
     }
     return !(outside >> 51);
 }
