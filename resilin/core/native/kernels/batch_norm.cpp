@@ -36,13 +36,13 @@ template <class T> RESILIN_INLINE void add_sums(const T *x, int64_t run, int64_t
     if (L == 1)
         for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(x[i]);
     else
-        for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(sum_of(x + i * L, L));
+        for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(row_sum(x + i * L, L));
 }
 template <class T> RESILIN_INLINE void add_dots(const T *x, const T *y, int64_t run, int64_t L, double *total) {
     if (L == 1)
         for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(x[i] * y[i]);
     else
-        for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(dot_of(x + i * L, y + i * L, L));
+        for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(row_dot(x + i * L, y + i * L, L));
 }
 
 // of(channel of the run) is what is done at each of its places in the run
@@ -78,7 +78,7 @@ template <class T> struct Moments {
 #define RESILIN_BATCH_NORM_RUNS(T)                                                                                     \
     RESILIN_SIMD void add_sums_of(const T *x, int64_t run, int64_t L, double *sum) { add_sums(x, run, L, sum); }       \
     RESILIN_SIMD void add_squares_of(const T *x, const T *mean, int64_t run, int64_t L, double *square) {              \
-        for (int64_t i = 0; i < run; i++) square[i] += static_cast<double>(square_of(x + i * L, mean[i], L));          \
+        for (int64_t i = 0; i < run; i++) square[i] += static_cast<double>(row_square(x + i * L, mean[i], L));          \
     }                                                                                                                  \
     RESILIN_SIMD void normalized_run(const T *x, const T *mean, const T *scale, const T *shift, int64_t run, int64_t L, T *y) { \
         for (int64_t i = 0; i < run; i++) {                                                                            \

@@ -18,8 +18,8 @@ constexpr int64_t BLOCK_ROWS = 128; // rows summed into one partial weight gradi
 template <class T>
 RESILIN_INLINE void forward_of(const T *x, const T *w, const T *b, T eps, int64_t D, int64_t rows, T *y, T *mean_N, T *rstd_N) {
     const T inv = T(1) / static_cast<T>(D);
-    for (int64_t n = 0; n < rows; n++) mean_N[n] = sum_of(x + n * D, D) * inv;
-    for (int64_t n = 0; n < rows; n++) rstd_N[n] = square_of(x + n * D, mean_N[n], D);
+    for (int64_t n = 0; n < rows; n++) mean_N[n] = row_sum(x + n * D, D) * inv;
+    for (int64_t n = 0; n < rows; n++) rstd_N[n] = row_square(x + n * D, mean_N[n], D);
     for (int64_t n = 0; n < rows; n++) rstd_N[n] = T(1) / std::sqrt(rstd_N[n] * inv + eps);
     for (int64_t n = 0; n < rows; n++) {
         const T *row = x + n * D;
@@ -59,8 +59,8 @@ RESILIN_INLINE void plain_of(const T *g, const T *x, const T *mean_N, const T *r
         T *__restrict hat = dx + n * D;
         const T mean = mean_N[n], rstd = rstd_N[n];
         for (int64_t i = 0; i < D; i++) hat[i] = (xr[i] - mean) * rstd;
-        const T sum = sum_of(gr, D) * inv;
-        const T dot = dot_of(gr, hat, D) * inv;
+        const T sum = row_sum(gr, D) * inv;
+        const T dot = row_dot(gr, hat, D) * inv;
         for (int64_t i = 0; i < D; i++) hat[i] = (gr[i] - sum - hat[i] * dot) * rstd;
     }
 }
@@ -84,8 +84,8 @@ RESILIN_INLINE void backward_of(const T *g, const T *x, const T *w, const T *mea
             for (int64_t i = 0; i < D; i++) out[i] = gr[i] * w[i];
         else
             for (int64_t i = 0; i < D; i++) out[i] = gr[i];
-        const T sum = sum_of(out, D) * inv;
-        const T dot = dot_of(out, hat, D) * inv;
+        const T sum = row_sum(out, D) * inv;
+        const T dot = row_dot(out, hat, D) * inv;
         for (int64_t i = 0; i < D; i++) out[i] = (out[i] - sum - hat[i] * dot) * rstd;
     }
 }

@@ -2,6 +2,7 @@
 // float32 a few rows at a time and rounded once.
 #pragma once
 #include "binding/array.hpp"
+#include "elementwise/doubles.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "kernels/simd.hpp"
 
@@ -99,47 +100,79 @@ template <class Fn> void few_at_a_time(int64_t D, int64_t begin, int64_t end, Fn
     for (int64_t n = begin; n < end; n += few) fn(n, std::min(few, end - n));
 }
 
-// The sums of rows of float64 in eight lanes, four times, as those of float32 in sixteen
-typedef double WideLanes __attribute__((vector_size(64), aligned(8), may_alias));
-template <class Term, class Rest> RESILIN_INLINE double sum_wide(int64_t n, const Term &term, const Rest &one) {
-    WideLanes a = {}, b = {}, c = {}, d = {};
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32) a += term(i), b += term(i + 8), c += term(i + 16), d += term(i + 24);
-    for (; i + 8 <= n; i += 8) a += term(i);
-    a = (a + b) + (c + d);
-    double rest = 0.0;
-    for (; i < n; i++) rest += one(i);
-    return (((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))) + rest;
+// Sums along rows: of float32 in 16 lanes, as sum_of and dot_of of simd.hpp, of float64 in eight; four times, folded in one
+// tree. A vector of 64 bytes goes by way of memory where the instruction set has none, so lanes are two of 32.
+typedef float EightFloats __attribute__((vector_size(32), aligned(4), may_alias));
+typedef double FourDoubles __attribute__((vector_size(32), aligned(8), may_alias));
+template <class T> struct Packed;
+template <> struct Packed<float> {
+    using Vector = EightFloats;
+};
+template <> struct Packed<double> {
+    using Vector = FourDoubles;
+};
+RESILIN_INLINE float fold_half(const EightFloats &v) {
+    const auto four = __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+    const auto two = __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
+    return two[0] + two[1];
 }
-RESILIN_INLINE WideLanes wide_at(const double *x) { return *reinterpret_cast<const WideLanes *>(x); }
-RESILIN_INLINE double sum_of(const double *x, int64_t n) {
-    return sum_wide(n, [=](int64_t i) __attribute__((always_inline)) { return wide_at(x + i); },
-                    [=](int64_t i) __attribute__((always_inline)) { return x[i]; });
-}
-RESILIN_INLINE double dot_of(const double *x, const double *y, int64_t n) {
-    return sum_wide(n, [=](int64_t i) __attribute__((always_inline)) { return wide_at(x + i) * wide_at(y + i); },
-                    [=](int64_t i) __attribute__((always_inline)) { return x[i] * y[i]; });
+RESILIN_INLINE double fold_half(const FourDoubles &v) {
+    const auto two = __builtin_shufflevector(v, v, 0, 1) + __builtin_shufflevector(v, v, 2, 3);
+    return two[0] + two[1];
 }
 
-// sum of (x - mean) ** 2, with the bits of dot_of over these differences
-RESILIN_INLINE double square_of(const double *x, double mean, int64_t n) {
-    return sum_wide(n, [=](int64_t i) __attribute__((always_inline)) { const WideLanes d = wide_at(x + i) - mean; return d * d; },
-                    [=](int64_t i) __attribute__((always_inline)) { return (x[i] - mean) * (x[i] - mean); });
-}
-RESILIN_INLINE float square_of(const float *x, float mean, int64_t n) {
-    auto term = [=](int64_t i) __attribute__((always_inline)) { const Lanes d = load(x + i) - mean; return d * d; };
-    Lanes a = {}, b = {}, c = {}, d = {};
+// The sum of terms: of(vector of elements at i) for whole vectors, and of one element at the row's end.
+template <class T, class Vectors, class One> RESILIN_INLINE T sum_terms(int64_t n, const Vectors &of, const One &one) {
+    using Vector = typename Packed<T>::Vector;
+    constexpr int64_t half = 32 / sizeof(T), lanes = 2 * half;
+    Vector a = {}, a_ = {}, b = {}, b_ = {}, c = {}, c_ = {}, d = {}, d_ = {};
     int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES)
-        a += term(i), b += term(i + LANES), c += term(i + 2 * LANES), d += term(i + 3 * LANES);
-    for (; i + LANES <= n; i += LANES) a += term(i);
-    if (i < n) {
-        float rest[LANES] = {};
-        for (int64_t k = i; k < n; k++) rest[k - i] = (x[k] - mean) * (x[k] - mean);
-        b += load(rest);
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+        a += of(i), a_ += of(i + half);
+        b += of(i + lanes), b_ += of(i + lanes + half);
+        c += of(i + 2 * lanes), c_ += of(i + 2 * lanes + half);
+        d += of(i + 3 * lanes), d_ += of(i + 3 * lanes + half);
     }
-    return fold((a + b) + (c + d));
+    for (; i + lanes <= n; i += lanes) a += of(i), a_ += of(i + half);
+    T rest = T(0);
+    if constexpr (sizeof(T) == sizeof(double)) {
+        for (; i < n; i++) rest += one(i);
+    } else if (i < n) {
+        T block[half] = {};
+        Vector last = {};
+        const bool full = i + half <= n;
+        if (full) b += of(i), i += half;
+        for (int64_t k = 0; i + k < n; k++) block[k] = one(i + k);
+        if (i < n) std::memcpy(&last, block, sizeof(last));
+        if (full) b_ += last;
+        else b += last;
+    }
+    return fold_half(((a + b) + (c + d)) + ((a_ + b_) + (c_ + d_))) + rest;
 }
+template <class T> RESILIN_INLINE auto vector_at(const T *x) { return *reinterpret_cast<const typename Packed<T>::Vector *>(x); }
+template <class T> RESILIN_INLINE T row_sum(const T *x, int64_t n) {
+    return sum_terms<T>(n, [=](int64_t i) __attribute__((always_inline)) { return vector_at(x + i); },
+                        [=](int64_t i) __attribute__((always_inline)) { return x[i]; });
+}
+template <class T> RESILIN_INLINE T row_dot(const T *x, const T *y, int64_t n) {
+    return sum_terms<T>(n, [=](int64_t i) __attribute__((always_inline)) { return vector_at(x + i) * vector_at(y + i); },
+                        [=](int64_t i) __attribute__((always_inline)) { return x[i] * y[i]; });
+}
+// of (x - mean) ** 2
+template <class T> RESILIN_INLINE T row_square(const T *x, T mean, int64_t n) {
+    return sum_terms<T>(n, [=](int64_t i) __attribute__((always_inline)) { const auto d = vector_at(x + i) - mean; return d * d; },
+                        [=](int64_t i) __attribute__((always_inline)) { return (x[i] - mean) * (x[i] - mean); });
+}
+
+// The largest element, NaN ignored
+template <class T> RESILIN_INLINE T top_of(const T *row, int64_t D) {
+    T top = -std::numeric_limits<T>::infinity();
+#pragma omp simd reduction(max : top)
+    for (int64_t i = 0; i < D; i++) top = row[i] > top ? row[i] : top;
+    return top;
+}
+RESILIN_INLINE float exponential(float x) { return exp_low(x); } // of x <= 0
+RESILIN_INLINE double exponential(double x) { return exp_(x); }
 
 } // namespace resilin
 
