@@ -1,4 +1,4 @@
-"""Normalizations, softmax and losses of every float dtype in native code: beside float64, strides, threads, fallbacks."""
+"""Normalizations, softmax and losses of every float dtype in native code: beside float64, strides, threads."""
 
 from __future__ import annotations
 

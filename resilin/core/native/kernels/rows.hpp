@@ -45,7 +45,8 @@ template <class T> T *elements_of(const nb::object &made) {
 // The elements of an array as T, float or double: where they are, or n of them opened into a block.
 template <class T> class Opened {
   public:
-    explicit Opened(const ExactArray &x) : data_(x.array ? PyArray_DATA(x.array) : nullptr), type_(x.array ? PyArray_TYPE(x.array) : 0) {}
+    explicit Opened(const ExactArray &x)
+        : data_(x.array ? PyArray_DATA(x.array) : nullptr), type_(x.array ? PyArray_TYPE(x.array) : 0) {}
     explicit operator bool() const { return data_; }
     bool half() const { return is_half_type(type_); }
     const T *at(int64_t first, int64_t n, T *block) const {
@@ -94,7 +95,9 @@ template <class T> class Beside {
 
 // fn(first row, rows) for a few of the rows [begin, end) of D elements at a time, which stay in the first cache
 constexpr int64_t ROWS_ABREAST = 16, ABREAST_ELEMENTS = 2048;
-inline int64_t rows_abreast(int64_t D) { return std::clamp<int64_t>(ABREAST_ELEMENTS / std::max<int64_t>(D, 1), 1, ROWS_ABREAST); }
+inline int64_t rows_abreast(int64_t D) {
+    return std::clamp<int64_t>(ABREAST_ELEMENTS / std::max<int64_t>(D, 1), 1, ROWS_ABREAST);
+}
 template <class Fn> void few_at_a_time(int64_t D, int64_t begin, int64_t end, Fn fn) {
     const int64_t few = rows_abreast(D);
     for (int64_t n = begin; n < end; n += few) fn(n, std::min(few, end - n));
@@ -149,7 +152,9 @@ template <class T, class Vectors, class One> RESILIN_INLINE T sum_terms(int64_t 
     }
     return fold_half(((a + b) + (c + d)) + ((a_ + b_) + (c_ + d_))) + rest;
 }
-template <class T> RESILIN_INLINE auto vector_at(const T *x) { return *reinterpret_cast<const typename Packed<T>::Vector *>(x); }
+template <class T> RESILIN_INLINE auto vector_at(const T *x) {
+    return *reinterpret_cast<const typename Packed<T>::Vector *>(x);
+}
 template <class T> RESILIN_INLINE T row_sum(const T *x, int64_t n) {
     return sum_terms<T>(n, [=](int64_t i) __attribute__((always_inline)) { return vector_at(x + i); },
                         [=](int64_t i) __attribute__((always_inline)) { return x[i]; });
