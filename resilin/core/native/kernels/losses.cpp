@@ -42,7 +42,8 @@ template <class T> RESILIN_INLINE void margin_losses_of(const T *x, const T *t, 
     }
 }
 
-// Of differences of x and t; of logits x and probabilities t; of margins of scores x and signs t. Smooth ones are square below `beta`
+// Of differences of x and t; of logits x and probabilities t; of margins of scores x and signs t. Smooth ones are square
+// below `beta`.
 template <class T> RESILIN_INLINE void losses_of(int kind, const T *x, const T *t, int64_t n, T beta, T scale, T *out) {
     const T half = T(0.5) / beta;
     if (kind == SQUARE) {
