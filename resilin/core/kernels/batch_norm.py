@@ -21,7 +21,8 @@ def forward(x: Array, weight: Array | None, bias: Array | None, eps: float) -> t
     Gives:  y like x; mean_C and the biased var_C in x's dtype (float32 for 16-bit floats).
     """
     if (out := _native_batch_norm_forward(x, weight, bias, eps)) is not None:
-        return out  # type: ignore[no-any-return]
+        y, (mean_C, var_C) = out
+        return y, mean_C, var_C
     return reference_forward(x, weight, bias, eps)
 
 

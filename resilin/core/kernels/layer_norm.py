@@ -19,7 +19,8 @@ def forward(x: Array, weight: Array | None, bias: Array | None, eps: float, D: i
     Gives:  y like x; mean_N and rstd_N in x's dtype (float32 for 16-bit floats).
     """
     if (out := _native_layer_norm_forward(x, weight, bias, eps, D)) is not None:
-        return out  # type: ignore[no-any-return]
+        y, (mean_N, rstd_N) = out
+        return y, mean_N, rstd_N
     return reference_forward(x, weight, bias, eps, D)
 
 

@@ -146,7 +146,10 @@ def _(xp, g, _y, x, beta=1.0):
 accelerate("smooth_absolute", native("smooth_forward"), native("smooth_backward"))
 
 
-@op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4), r(3, 4, low=0.0, high=1.0))])
+_of_logits = native("bce_with_logits_forward")
+
+
+@op(takes="f", elementwise=True, kernel=_of_logits, samples=lambda r: [(r(3, 4), r(3, 4, low=0.0, high=1.0))])
 def bce_with_logits(xp, x, target):
     """-(t log s + (1 - t) log(1 - s)) for s = sigmoid(x), without overflow."""
     return xp.maximum(x, 0) - x * target + xp.log1p(xp.exp(-xp.absolute(x)))

@@ -11,6 +11,7 @@ from resilin.core.kernels import channels as channels_kernel
 from resilin.core.kernels import layer_norm as layer_kernel
 from resilin.core.kernels.cuda import batch_norm as batch_cuda
 from resilin.core.kernels.cuda import layer_norm as layer_cuda
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import op, override
 
 
@@ -53,7 +54,7 @@ def _layer_backward(xp, needs, g, _y, residual, x, weight, _bias, _eps, _D):
     return layer_kernel.backward(g, x, weight, *residual, sums=needs[2])
 
 
-override("layer_norm", "cpu", _layer_forward, _layer_backward, residual=True)
+override("layer_norm", "cpu", _layer_forward, _layer_backward, residual=True, kernel=kernel("layer_norm_forward"))
 
 
 def _layer_forward_cuda(xp, x, weight, bias, eps, D):
@@ -143,7 +144,13 @@ def _fixed_backward(xp, needs, g, _y, x, mean, var, weight, _bias, eps):
     return _fixed_gradients(needs, dx, total, dot - mean * total if dots else None, weight, rstd)
 
 
-override("batch_norm_fixed", "cpu", lambda xp, *args: channels_kernel.normalize(*args), _fixed_backward)
+override(
+    "batch_norm_fixed",
+    "cpu",
+    lambda xp, *args: channels_kernel.normalize(*args),
+    _fixed_backward,
+    kernel=kernel("channels_normalize"),
+)
 
 
 @op(
@@ -188,7 +195,7 @@ def _batch_backward(xp, needs, g, _y, residual, x, weight, _bias, eps, _stats):
     return batch_kernel.backward(g, x, weight, *residual, eps)
 
 
-override("batch_norm", "cpu", _batch_forward, _batch_backward, residual=True)
+override("batch_norm", "cpu", _batch_forward, _batch_backward, residual=True, kernel=kernel("batch_norm_forward"))
 
 
 def _batch_forward_cuda(xp, x, weight, bias, eps, stats):

@@ -117,7 +117,7 @@ def known_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
 
 
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
-_KINDS = {"square": 0, "absolute": 1, "smooth": 2}
+_KINDS = {"square": 0, "absolute": 1, "smooth": 2, "logits": 3, "margin": 4}
 _loss_of_difference, _nll_loss = kernel("loss_of_difference"), kernel("nll_loss")
 _multi_margin_loss = kernel("multi_margin_loss")
 
@@ -125,7 +125,10 @@ _multi_margin_loss = kernel("multi_margin_loss")
 def loss_of_difference(
     kind: str, input: Tensor, target: Tensor, reduction: str, beta: float = 1.0, scale: float = 1.0
 ) -> Tensor | None:
-    """The square, the size, or `scale` times the smooth size of input - target, reduced."""
+    """The square, the size, or `scale` times the smooth size of input - target, reduced.
+
+    Also log(1 + exp(input)) - input * target of "logits", and log(1 + exp(-target * input)), the "margin".
+    """
     arrays = _arrays(input, target) if reduction in _REDUCTIONS else None
     if arrays is None:
         return None

@@ -345,6 +345,11 @@ def binary_cross_entropy_with_logits(
     need_tensors("binary_cross_entropy_with_logits", input=input, target=target)
     if input._array.shape != target._array.shape:
         raise ValueError(f"Target size ({tuple(target.shape)}) must be the same as input size ({tuple(input.shape)})")
+    found = None
+    if weight is None and pos_weight is None:
+        found = one_pass.loss_of_difference("logits", input, target, reduction)
+    if found is not None:
+        return found
     x, t, weight, pos_weight, narrow = opened(input, target, weight, pos_weight)
     if pos_weight is None:
         losses = loss.bce_with_logits.call(x, t)

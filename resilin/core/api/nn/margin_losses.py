@@ -72,6 +72,8 @@ def soft_margin_loss(
     """log(1 + exp(-target * input)) for targets of 1 and -1, without overflow; reduced."""
     reduction = old_reduction(size_average, reduce, reduction)
     need_broadcast("soft_margin_loss", input=input, target=target)
+    if (found := one_pass.loss_of_difference("margin", input, target, reduction)) is not None:
+        return found
     input, target, narrow = opened(input, target)
     made: Tensor = narrow(reduced(softplus(-target * input, threshold=math.inf), reduction))
     return made

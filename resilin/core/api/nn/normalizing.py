@@ -11,7 +11,7 @@ from resilin.core import dtype as dtypes
 from resilin.core import ranks
 from resilin.core.api.manipulation.joining import cat
 from resilin.core.api.mathematics import reducing
-from resilin.core.api.mathematics.half_precision import opened, rounded_once
+from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.nn.neural import need_numbers, need_tensors, widened
 from resilin.core.batching.active import batched_in
 from resilin.core.kernels.cuda import elementwise
@@ -58,7 +58,6 @@ def layer_norm(
     return norm.layer_norm.call(input, weight, bias, eps, math.prod(shape))
 
 
-@rounded_once
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
@@ -73,9 +72,22 @@ def group_norm(
     _need_size("group_norm", shape[1], weight=weight, bias=bias)
     if shape[0] * math.prod(shape[1:]) == num_groups:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {list(shape)}")
+    if weight is None and bias is None:
+        return _in_groups(input, num_groups, eps)
+    return _scaled_groups(input, num_groups, weight, bias, eps)
+
+
+def _in_groups(input: Tensor, num_groups: int, eps: float) -> Tensor:
+    shape = input._array.shape
     size = math.prod(shape[1:]) // num_groups
-    out = layer_norm(input.reshape(shape[0], num_groups, size), size, eps=eps).reshape(shape)
-    return out if weight is None and bias is None else norm.scale_channels.call(out, weight, bias)
+    groups = input.reshape(shape[0], num_groups, size)
+    return norm.layer_norm.call(groups, None, None, eps, size).reshape(shape)
+
+
+@rounded_once
+def _scaled_groups(input: Tensor, num_groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    made: Tensor = norm.scale_channels.call(_in_groups(input, num_groups, eps), weight, bias)
+    return made
 
 
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:
@@ -210,8 +222,7 @@ def _move_each(pairs: tuple[tuple[Tensor | None, Any], ...], momentum: float) ->
 def _batch_norm_fixed(input: Any, mean: Any, var: Any, weight: Any, bias: Any, eps: float) -> Tensor:
     if mean is None or var is None:
         raise RuntimeError("batch_norm: running_mean and running_var must be given when training is False")
-    input, mean, var, weight, bias, narrow = opened(input, mean, var, weight, bias)
-    made: Tensor = narrow(norm.batch_norm_fixed.call(input, mean, var, weight, bias, eps))
+    made: Tensor = norm.batch_norm_fixed.call(input, mean, var, weight, bias, eps)
     return made
 
 

@@ -102,7 +102,7 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     }
     if (self->tensors && (!given || args[0] != host_namespace)) // a device's, or pretended: what `general` looks at
         return PyObject_Vectorcall(self->general, args, flagged, names);
-    bool number = false, half = false, few = given <= MOST && !names;
+    bool number = false, half = false, bfloat = false, few = given <= MOST && !names;
     for (Py_ssize_t i = 1; i <= self->tensors && i < given; i++) {
         PyObject *arg = args[i];
         if (PyFloat_CheckExact(arg) || PyLong_CheckExact(arg) || arg == Py_None) {
@@ -113,20 +113,20 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
             return PyObject_Vectorcall(self->general, args, flagged, names);
         PyArray_Descr *descr = PyArray_DESCR(reinterpret_cast<PyArrayObject *>(arg));
         const char kind = descr->kind == 'V' ? 'f' : descr->kind; // bfloat16 is one to numpy
-        if (reinterpret_cast<PyObject *>(descr) == self->bfloat16 || !std::strchr(self->kinds, kind))
-            return PyObject_Vectorcall(self->general, args, flagged, names);
+        if (!std::strchr(self->kinds, kind)) return PyObject_Vectorcall(self->general, args, flagged, names);
+        bfloat |= reinterpret_cast<PyObject *>(descr) == self->bfloat16;
         half |= descr->type_num == NPY_HALF;
         few &= descr->type_num == NPY_HALF && PyArray_SIZE(reinterpret_cast<PyArrayObject *>(arg)) <= FEW;
     }
-    if (half && self->wide_numbers && number)
+    if (half && !bfloat && self->wide_numbers && number)
         return few ? call_in_float32(self, args, given) : PyObject_Vectorcall(self->general, args, flagged, names);
-    if (half && !self->single) return PyObject_Vectorcall(self->general, args, flagged, names);
-    if (self->kernel && !names) {
+    if (self->kernel && !names) { // which may take 16-bit floats as they are
         PyObject *made = PyObject_Vectorcall(self->kernel, args + 1, static_cast<size_t>(given - 1), nullptr);
         if (made ? made != Py_None : !PyErr_ExceptionMatches(PyExc_TypeError)) return made;
         Py_XDECREF(made);
         PyErr_Clear(); // arguments that no kernel takes
     }
+    if (bfloat || (half && !self->single)) return PyObject_Vectorcall(self->general, args, flagged, names);
     return call_silently(self->variable, self->silent, self->forward, args, flagged, names);
 }
 

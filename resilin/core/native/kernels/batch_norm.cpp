@@ -2,11 +2,14 @@
 // another in double.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "kernels/halves.hpp"
+#include "kernels/rows.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace resilin {
 namespace {
@@ -15,6 +18,7 @@ namespace {
 struct Shape {
     int64_t N, C, L;
 };
+Shape shape_of(const ExactArray &x) { return {x.dim(0), x.dim(1), x.size() / (x.dim(0) * x.dim(1))}; }
 
 // Channels are taken in runs: of at least a cache line in each sample, so that no two threads write to one, and else of so
 // many that all of it stays in a cache.
@@ -28,18 +32,17 @@ template <class Fn> RESILIN_INLINE void in_runs(Shape s, int64_t run, int64_t be
 }
 
 // total[i] += what channel i of a run sums up to in one sample; a channel of one position is its own sum
-RESILIN_INLINE void add_sums(const float *x, int64_t run, int64_t L, double *total) {
+template <class T> RESILIN_INLINE void add_sums(const T *x, int64_t run, int64_t L, double *total) {
     if (L == 1)
         for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(x[i]);
     else
-        for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(sum_of(x + i * L, L));
+        for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(row_sum(x + i * L, L));
 }
-
-RESILIN_INLINE void add_dots(const float *x, const float *y, int64_t run, int64_t L, double *total) {
+template <class T> RESILIN_INLINE void add_dots(const T *x, const T *y, int64_t run, int64_t L, double *total) {
     if (L == 1)
         for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(x[i] * y[i]);
     else
-        for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(dot_of(x + i * L, y + i * L, L));
+        for (int64_t i = 0; i < run; i++) total[i] += static_cast<double>(row_dot(x + i * L, y + i * L, L));
 }
 
 // of(channel of the run) is what is done at each of its places in the run
@@ -54,59 +57,150 @@ template <class Of> RESILIN_INLINE void each_place(int64_t run, int64_t L, Of of
     }
 }
 
-RESILIN_SIMD void forward_channels(const float *x, const float *w, const float *b, float eps, Shape s, int64_t begin,
-                                   int64_t end, float *y, float *mean_C, float *var_C) {
-    const double inv = 1.0 / static_cast<double>(s.N * s.L);
-    in_runs(s, run_of(s), begin, end, [=](int64_t c, int64_t run) __attribute__((always_inline)) {
-        double sum[MOST] = {}, square[MOST] = {};
-        float scale[MOST], shift[MOST];
-        const float *mean = mean_C + c;
-        for (int64_t n = 0; n < s.N; n++) add_sums(x + (n * s.C + c) * s.L, run, s.L, sum);
-        for (int64_t i = 0; i < run; i++) mean_C[c + i] = static_cast<float>(sum[i] * inv);
-        for (int64_t n = 0; n < s.N; n++) {
-            const float *row = x + (n * s.C + c) * s.L;
-            float *out = y + (n * s.C + c) * s.L;
-            each_place(run, s.L, [=](int64_t i) __attribute__((always_inline)) {
-                return [=, m = mean[i]](int64_t at) __attribute__((always_inline)) { out[at] = row[at] - m; };
-            });
-            add_dots(out, out, run, s.L, square);
-        }
+// The moments of a run's channels, and by what they are scaled and shifted
+template <class T> struct Moments {
+    double sum[MOST] = {}, square[MOST] = {};
+    T mean[MOST], scale[MOST], shift[MOST];
+
+    RESILIN_INLINE void set_mean(int64_t run, double inv, T *mean_C) {
+        for (int64_t i = 0; i < run; i++) mean_C[i] = mean[i] = static_cast<T>(sum[i] * inv);
+    }
+    RESILIN_INLINE void set_scale(const T *w, const T *b, T eps, int64_t c, int64_t run, double inv, T *var_C) {
         for (int64_t i = 0; i < run; i++) {
-            const float var = static_cast<float>(square[i] * inv);
-            var_C[c + i] = var;
-            scale[i] = 1.0f / std::sqrt(var + eps) * (w ? w[c + i] : 1.0f);
-            shift[i] = b ? b[c + i] : 0.0f;
+            var_C[i] = static_cast<T>(square[i] * inv);
+            scale[i] = T(1) / std::sqrt(var_C[i] + eps) * (w ? w[c + i] : T(1));
+            shift[i] = b ? b[c + i] : T(0);
         }
-        const float *by = scale, *plus = shift;
-        for (int64_t n = 0; n < s.N; n++) {
-            float *out = y + (n * s.C + c) * s.L;
-            each_place(run, s.L, [=](int64_t i) __attribute__((always_inline)) {
-                return [=, a = by[i], d = plus[i]](int64_t at) __attribute__((always_inline)) { out[at] = out[at] * a + d; };
-            });
-        }
+    }
+};
+
+// Runs of channels of several positions, of one sample
+#define RESILIN_BATCH_NORM_RUNS(T)                                                                                     \
+    RESILIN_SIMD void add_sums_of(const T *x, int64_t run, int64_t L, double *sum) { add_sums(x, run, L, sum); }       \
+    RESILIN_SIMD void add_squares_of(const T *x, const T *mean, int64_t run, int64_t L, double *square) {              \
+        for (int64_t i = 0; i < run; i++) square[i] += static_cast<double>(row_square(x + i * L, mean[i], L));          \
+    }                                                                                                                  \
+    RESILIN_SIMD void normalized_run(const T *x, const T *mean, const T *scale, const T *shift, int64_t run, int64_t L, T *y) { \
+        for (int64_t i = 0; i < run; i++) {                                                                            \
+            const T m = mean[i], a = scale[i], d = shift[i];                                                           \
+            _Pragma("omp simd") for (int64_t at = i * L; at < (i + 1) * L; at++) y[at] = (x[at] - m) * a + d;          \
+        }                                                                                                              \
+    }
+RESILIN_BATCH_NORM_RUNS(float)
+RESILIN_BATCH_NORM_RUNS(double)
+
+template <class T>
+void forward_runs(const Opened<T> &x, const T *w, const T *b, T eps, Shape s, int64_t begin, int64_t end, const Rounded<T> &y,
+                  T *mean_C, T *var_C) {
+    const double inv = 1.0 / static_cast<double>(s.N * s.L);
+    const int64_t most = run_of(s);
+    std::vector<T> block(static_cast<size_t>(x.half() ? 2 * most * s.L : 0));
+    T *opened = block.data(), *made = block.data() + block.size() / 2;
+    in_runs(s, most, begin, end, [&](int64_t c, int64_t run) {
+        Moments<T> moments;
+        auto each = [&](auto fn) {
+            for (int64_t n = 0; n < s.N; n++) {
+                const int64_t at = (n * s.C + c) * s.L;
+                fn(x.at(at, run * s.L, opened), at);
+            }
+        };
+        each([&](const T *row, int64_t) { add_sums_of(row, run, s.L, moments.sum); });
+        moments.set_mean(run, inv, mean_C + c);
+        each([&](const T *row, int64_t) { add_squares_of(row, moments.mean, run, s.L, moments.square); });
+        moments.set_scale(w, b, eps, c, run, inv, var_C + c);
+        each([&](const T *row, int64_t at) {
+            normalized_run(row, moments.mean, moments.scale, moments.shift, run, s.L, y.at(at, made));
+            y.close(at, run * s.L, made);
+        });
     });
 }
 
-struct Saved {
-    const float *mean, *var;
-    float eps;
+// Channels of one position, a cache line of them side by side; 16-bit floats are opened on the way
+struct Half {
+    uint16_t bits;
+};
+struct Bfloat {
+    uint16_t bits;
+};
+RESILIN_INLINE float opened(float x) { return x; }
+RESILIN_INLINE double opened(double x) { return x; }
+RESILIN_INLINE float opened(Half x) { return from_half(x.bits); }
+RESILIN_INLINE float opened(Bfloat x) { return from_bfloat(x.bits); }
+RESILIN_INLINE void store(float x, float &y) { y = x; }
+RESILIN_INLINE void store(double x, double &y) { y = x; }
+RESILIN_INLINE void store(float x, Half &y) { y.bits = half_of(x); }
+RESILIN_INLINE void store(float x, Bfloat &y) { y.bits = bfloat_of(x); }
+
+template <class S> constexpr int64_t WIDTH = 64 / sizeof(S);
+
+template <class S, class T>
+RESILIN_INLINE void columns_of(const S *x, const T *w, const T *b, T eps, int64_t N, int64_t C, int64_t c, int64_t run, S *y,
+                               T *mean_C, T *var_C) {
+    const double inv = 1.0 / static_cast<double>(N);
+    Moments<T> moments;
+    double sum[WIDTH<S>] = {}, square[WIDTH<S>] = {};
+    T mean[WIDTH<S>], scale[WIDTH<S>], shift[WIDTH<S>];
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t i = 0; i < run; i++) sum[i] += static_cast<double>(opened(x[n * C + c + i]));
+    std::copy(sum, sum + run, moments.sum);
+    moments.set_mean(run, inv, mean_C + c);
+    std::copy(moments.mean, moments.mean + run, mean);
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t i = 0; i < run; i++) {
+            const T d = opened(x[n * C + c + i]) - mean[i];
+            square[i] += static_cast<double>(d * d);
+        }
+    std::copy(square, square + run, moments.square);
+    moments.set_scale(w, b, eps, c, run, inv, var_C + c);
+    std::copy(moments.scale, moments.scale + run, scale);
+    std::copy(moments.shift, moments.shift + run, shift);
+    for (int64_t n = 0; n < N; n++) {
+#pragma omp simd
+        for (int64_t i = 0; i < run; i++)
+            store((opened(x[n * C + c + i]) - mean[i]) * scale[i] + shift[i], y[n * C + c + i]);
+    }
+}
+
+#define RESILIN_BATCH_NORM_COLUMNS(S, T)                                                                               \
+    RESILIN_SIMD void columns(const S *x, const T *w, const T *b, T eps, int64_t N, int64_t C, int64_t begin, int64_t end, \
+                              S *y, T *mean_C, T *var_C) {                                                             \
+        for (int64_t c = begin * WIDTH<S>; c < std::min(end * WIDTH<S>, C); c += WIDTH<S>)                             \
+            if (C - c >= WIDTH<S>) columns_of<S, T>(x, w, b, eps, N, C, c, WIDTH<S>, y, mean_C, var_C);                \
+            else columns_of<S, T>(x, w, b, eps, N, C, c, C - c, y, mean_C, var_C);                                     \
+    }
+RESILIN_BATCH_NORM_COLUMNS(float, float)
+RESILIN_BATCH_NORM_COLUMNS(double, double)
+RESILIN_BATCH_NORM_COLUMNS(Half, float)
+RESILIN_BATCH_NORM_COLUMNS(Bfloat, float)
+
+template <class S, class T>
+void forward_columns(const ExactArray &x, const T *w, const T *b, T eps, Shape s, const nb::object &y, T *mean, T *var) {
+    parallel_rows((s.C + WIDTH<S> - 1) / WIDTH<S>, WIDTH<S> * s.N, [&](int64_t begin, int64_t end) {
+        columns(x.data<S>(), w, b, eps, s.N, s.C, begin, end, elements_of<S>(y), mean, var);
+    });
+}
+
+template <class T> struct Saved {
+    const T *mean, *var;
+    T eps;
 };
 
-RESILIN_SIMD void backward_channels(const float *g, const float *x, const float *w, Saved saved, Shape s,
-                                    int64_t begin, int64_t end, float *dx, float *dw, float *db) {
+template <class T>
+RESILIN_INLINE void backward_of(const T *g, const T *x, const T *w, Saved<T> saved, Shape s, int64_t begin, int64_t end, T *dx,
+                                T *dw, T *db) {
     const double inv = 1.0 / static_cast<double>(s.N * s.L);
     in_runs(s, run_of(s), begin, end, [=](int64_t c, int64_t run) __attribute__((always_inline)) {
         double sum[MOST] = {}, dot[MOST] = {};
-        float rstds[MOST], scales[MOST], means_g[MOST], means_dot[MOST];
-        const float *mean = saved.mean + c, *rstd = rstds, *scale = scales, *mean_g = means_g, *mean_dot = means_dot;
+        T rstds[MOST], scales[MOST], means_g[MOST], means_dot[MOST];
+        const T *mean = saved.mean + c, *rstd = rstds, *scale = scales, *mean_g = means_g, *mean_dot = means_dot;
         for (int64_t i = 0; i < run; i++) {
-            rstds[i] = 1.0f / std::sqrt(saved.var[c + i] + saved.eps);
-            scales[i] = rstds[i] * (w ? w[c + i] : 1.0f);
+            rstds[i] = T(1) / std::sqrt(saved.var[c + i] + saved.eps);
+            scales[i] = rstds[i] * (w ? w[c + i] : T(1));
         }
         for (int64_t n = 0; n < s.N; n++) {
             const int64_t first = (n * s.C + c) * s.L;
-            const float *row = x + first;
-            float *hat = dx + first;
+            const T *row = x + first;
+            T *hat = dx + first;
             each_place(run, s.L, [=](int64_t i) __attribute__((always_inline)) {
                 return [=, m = mean[i], r = rstd[i]](int64_t at) __attribute__((always_inline)) { hat[at] = (row[at] - m) * r; };
             });
@@ -114,15 +208,15 @@ RESILIN_SIMD void backward_channels(const float *g, const float *x, const float 
             add_dots(g + first, hat, run, s.L, dot);
         }
         for (int64_t i = 0; i < run; i++) {
-            dw[c + i] = static_cast<float>(dot[i]);
-            db[c + i] = static_cast<float>(sum[i]);
-            means_g[i] = static_cast<float>(sum[i] * inv);
-            means_dot[i] = static_cast<float>(dot[i] * inv);
+            dw[c + i] = static_cast<T>(dot[i]);
+            db[c + i] = static_cast<T>(sum[i]);
+            means_g[i] = static_cast<T>(sum[i] * inv);
+            means_dot[i] = static_cast<T>(dot[i] * inv);
         }
         for (int64_t n = 0; n < s.N; n++) {
             const int64_t first = (n * s.C + c) * s.L;
-            const float *given = g + first;
-            float *out = dx + first;
+            const T *given = g + first;
+            T *out = dx + first;
             each_place(run, s.L, [=](int64_t i) __attribute__((always_inline)) {
                 return [=, m = mean_g[i], d = mean_dot[i], a = scale[i]](int64_t at) __attribute__((always_inline)) {
                     out[at] = (given[at] - m - out[at] * d) * a;
@@ -132,48 +226,80 @@ RESILIN_SIMD void backward_channels(const float *g, const float *x, const float 
     });
 }
 
-bool accepts(Array x, Array w, Array b) {
-    return x.is<float>() && x.ndim() >= 2 && x.size() > 0 && w.is_or_none<float>() && b.is_or_none<float>() &&
-           (!w || w.size() == x.dim(1)) && (!b || b.size() == x.dim(1));
+RESILIN_SIMD void backward_channels(const float *g, const float *x, const float *w, Saved<float> saved, Shape s, int64_t begin,
+                                    int64_t end, float *dx, float *dw, float *db) {
+    backward_of(g, x, w, saved, s, begin, end, dx, dw, db);
+}
+RESILIN_SIMD void backward_channels(const double *g, const double *x, const double *w, Saved<double> saved, Shape s,
+                                    int64_t begin, int64_t end, double *dx, double *dw, double *db) {
+    backward_of(g, x, w, saved, s, begin, end, dx, dw, db);
 }
 
-nb::object forward(Array x, Array w, Array b, float eps) {
-    if (!accepts(x, w, b)) return nb::none();
-    const Shape s{x.dim(0), x.dim(1), x.size() / (x.dim(0) * x.dim(1))};
-    NewArray<float> y(x), mean({static_cast<npy_intp>(s.C)}), var({static_cast<npy_intp>(s.C)});
+template <class T> nb::object forward_in(const Floats &x, const Floats &w, const Floats &b, T eps, nb::handle stats) {
+    const Shape s = shape_of(x);
+    nb::object y = new_like(x);
+    NewArray<T> mean({static_cast<npy_intp>(s.C)}), var({static_cast<npy_intp>(s.C)});
     {
         WithoutGil free(x.size());
-        const int64_t run = run_of(s);
-        parallel_rows((s.C + run - 1) / run, run * s.N * s.L, [&](int64_t begin, int64_t end) {
-            forward_channels(x.data<float>(), w.data<float>(), b.data<float>(), eps, s, begin, end, y.data, mean.data,
-                             var.data);
-        });
+        const Beside<T> weight(w), bias(b);
+        if (s.L > 1) {
+            const int64_t run = run_of(s);
+            const Opened<T> from(x);
+            const Rounded<T> to(y, x);
+            parallel_rows((s.C + run - 1) / run, run * s.N * s.L, [&](int64_t begin, int64_t end) {
+                forward_runs<T>(from, weight.data, bias.data, eps, s, begin, end, to, mean.data, var.data);
+            });
+        } else if constexpr (sizeof(T) == sizeof(double)) {
+            forward_columns<double>(x, weight.data, bias.data, eps, s, y, mean.data, var.data);
+        } else if (x.type() == NPY_FLOAT) {
+            forward_columns<float>(x, weight.data, bias.data, eps, s, y, mean.data, var.data);
+        } else if (x.type() == NPY_HALF) {
+            forward_columns<Half>(x, weight.data, bias.data, eps, s, y, mean.data, var.data);
+        } else {
+            forward_columns<Bfloat>(x, weight.data, bias.data, eps, s, y, mean.data, var.data);
+        }
     }
-    return nb::make_tuple(y.object, mean.object, var.object);
+    nb::object moments = nb::make_tuple(mean.object, var.object);
+    if (PyList_Check(stats.ptr()) && PyList_SetSlice(stats.ptr(), 0, PyList_GET_SIZE(stats.ptr()), moments.ptr()))
+        throw nb::python_error();
+    return nb::make_tuple(y, moments);
 }
 
-nb::object backward(Array g, Array x, Array w, Array mean, Array var, float eps) {
-    if (!accepts(x, w, w) || !g.is<float>() || g.size() != x.size() || !mean.is<float>() || !var.is<float>() ||
-        mean.size() != x.dim(1) || var.size() != x.dim(1))
+// (y, (mean, var)); the list `stats`, if there is one, receives the moments, too
+nb::object forward(Floats x, Floats w, Floats b, double eps, nb::object stats) {
+    if (!x.known() || x.ndim() < 2 || !x.size() || !w.fits(x, x.dim(1)) || !b.fits(x, x.dim(1))) return nb::none();
+    return x.type() == NPY_DOUBLE ? forward_in<double>(x, w, b, eps, stats)
+                                  : forward_in<float>(x, w, b, static_cast<float>(eps), stats);
+}
+
+template <class T>
+nb::object backward_in(const Array &g, const Array &x, const Array &w, const Array &mean, const Array &var, T eps) {
+    if (!x.is<T>() || x.ndim() < 2 || !x.size() || g.size() != x.size() || !w.is_or_none<T>() || (w && w.size() != x.dim(1)) ||
+        !mean.is<T>() || !var.is<T>() || mean.size() != x.dim(1) || var.size() != x.dim(1))
         return nb::none();
-    const Shape s{x.dim(0), x.dim(1), x.size() / (x.dim(0) * x.dim(1))};
-    NewArray<float> dx(x), dw(mean), db(mean);
+    const Shape s = shape_of(x);
+    NewArray<T> dx(x), dw(mean), db(mean);
     {
         WithoutGil free(x.size());
         const int64_t run = run_of(s);
-        const Saved saved{mean.data<float>(), var.data<float>(), eps};
+        const Saved<T> saved{mean.data<T>(), var.data<T>(), eps};
         parallel_rows((s.C + run - 1) / run, run * s.N * s.L, [&](int64_t begin, int64_t end) {
-            backward_channels(g.data<float>(), x.data<float>(), w.data<float>(), saved, s, begin, end, dx.data,
-                              dw.data, db.data);
+            backward_channels(g.data<T>(), x.data<T>(), w.data<T>(), saved, s, begin, end, dx.data, dw.data, db.data);
         });
     }
     return nb::make_tuple(dx.object, dw.object, db.object);
 }
 
+nb::object backward(Floats g, Floats x, Floats w, Floats mean, Floats var, double eps) {
+    if (g.is<float>()) return backward_in<float>(g, x, w, mean, var, static_cast<float>(eps));
+    return g.is<double>() ? backward_in<double>(g, x, w, mean, var, eps) : nb::none();
+}
+
 } // namespace
 
 void bind_batch_norm(nb::module_ &m) {
-    m.def("batch_norm_forward", &forward, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg());
+    m.def("batch_norm_forward", &forward, nb::arg(), nb::arg().none(), nb::arg().none(), nb::arg(),
+          nb::arg().none() = nb::none());
     m.def("batch_norm_backward", &backward, nb::arg(), nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
 }
 

@@ -1,6 +1,7 @@
 // Each channel of (N, C, positions) scaled and shifted by numbers of its own, and the gradients.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "kernels/rows.hpp"
 #include "memory/parallel.hpp"
 #include "kernels/simd.hpp"
 
@@ -50,25 +51,60 @@ nb::object forward(Array x, Array weight, Array bias) {
     return made;
 }
 
-// Each channel normalized with a mean and a variance that are given: a multiple, and what is added to it.
-nb::object normalize(Array x, Array mean, Array var, Array weight, Array bias, float eps) {
-    if (!x.is<float>() || x.ndim() < 2 || !mean || !var || !fits(mean, x.dim(1)) || !fits(var, x.dim(1)) ||
-        !fits(weight, x.dim(1)) || !fits(bias, x.dim(1)))
-        return nb::none();
+// Samples of channels of one position, and channels of several
+#define RESILIN_SCALED(T)                                                                                              \
+    RESILIN_SIMD void scaled_samples(const T *x, const T *scale, const T *shift, int64_t samples, int64_t C, T *y) {    \
+        for (int64_t n = 0; n < samples; n++) {                                                                        \
+            _Pragma("omp simd") for (int64_t c = 0; c < C; c++) y[n * C + c] = x[n * C + c] * scale[c] + shift[c];     \
+        }                                                                                                              \
+    }                                                                                                                  \
+    RESILIN_SIMD void scaled_channel(const T *x, T scale, T shift, int64_t n, T *y) {                                  \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] = x[i] * scale + shift;                               \
+    }
+RESILIN_SCALED(float)
+RESILIN_SCALED(double)
+
+template <class T>
+nb::object normalize_in(const Floats &x, const Floats &mean_C, const Floats &var_C, const Floats &w, const Floats &b, T eps) {
     const Shape s(x);
-    NewArray<float> y(x);
-    nb::object made = y.object;
+    nb::object made = new_like(x);
     WithoutGil free(x.size());
-    std::vector<float> scale(static_cast<size_t>(s.C)), shift(static_cast<size_t>(s.C));
+    const Opened<T> from(x);
+    const Rounded<T> to(made, x);
+    const Beside<T> mean(mean_C), var(var_C), weight(w), bias(b);
+    std::vector<T> scale(static_cast<size_t>(s.C)), shift(static_cast<size_t>(s.C));
     for (int64_t c = 0; c < s.C; c++) {
         const auto i = static_cast<size_t>(c);
-        scale[i] = 1.0f / std::sqrt(var.data<float>()[c] + eps);
-        if (weight) scale[i] *= weight.data<float>()[c];
-        const float moved = mean.data<float>()[c] * scale[i];
-        shift[i] = bias ? bias.data<float>()[c] - moved : -moved;
+        scale[i] = T(1) / std::sqrt(var.data[c] + eps);
+        if (weight.data) scale[i] *= weight.data[c];
+        const T moved = mean.data[c] * scale[i];
+        shift[i] = bias.data ? bias.data[c] - moved : -moved;
     }
-    scale_channels(x.data<float>(), s, scale.data(), shift.data(), y.data);
+    const int64_t rows = s.L == 1 ? s.N : s.N * s.C, D = s.L == 1 ? s.C : s.L;
+    parallel_rows(rows, D, [&](int64_t begin, int64_t end) {
+        std::vector<T> block(static_cast<size_t>(from.half() ? 2 * rows_abreast(D) * D : 0));
+        T *rounded = block.data() + block.size() / 2;
+        few_at_a_time(D, begin, end, [&](int64_t row, int64_t count) {
+            const T *given = from.at(row * D, count * D, block.data());
+            T *y = to.at(row * D, rounded);
+            if (s.L == 1) scaled_samples(given, scale.data(), shift.data(), count, D, y);
+            for (int64_t i = 0; s.L != 1 && i < count; i++) {
+                const auto c = static_cast<size_t>((row + i) % s.C);
+                scaled_channel(given + i * D, scale[c], shift[c], D, y + i * D);
+            }
+            to.close(row * D, count * D, rounded);
+        });
+    });
     return made;
+}
+
+// Each channel normalized with a mean and a variance that are given: a multiple, and what is added to it.
+nb::object normalize(Floats x, Floats mean, Floats var, Floats weight, Floats bias, double eps) {
+    if (!x.known() || x.ndim() < 2 || !mean || !var) return nb::none();
+    for (const Floats *vector : {&mean, &var, &weight, &bias})
+        if (!vector->fits(x, x.dim(1)) || (*vector && vector->ndim() != 1)) return nb::none();
+    return x.type() == NPY_DOUBLE ? normalize_in<double>(x, mean, var, weight, bias, eps)
+                                  : normalize_in<float>(x, mean, var, weight, bias, static_cast<float>(eps));
 }
 
 // (dx, dweight, dbias), each None unless it is needed. Sums: rows in lanes, then samples by add_partials.

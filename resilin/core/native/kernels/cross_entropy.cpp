@@ -1,6 +1,7 @@
 // Cross entropy against class numbers, straight from the logits.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "kernels/rows.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 
@@ -11,17 +12,17 @@ namespace resilin {
 namespace {
 
 // N samples, C classes
-struct Task {
-    const float *z;
+template <class T> struct Task {
+    const T *z;
     const int64_t *target;
-    const float *w; // null: all ones
+    const T *w; // null: all ones
     int64_t C, ignore;
-    float smoothing;
+    T smoothing;
 };
 
-float weight_sum(const Task &t) {
-    if (!t.w) return static_cast<float>(t.C);
-    float sum = 0.0f;
+template <class T> T weight_sum(const Task<T> &t) {
+    if (!t.w) return static_cast<T>(t.C);
+    T sum = T(0);
     for (int64_t c = 0; c < t.C; c++) sum += t.w[c];
     return sum;
 }
@@ -31,7 +32,7 @@ float weight_sum(const Task &t) {
 constexpr int64_t NARROW = LANES, SIDE = 16; // classes of rows that are short, and how many of these lie side by side
 
 // That of short rows, in the lanes of vectors: the sums' order is the one of sum_of.
-RESILIN_SIMD void narrow_lse(const Task &t, int64_t begin, int64_t end, float *lse) {
+RESILIN_SIMD void narrow_lse(const Task<float> &t, int64_t begin, int64_t end, float *lse) {
     float z[NARROW][SIDE] = {}, top[SIDE];
     for (int64_t n = begin; n < end; n += SIDE) {
         const int64_t rows = end - n < SIDE ? end - n : SIDE;
@@ -54,99 +55,129 @@ RESILIN_SIMD void narrow_lse(const Task &t, int64_t begin, int64_t end, float *l
     }
 }
 
-RESILIN_SIMD void forward_rows(const Task &t, float w_sum, int64_t begin, int64_t end, float *loss, float *lse,
+template <class T>
+RESILIN_INLINE void forward_of(const Task<T> &t, T w_sum, int64_t begin, int64_t end, bool narrow, T *loss, T *lse, T *scratch) {
+    for (int64_t n = begin; n < end; n++) {
+        const T *row = t.z + n * t.C;
+        if (!narrow) {
+            const T highest = top_of(row, t.C);
+            for (int64_t c = 0; c < t.C; c++) scratch[c] = exponential(row[c] - highest);
+            lse[2 * n] = highest;
+            lse[2 * n + 1] = std::log(row_sum(scratch, t.C));
+        }
+        const T top = lse[2 * n], rest = lse[2 * n + 1];
+        const int64_t hit = t.target[n];
+        if (hit == t.ignore) {
+            loss[n] = T(0);
+            continue;
+        }
+        loss[n] = (rest - (row[hit] - top)) * (t.w ? t.w[hit] : T(1));
+        if (t.smoothing != T(0)) {
+            for (int64_t c = 0; c < t.C; c++) scratch[c] = row[c] - top;
+            const T weighted = t.w ? row_dot(scratch, t.w, t.C) : row_sum(scratch, t.C);
+            const T smooth = rest * w_sum - weighted;
+            loss[n] = (T(1) - t.smoothing) * loss[n] + t.smoothing / static_cast<T>(t.C) * smooth;
+        }
+    }
+}
+
+template <class T>
+RESILIN_INLINE void backward_of(const Task<T> &t, T w_sum, const T *g, const T *lse, int64_t begin, int64_t end, T *dz) {
+    const T share = t.smoothing / static_cast<T>(t.C);
+    for (int64_t n = begin; n < end; n++) {
+        const T *row = t.z + n * t.C;
+        T *out = dz + n * t.C;
+        const int64_t hit = t.target[n];
+        if (hit == t.ignore) {
+            std::memset(out, 0, static_cast<size_t>(t.C) * sizeof(T));
+            continue;
+        }
+        const T on_hit = g[n] * (T(1) - t.smoothing) * (t.w ? t.w[hit] : T(1));
+        const T on_all = g[n] * share, total = on_hit + on_all * w_sum;
+        const T top = lse[2 * n], rest = lse[2 * n + 1];
+        for (int64_t c = 0; c < t.C; c++) out[c] = exponential(row[c] - top - rest) * total;
+        out[hit] -= on_hit;
+        if (t.smoothing != T(0))
+            for (int64_t c = 0; c < t.C; c++) out[c] -= on_all * (t.w ? t.w[c] : T(1));
+    }
+}
+
+RESILIN_SIMD void forward_rows(const Task<float> &t, float w_sum, int64_t begin, int64_t end, float *loss, float *lse,
                                float *scratch) {
     const bool narrow = t.C <= NARROW && end - begin >= SIDE;
     if (narrow) narrow_lse(t, begin, end, lse);
-    for (int64_t n = begin; n < end; n++) {
-        const float *row = t.z + n * t.C;
-        if (!narrow) {
-            const float highest = max_of(row, t.C);
-            for (int64_t c = 0; c < t.C; c++) scratch[c] = exp_low(row[c] - highest);
-            lse[2 * n] = highest;
-            lse[2 * n + 1] = std::log(sum_of(scratch, t.C));
-        }
-        const float top = lse[2 * n], rest = lse[2 * n + 1];
-        const int64_t hit = t.target[n];
-        if (hit == t.ignore) {
-            loss[n] = 0.0f;
-            continue;
-        }
-        loss[n] = (rest - (row[hit] - top)) * (t.w ? t.w[hit] : 1.0f);
-        if (t.smoothing != 0.0f) {
-            for (int64_t c = 0; c < t.C; c++) scratch[c] = row[c] - top;
-            const float weighted = t.w ? dot_of(scratch, t.w, t.C) : sum_of(scratch, t.C);
-            const float smooth = rest * w_sum - weighted;
-            loss[n] = (1.0f - t.smoothing) * loss[n] + t.smoothing / static_cast<float>(t.C) * smooth;
-        }
-    }
+    forward_of(t, w_sum, begin, end, narrow, loss, lse, scratch);
+}
+RESILIN_SIMD void forward_rows(const Task<double> &t, double w_sum, int64_t begin, int64_t end, double *loss, double *lse,
+                               double *scratch) {
+    forward_of(t, w_sum, begin, end, false, loss, lse, scratch);
+}
+RESILIN_SIMD void backward_rows(const Task<float> &t, float w_sum, const float *g, const float *lse, int64_t begin, int64_t end,
+                                float *dz) {
+    backward_of(t, w_sum, g, lse, begin, end, dz);
+}
+RESILIN_SIMD void backward_rows(const Task<double> &t, double w_sum, const double *g, const double *lse, int64_t begin,
+                                int64_t end, double *dz) {
+    backward_of(t, w_sum, g, lse, begin, end, dz);
 }
 
-RESILIN_SIMD void backward_rows(const Task &t, float w_sum, const float *g, const float *lse, int64_t begin,
-                                int64_t end, float *dz) {
-    const float share = t.smoothing / static_cast<float>(t.C);
-    for (int64_t n = begin; n < end; n++) {
-        const float *row = t.z + n * t.C;
-        float *out = dz + n * t.C;
-        const int64_t hit = t.target[n];
-        if (hit == t.ignore) {
-            std::memset(out, 0, static_cast<size_t>(t.C) * sizeof(float));
-            continue;
-        }
-        const float on_hit = g[n] * (1.0f - t.smoothing) * (t.w ? t.w[hit] : 1.0f);
-        const float on_all = g[n] * share, total = on_hit + on_all * w_sum;
-        const float top = lse[2 * n], rest = lse[2 * n + 1];
-        for (int64_t c = 0; c < t.C; c++) out[c] = exp_low(row[c] - top - rest) * total;
-        out[hit] -= on_hit;
-        if (t.smoothing != 0.0f)
-            for (int64_t c = 0; c < t.C; c++) out[c] -= on_all * (t.w ? t.w[c] : 1.0f);
-    }
+template <class T> bool accepts(const Array &z, const Array &target, const Array &w) {
+    return z.is<T>() && z.ndim() == 2 && z.dim(1) > 0 && target.is<int64_t>() && target.ndim() == 1 &&
+           target.dim(0) == z.dim(0) && w.is_or_none<T>() && (!w || w.size() == z.dim(1));
 }
 
-bool accepts(Array z, Array target, Array w) {
-    return z.is<float>() && z.ndim() == 2 && z.dim(1) > 0 && target.is<int64_t>() && target.ndim() == 1 &&
-           target.dim(0) == z.dim(0) && w.is_or_none<float>() && (!w || w.size() == z.dim(1));
-}
-
-int64_t first_wrong(const Task &t, int64_t N) {
+template <class T> int64_t first_wrong(const Task<T> &t, int64_t N) {
     for (int64_t n = 0; n < N; n++)
         if (t.target[n] != t.ignore && (t.target[n] < 0 || t.target[n] >= t.C)) return n;
     return -1;
 }
 
 // (loss_N, lse_N2), the number of the first row whose target is no class, or None
-nb::object forward(Array z, Array target, Array w, int64_t ignore, float smoothing) {
-    if (!accepts(z, target, w)) return nb::none();
-    const Task t{z.data<float>(), target.data<int64_t>(), w.data<float>(), z.dim(1), ignore, smoothing};
+template <class T>
+nb::object forward_in(const Array &z, const Array &target, const Array &w, int64_t ignore, double smoothing) {
+    if (!accepts<T>(z, target, w)) return nb::none();
+    const Task<T> t{z.data<T>(), target.data<int64_t>(), w.data<T>(), z.dim(1), ignore, static_cast<T>(smoothing)};
     const npy_intp N = z.dim(0);
     if (const int64_t wrong = first_wrong(t, N); wrong >= 0) return nb::int_(wrong);
-    NewArray<float> loss({N}), lse({N, 2});
+    NewArray<T> loss({N}), lse({N, 2});
     {
         WithoutGil free(z.size());
-        const float w_sum = weight_sum(t);
+        const T w_sum = weight_sum(t);
         parallel_rows(N, t.C, [&](int64_t begin, int64_t end) {
-            std::vector<float> scratch(static_cast<size_t>(t.C));
+            std::vector<T> scratch(static_cast<size_t>(t.C));
             forward_rows(t, w_sum, begin, end, loss.data, lse.data, scratch.data());
         });
     }
     return nb::make_tuple(loss.object, lse.object);
 }
 
-nb::object backward(Array g, Array z, Array target, Array lse, Array w, int64_t ignore, float smoothing) {
-    if (!accepts(z, target, w) || !g.is<float>() || !lse.is<float>() || g.size() != z.dim(0) ||
+nb::object forward(Floats z, Array target, Floats w, int64_t ignore, double smoothing) {
+    if (z.is<double>()) return forward_in<double>(z, target, w, ignore, smoothing);
+    return forward_in<float>(z, target, w, ignore, smoothing);
+}
+
+template <class T>
+nb::object backward_in(const Array &g, const Array &z, const Array &target, const Array &lse, const Array &w, int64_t ignore,
+                       double smoothing) {
+    if (!accepts<T>(z, target, w) || !g.is<T>() || !lse.is<T>() || g.size() != z.dim(0) ||
         lse.size() != 2 * z.dim(0))
         return nb::none();
-    const Task t{z.data<float>(), target.data<int64_t>(), w.data<float>(), z.dim(1), ignore, smoothing};
+    const Task<T> t{z.data<T>(), target.data<int64_t>(), w.data<T>(), z.dim(1), ignore, static_cast<T>(smoothing)};
     if (first_wrong(t, z.dim(0)) >= 0) return nb::none();
-    NewArray<float> dz(z);
+    NewArray<T> dz(z);
     {
         WithoutGil free(z.size());
-        const float w_sum = weight_sum(t);
+        const T w_sum = weight_sum(t);
         parallel_rows(z.dim(0), t.C, [&](int64_t begin, int64_t end) {
-            backward_rows(t, w_sum, g.data<float>(), lse.data<float>(), begin, end, dz.data);
+            backward_rows(t, w_sum, g.data<T>(), lse.data<T>(), begin, end, dz.data);
         });
     }
     return dz.object;
+}
+
+nb::object backward(Floats g, Floats z, Array target, Floats lse, Floats w, int64_t ignore, double smoothing) {
+    if (z.is<double>()) return backward_in<double>(g, z, target, lse, w, ignore, smoothing);
+    return backward_in<float>(g, z, target, lse, w, ignore, smoothing);
 }
 
 } // namespace

@@ -3,6 +3,7 @@
 // once.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "elementwise/doubles.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/halves.hpp"
@@ -17,18 +18,42 @@ namespace resilin {
 namespace {
 
 enum Reduction { NONE, MEAN, SUM };
-enum Kind { SQUARE, ABSOLUTE, SMOOTH };
+enum Kind { SQUARE, ABSOLUTE, SMOOTH, LOGITS, MARGIN };
 
 RESILIN_INLINE float size_of(float x) { return __builtin_fabsf(x); }
 RESILIN_INLINE double size_of(double x) { return __builtin_fabs(x); }
 
-// Of differences of x and t; smooth ones are square below `beta`
+// log(1 + e^-|z|); log(1 + e) is corrected for the rounding of 1 + e
+RESILIN_INLINE float beyond_of(float z) {
+    const float e = exp_low(-__builtin_fabsf(z)), one = 1.0f + e, rest = one - 1.0f;
+    return rest == 0.0f ? e : log_(one) * e / rest; // NaN: e is
+}
+RESILIN_INLINE double beyond_of(double z) { return log1p_(exp_(-__builtin_fabs(z))); }
+
+template <class T> RESILIN_INLINE void logit_losses_of(const T *x, const T *t, int64_t n, T *out) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = (x[i] > T(0) ? x[i] : T(0)) - x[i] * t[i] + beyond_of(x[i]);
+}
+template <class T> RESILIN_INLINE void margin_losses_of(const T *x, const T *t, int64_t n, T *out) {
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        const T z = -t[i] * x[i];
+        out[i] = (z > T(0) ? z : T(0)) + beyond_of(z);
+    }
+}
+
+// Of differences of x and t; of logits x and probabilities t; of margins of scores x and signs t. Smooth ones are square
+// below `beta`.
 template <class T> RESILIN_INLINE void losses_of(int kind, const T *x, const T *t, int64_t n, T beta, T scale, T *out) {
     const T half = T(0.5) / beta;
     if (kind == SQUARE) {
         for (int64_t i = 0; i < n; i++) out[i] = (x[i] - t[i]) * (x[i] - t[i]);
     } else if (kind == ABSOLUTE) {
         for (int64_t i = 0; i < n; i++) out[i] = size_of(x[i] - t[i]);
+    } else if (kind == LOGITS) {
+        logit_losses_of(x, t, n, out);
+    } else if (kind == MARGIN) {
+        margin_losses_of(x, t, n, out);
     } else {
         for (int64_t i = 0; i < n; i++) {
             const T size = size_of(x[i] - t[i]), small = size > beta ? beta : size;
@@ -118,6 +143,14 @@ nb::object loss_of_difference(int kind, ExactArray x, ExactArray t, Number beta,
     else of_halves(kind, x, t, type == NPY_HALF, beta.value, scale.value, reduction, elements<uint16_t>(made));
     return made;
 }
+
+RESILIN_SIMD void logit_losses(const float *x, const float *t, int64_t begin, int64_t end, float *out) {
+    logit_losses_of(x + begin, t + begin, end - begin, out + begin);
+}
+RESILIN_SIMD void logit_losses_wide(const double *x, const double *t, int64_t begin, int64_t end, double *out) {
+    logit_losses_of(x + begin, t + begin, end - begin, out + begin);
+}
+nb::object bce_with_logits(ExactArray x, ExactArray t) { return backward_by(logit_losses, logit_losses_wide, x, t); }
 
 // Log-probabilities (N, C, inner), one target for each (N, inner)
 template <class T, class S, class Read>
@@ -256,6 +289,7 @@ nb::object multi_margin_loss(ExactArray x, ExactArray target, ExactArray weight,
 
 void bind_losses(nb::module_ &m) {
     m.def("loss_of_difference", &loss_of_difference);
+    m.def("bce_with_logits_forward", &bce_with_logits, nb::arg("x"), nb::arg("target"));
     m.def("nll_loss", &nll_loss, nb::arg("x"), nb::arg("target"), nb::arg("weight").none(), nb::arg("ignore"),
           nb::arg("reduction"));
     m.def("multi_margin_loss", &multi_margin_loss, nb::arg("x"), nb::arg("target"), nb::arg("weight").none(),

@@ -2,48 +2,17 @@
 // elements ascending, FAN of these sums, and the rest ascending.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
-#include "elementwise/doubles.hpp"
+#include "kernels/rows.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace resilin {
 namespace {
 
-using resilin::dot_of;
-using resilin::sum_of;
-
-RESILIN_INLINE float exponential(float x) { return exp_low(x); }
-RESILIN_INLINE double exponential(double x) { return exp_(x); }
-
-// The sums of rows of float64 in eight lanes, four times, as those of float32 in sixteen
-typedef double WideLanes __attribute__((vector_size(64), aligned(8), may_alias));
-template <bool WithY> RESILIN_INLINE double sum_wide(const double *x, const double *y, int64_t n) {
-    auto term = [=](int64_t i) __attribute__((always_inline)) {
-        const WideLanes at = *reinterpret_cast<const WideLanes *>(x + i);
-        return WithY ? at * *reinterpret_cast<const WideLanes *>(y + i) : at;
-    };
-    WideLanes a = {}, b = {}, c = {}, d = {};
-    int64_t i = 0;
-    for (; i + 32 <= n; i += 32) a += term(i), b += term(i + 8), c += term(i + 16), d += term(i + 24);
-    for (; i + 8 <= n; i += 8) a += term(i);
-    a = (a + b) + (c + d);
-    double rest = 0.0;
-    for (; i < n; i++) rest += WithY ? x[i] * y[i] : x[i];
-    return (((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))) + rest;
-}
-RESILIN_INLINE double sum_of(const double *x, int64_t n) { return sum_wide<false>(x, nullptr, n); }
-RESILIN_INLINE double dot_of(const double *x, const double *y, int64_t n) { return sum_wide<true>(x, y, n); }
-
-// Rows of D elements
-template <class T> RESILIN_INLINE T top_of(const T *row, int64_t D) {
-    T top = -std::numeric_limits<T>::infinity();
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < D; i++) top = row[i] > top ? row[i] : top;
-    return top;
-}
 // Several rows step by step: a row's steps wait for one another
 constexpr int64_t ABREAST = 8;
 template <bool OfLog, class T> RESILIN_INLINE void forward_rows_of(const T *x, int64_t D, int64_t rows, T *y) {
@@ -53,7 +22,7 @@ template <bool OfLog, class T> RESILIN_INLINE void forward_rows_of(const T *x, i
         for (int64_t r = 0; r < count; r++) top[r] = top_of(x + from + r * D, D);
         for (int64_t r = 0; r < count; r++)
             for (int64_t i = from + r * D; i < from + (r + 1) * D; i++) y[i] = exponential(x[i] - top[r]);
-        for (int64_t r = 0; r < count; r++) sum[r] = sum_of(y + from + r * D, D);
+        for (int64_t r = 0; r < count; r++) sum[r] = row_sum(y + from + r * D, D);
         for (int64_t r = 0; r < count; r++) sum[r] = OfLog ? std::log(sum[r]) : T(1) / sum[r];
         for (int64_t r = 0; r < count; r++)
             for (int64_t i = from + r * D; i < from + (r + 1) * D; i++) y[i] = OfLog ? x[i] - top[r] - sum[r] : y[i] * sum[r];
@@ -66,10 +35,10 @@ RESILIN_INLINE void backward_rows_of(const T *g, const T *y, int64_t D, int64_t 
         const T *gr = g + n * D, *yr = y + n * D;
         T *out = dx + n * D;
         if (OfLog) {
-            const T sum = sum_of(gr, D);
+            const T sum = row_sum(gr, D);
             for (int64_t i = 0; i < D; i++) out[i] = gr[i] - exponential(yr[i]) * sum;
         } else {
-            const T dot = dot_of(gr, yr, D);
+            const T dot = row_dot(gr, yr, D);
             for (int64_t i = 0; i < D; i++) out[i] = yr[i] * (gr[i] - dot);
         }
     }
@@ -157,20 +126,36 @@ void each_line(const ExactArray &x, int64_t axis, const Rows &rows, const Column
     });
 }
 
-template <bool of_log, class T> nb::object forward_of(const Array &x, int64_t axis) {
-    NewArray<T> y(x);
-    nb::object made = y.object;
+template <bool of_log, class T> nb::object forward_of(const Floats &x, int64_t axis) {
+    nb::object made = new_like(x);
     WithoutGil free(x.size());
-    const T *from = x.data<T>();
+    const Opened<T> from(x);
+    const Rounded<T> to(made, x);
     each_line<T>(
         x, axis,
         [&](int64_t at, int64_t D, int64_t rows) {
-            if (of_log) log_softmax_rows(from + at, D, rows, y.data + at);
-            else softmax_rows(from + at, D, rows, y.data + at);
+            std::vector<T> block(static_cast<size_t>(from.half() ? 2 * rows_abreast(D) * D : 0));
+            T *rounded = block.data() + block.size() / 2;
+            auto some = [&](int64_t first, int64_t count) {
+                const T *row = from.at(at + first * D, count * D, block.data());
+                T *y = to.at(at + first * D, rounded);
+                if (of_log) log_softmax_rows(row, D, count, y);
+                else softmax_rows(row, D, count, y);
+                to.close(at + first * D, count * D, rounded);
+            };
+            if (from.half()) few_at_a_time(D, 0, rows, some);
+            else some(0, rows);
         },
         [&](int64_t at, int64_t n, int64_t D, int64_t width) {
-            if (of_log) log_softmax_columns(from + at, n, D, width, y.data + at);
-            else softmax_columns(from + at, n, D, width, y.data + at);
+            std::vector<T> block(static_cast<size_t>(from.half() ? 2 * n * width : 0));
+            T *rounded = block.data() + block.size() / 2;
+            const T *x_at = from.at(at, 0, block.data());
+            T *y = to.at(at, rounded);
+            for (int64_t i = 0; from.half() && i < n; i++) from.at(at + i * D, width, block.data() + i * width);
+            const int64_t step = from.half() ? width : D;
+            if (of_log) log_softmax_columns(x_at, n, step, width, y);
+            else softmax_columns(x_at, n, step, width, y);
+            for (int64_t i = 0; from.half() && i < n; i++) to.close(at + i * D, width, rounded + i * width);
         });
     return made;
 }
@@ -198,12 +183,11 @@ int64_t front(const ExactArray &x, int64_t axis) {
     return place < x.ndim() ? place : -1;
 }
 
-template <bool of_log> nb::object forward(Array x, int64_t axis) {
-    if ((axis = front(x, axis)) < 0) return nb::none();
-    if (x.is<float>()) return forward_of<of_log, float>(x, axis);
-    return x.is<double>() ? forward_of<of_log, double>(x, axis) : nb::none();
+template <bool of_log> nb::object forward(Floats x, int64_t axis) {
+    if (!x.known() || (axis = front(x, axis)) < 0) return nb::none();
+    return x.type() == NPY_DOUBLE ? forward_of<of_log, double>(x, axis) : forward_of<of_log, float>(x, axis);
 }
-template <bool of_log> nb::object backward(Array g, Array y, int64_t axis) {
+template <bool of_log> nb::object backward(Floats g, Floats y, int64_t axis) {
     if ((axis = front(y, axis)) < 0 || !g.same_shape(y)) return nb::none();
     if (g.is<float>() && y.is<float>()) return backward_of<of_log, float>(g, y, axis);
     return g.is<double>() && y.is<double>() ? backward_of<of_log, double>(g, y, axis) : nb::none();
