@@ -175,7 +175,8 @@ nb::object take_slices(ExactArray x, ExactArray index, int64_t axis) { return ta
 nb::object taken_along(const ExactArray &x, const ExactArray &index, int64_t axis, Places places) {
     if (!plain(x) || !goes_along(index, x.ndim(), PyArray_DIMS(x.array), axis)) return nb::none();
     const Split from(x.ndim(), PyArray_DIMS(x.array), axis);
-    const SlicePlaces slices = slice_places(index, axis);
+    SlicePlaces slices;
+    if (from.outer > 1 || from.inner > 1) slices = slice_places(index, axis); // of a vector, places are looked at as they are taken
     if (!slices.known && !index.is<int64_t>()) return nb::none();
     if (slices.known && !all_inside(slices.at, slices.n, from.length, places)) return nb::none();
     nb::object y = new_array(x, x.ndim(), PyArray_DIMS(index.array), false);

@@ -45,6 +45,17 @@ template <class T> void merge_row(Whole<T>, Put, const T *x, int64_t n, T *out) 
     std::memcpy(out, x, static_cast<size_t>(n) * sizeof(T));
 }
 
+// One element after the other. By value: what is written could be what lengths are kept in, as far as compilers know.
+template <class E, class Op>
+void merge_line(const typename E::Stored *x, const int64_t *index, int64_t n, int64_t length, typename E::Computed *out) {
+    using C = typename E::Computed;
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < n; i++) {
+        C &at = out[from_front(index[i], length)];
+        at = Op::template merged<C>(at, E::open(x[i]));
+    }
+}
+
 // What is merged: an element of `x` for each place of `index`, or with `slices` a slice for each.
 template <class E> struct Given {
     const typename E::Stored *x;
@@ -57,7 +68,7 @@ template <class E> struct Given {
 // element does not change the order of what is merged there.
 constexpr int64_t LINES = 32;
 template <class E, class Op> void merge(E kind, Op op, const Given<E> &given, const Split &to, typename E::Computed *out) {
-    using M = typename E::Computed;
+    using C = typename E::Computed;
     const int64_t parts = to.outer > 1 ? 1 : std::clamp<int64_t>(to.inner / LINES, 1, num_threads());
     const int64_t n = given.n, inner = to.inner, length = to.length;
     parallel_rows(to.outer * parts, n * inner / parts, [&](int64_t begin, int64_t end) {
@@ -65,20 +76,17 @@ template <class E, class Op> void merge(E kind, Op op, const Given<E> &given, co
             const int64_t o = row / parts, first = inner * (row % parts) / parts, last = inner * (row % parts + 1) / parts;
             const int64_t *index = given.slices ? given.index : given.index + o * n * inner;
             const typename E::Stored *x = given.x + o * n * inner;
-            M *target = out + o * length * inner;
+            C *target = out + o * length * inner;
             if (inner == 1) {
-                for (int64_t i = 0; i < n; i++) {
-                    M &at = target[from_front(index[i], length)];
-                    at = Op::template merged<M>(at, E::open(x[i]));
-                }
+                merge_line<E, Op>(x, index, n, length, target);
             } else if (given.slices) {
                 for (int64_t i = 0; i < n; i++)
                     merge_row(kind, op, x + i * inner + first, last - first, target + from_front(index[i], length) * inner + first);
             } else {
                 for (int64_t i = 0; i < n; i++, index += inner, x += inner)
                     for (int64_t j = first; j < last; j++) {
-                        M &at = target[from_front(index[j], length) * inner + j];
-                        at = Op::template merged<M>(at, E::open(x[j]));
+                        C &at = target[from_front(index[j], length) * inner + j];
+                        at = Op::template merged<C>(at, E::open(x[j]));
                     }
             }
         }
@@ -340,7 +348,8 @@ template <bool InPlace> Answer<InPlace> index_fill(ExactArray x, int64_t dim, Ex
         if (!InPlace) copy_all(x.data<T>(), x.size(), target);
         for (int64_t o = 0; o < to.outer; o++)
             for (int64_t i = 0; i < n; i++)
-                std::fill_n(target + (o * to.length + from_front(at[i], to.length)) * to.inner, to.inner, with);
+                if (to.inner == 1) target[o * to.length + from_front(at[i], to.length)] = with;
+                else std::fill_n(target + (o * to.length + from_front(at[i], to.length)) * to.inner, to.inner, with);
     });
     if constexpr (InPlace) return true;
     else return made;
