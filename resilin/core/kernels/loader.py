@@ -52,7 +52,7 @@ def short(kernel: str, parameters: str, lists: bool = False) -> Callable[[_F], _
     """Decorate a function that native `kernel` stands in front of for plain tensors which nothing follows.
 
     It gets the arrays of tensors, and numbers as they are, by the places of `parameters`, and answers the array of the
-    result or None (`fast_path/short_call.cpp`). lists: the second parameter is a sequence; one of one tensor counts as that.
+    result or None (`fast_path/short_call.cpp`). lists: the second parameter is a sequence, here of one tensor.
     """
 
     def decorate(function: _F) -> _F:

@@ -255,3 +255,21 @@ def test_gradients_flow_as_before() -> None:
     y = resilin.zeros(4).scatter_add_(0, k, x[:3])
     y.sum().backward()
     assert x.grad.tolist() == [3, 9, 3, 5]
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_grids_are_sampled_with_the_bits_that_gradients_follow(count: int, mode: str, padding: str) -> None:
+    r = np.random.default_rng(10)
+    for shape, out in (
+        ((1, 1, 1, 1), (1, 1)),
+        ((2, 3, 9, 31), (40, 41)),
+        ((2, 3, 5, 4, 9), (3, 33, 7)),
+        ((1, 2, 3, 3), (0, 2)),
+    ):
+        x = resilin.tensor(r.standard_normal(shape), dtype=resilin.float32)
+        grid = resilin.tensor(r.uniform(-1.6, 1.6, (shape[0], *out, len(out))), dtype=resilin.float32)
+        for corners in (False, True):
+            found = resilin.nn.functional.grid_sample(x, grid, mode, padding, align_corners=corners)
+            step_by_step = resilin.nn.functional.grid_sample(x.clone().requires_grad_(), grid, mode, padding, corners)
+            np.testing.assert_array_equal(found.numpy(), step_by_step.detach().numpy())
