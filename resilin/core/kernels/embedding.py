@@ -10,7 +10,7 @@ from resilin.core.kernels.cuda import rows as rows_on_device
 from resilin.core.kernels.loader import kernel
 from resilin.errors import UsageError
 
-_native_embedding_forward = kernel("embedding_forward")
+_native_embedding_rows = kernel("embedding_rows")
 _native_embedding_backward = kernel("embedding_backward")
 _native_bags_forward = kernel("bags_forward")
 _native_bags_backward = kernel("bags_backward")
@@ -19,7 +19,7 @@ _native_are_bags = kernel("are_bags")
 
 def forward(weight: Array, index: Array) -> Array:
     """The rows of weight (num, D) at `index`: shape index.shape + (D,). UsageError for an index outside [0, num)."""
-    y: Array | None = _native_embedding_forward(weight, index) if isinstance(weight, np.ndarray) else None
+    y: Array | None = _native_embedding_rows(index, weight) if isinstance(weight, np.ndarray) else None
     return reference_forward(weight, index) if y is None else y
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from resilin._base import env
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _load() -> tuple[Any, str]:
@@ -44,6 +46,30 @@ def guarded(function: Callable[..., Any] | None, otherwise: Callable[..., Any], 
     if native is None:
         return otherwise
     return functools.update_wrapper(native.guarded_call(function, otherwise, check), otherwise)
+
+
+def short(kernel: str, parameters: str, lists: bool = False) -> Callable[[_F], _F]:
+    """Decorate a function that native `kernel` stands in front of for plain tensors which nothing follows.
+
+    It gets the arrays of tensors, and numbers as they are, by the places of `parameters`, and answers the array of the
+    result or None (`fast_path/short_call.cpp`). lists: the second parameter is a sequence, here of one tensor.
+    """
+
+    def decorate(function: _F) -> _F:
+        if native is None:
+            return function
+        call = native.short_call(getattr(native, kernel), function, tuple(parameters.split()), False, lists)
+        return functools.update_wrapper(call, function)  # type: ignore[return-value]
+
+    return decorate
+
+
+def short_write(kernel: str, method: _F, parameters: str, lists: bool = False) -> _F:
+    """The in-place `method` behind native `kernel`, as by `short`: it writes into its first array, or answers False."""
+    if native is None:
+        return method
+    call = native.short_call(getattr(native, kernel), method, tuple(parameters.split()), True, lists)
+    return functools.update_wrapper(call, method)  # type: ignore[return-value]
 
 
 def describe() -> str:

@@ -88,9 +88,6 @@ def _slices(index: Any, shape: tuple[int, ...], axis: int) -> Any:
 
 def take_along(x: Array, index: Array, axis: int) -> Array:
     """`np.take_along_axis`."""
-    slices = _slices(index, x.shape, axis) if index.size else None
-    if slices is not None and (found := take_slices(x, slices)) is not None:
-        return found
     y: Array | None = _native_take_along(x, index, axis) if isinstance(x, np.ndarray) else None
     return np.take_along_axis(x, index, axis) if y is None else y
 

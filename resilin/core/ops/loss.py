@@ -11,6 +11,7 @@ from resilin.core.kernels import embedding as embedding_kernel
 from resilin.core.kernels.common import array_namespace
 from resilin.core.kernels.cuda import rows as rows_cuda
 from resilin.core.kernels.loader import kernel as native
+from resilin.core.ops.errstate import BY_KERNEL
 from resilin.core.ops.registry import accelerate, op, override
 
 _TARGET = np.array([1, 0, 3])
@@ -75,7 +76,7 @@ def _backward_cuda(xp, needs, g, _y, lse, logits, target, weight, ignore_index, 
 override("cross_entropy", "cuda", _forward_cuda, _backward_cuda, residual=True)
 
 
-@op(samples=lambda r: [(r(5, 3), np.array([[4, 0], [4, 2]]))])
+@op(single=BY_KERNEL, samples=lambda r: [(r(5, 3), np.array([[4, 0], [4, 2]]))])
 def embedding(xp, weight, index=None, padding_idx=None, shares=None):
     """The rows of `weight` (num, D) at `index`. Row `padding_idx` gets no gradient.
 
@@ -108,7 +109,7 @@ _HOST = "bags of rows are added up on the host"
 _BAGS = np.array([4, 0, 4, 2]), np.array([0, 0, 3])  # the first one is empty
 
 
-@op(takes="f", host=_HOST, samples=lambda r: [(r(5, 3), *_BAGS), (r(5, 3), *_BAGS, True)])
+@op(takes="f", host=_HOST, single=BY_KERNEL, samples=lambda r: [(r(5, 3), *_BAGS), (r(5, 3), *_BAGS, True)])
 def embedding_bags(xp, weight, index=None, starts=None, mean=False):
     """The sums (or means) of the rows of `weight` (num, D) in bags of `index`, which begin at `starts`."""
     return embedding_kernel.bags_forward(weight, index, starts, mean)

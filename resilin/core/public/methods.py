@@ -33,6 +33,7 @@ from resilin.core.api.mathematics.one_pass import IN_PLACE, LOOPS
 from resilin.core.api.nn import activations, neural
 from resilin.core.autograd import engine
 from resilin.core.dtype import to_numpy
+from resilin.core.kernels.loader import short_write
 from resilin.core.ops import creation, random, random_distributions
 from resilin.core.ops.registry import OPS, TENSOR_XP
 from resilin.core.ops.shape import astype
@@ -158,6 +159,8 @@ def _attach() -> None:
         setattr(
             tensor, name + "_", inplace.make(fn, name + "_", _UFUNCS.get(name), short.get(name), LOOPS.get(name, ""))
         )
+    for name, parameters in writing_at_places.KERNELS.items():
+        setattr(tensor, name + "_", short_write(name + "_into", getattr(tensor, name + "_"), *parameters))
     tensor.to, tensor.cpu, tensor.cuda, tensor.type = convert.to, convert.cpu, convert.cuda, tensor_types.type_
     tensor.new = tensor_types.new
     tensor.type_as = convert.type_as

@@ -21,7 +21,7 @@ from resilin.core.batching.active import BATCHED
 from resilin.core.device import CPU, different_devices
 from resilin.core.kernels import index_range, places
 from resilin.core.kernels.common import array_namespace, is_array
-from resilin.core.kernels.loader import guarded
+from resilin.core.kernels.loader import guarded, short
 from resilin.core.ops import creation
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
@@ -136,6 +136,7 @@ def _vector(value: Any) -> Any:
     return value.reshape(1) if _is_scalar(value) else value
 
 
+@short("gather_elements", "input dim index")
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """Elements picked along `dim`: out[i][j] = input[index[i][j]][j] for dim 0."""
     axis = check_dim(dim, input._array.ndim)
@@ -156,6 +157,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     return ops.take_along_axis.call(input, array, axis)
 
 
+@short("take_along_dim", "input indices dim")
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """`gather` with broadcasting; of the flattened tensor when `dim` is None.
 
@@ -179,6 +181,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return gather(input.expand(spread[0]), dim, indices.expand(spread[1]))
 
 
+@short("scatter_add", "input dim index src")
 @_also_of_scalars
 @rounded_once
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
@@ -202,6 +205,7 @@ def _added_at(input: Tensor, part: Tensor, index: Any) -> Tensor:
     return input + ops.index_add_zeros.call(part, tuple(input._array.shape), index)
 
 
+@short("scatter", "input dim index src")
 @_also_of_scalars
 def scatter(
     input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
@@ -238,6 +242,7 @@ def _scatter_reduced(input: Tensor, axis: int, array: Any, source: Any, reduce: 
     return made
 
 
+@short("index_select", "input dim index")
 @_also_of_scalars
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Slices of `dim` at `index`, copied."""
@@ -246,6 +251,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     return ops.getitem.call(input, (slice(None),) * axis + (array,) if axis else array)
 
 
+@short("index_add", "input dim index source")
 @_also_of_scalars
 @rounded_once
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
@@ -262,6 +268,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     return arithmetic.add(input, added, alpha=alpha)
 
 
+@short("masked_select", "input mask")
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """The elements where `mask` is true, in one dimension."""
     if mask._array.dtype.kind != "b":
@@ -353,6 +360,7 @@ def _kind_of_number(value: Any) -> int:
     )
 
 
+@short("nonzero", "input")
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """The indices of elements that differ from 0: one row each, or one tensor per dimension."""
     array = input._dev.backend.to_host(input._array)  # how many there are decides a shape
@@ -405,6 +413,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return shape_ops.moveaxis.call(windows, axis + 1, -1)
 
 
+@short("index_fill", "input dim index value")
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     """`input` with `value` in the slices of `dim` at `index`; negative indices count from the end."""
     axis = check_dim(dim, input._array.ndim)
@@ -429,6 +438,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return ops.index_put.call(input, value, where_)
 
 
+@short("index_copy", "input dim index source")
 @_also_of_scalars
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """`input` with the slices of `source` in the slices of `dim` at `index`."""
@@ -437,6 +447,7 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
     return ops.index_put.call(input, source, (slice(None),) * axis + (array,))
 
 
+@short("index_put", "input indices values accumulate", lists=True)
 def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Tensor:
     """`input` with `values` written (or added, repeated places in order) at a tuple of index tensors."""
     if not values._array.ndim and len(indices) == 1 and getattr(indices[0], "dtype", None) is dtypes.bool_:
@@ -456,6 +467,7 @@ def index_put(input: Tensor, indices: Any, values: Tensor, accumulate: bool = Fa
     return made
 
 
+@short("take_flat", "input index")
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements of the flattened tensor; negative indices count from its end."""
     size = input._array.size

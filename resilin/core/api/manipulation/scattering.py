@@ -15,7 +15,7 @@ from resilin.core.api.mathematics import arithmetic, products
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.kernels import index_range
 from resilin.core.kernels.common import has_elements, is_readable
-from resilin.core.kernels.loader import kernel
+from resilin.core.kernels.loader import kernel, short
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import scattering as ops
 from resilin.core.ops.calling import as_array
@@ -40,6 +40,7 @@ METHODS = [name for name in __all__ if name not in ("bucketize", "searchsorted")
 IN_PLACE = ["addbmm", "addmv", "addr", "index_reduce", "masked_scatter", "put", "scatter_reduce"]
 
 
+@short("scatter_reduce", "input dim index src reduce")
 @rounded_once
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
@@ -106,6 +107,7 @@ def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) 
     return flat.reshape(input._array.shape)
 
 
+@short("masked_scatter", "input mask source")
 @through_host
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """`input` with the elements of `source`, in order, where `mask` is true."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
+from resilin.core.kernels.loader import short
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as ops
 from resilin.core.ops import strided
@@ -223,6 +224,7 @@ def tile(input: Tensor, *sizes: Any, dims: Any = None) -> Tensor:
     return ops.tile.call(input, (1,) * (input._array.ndim - len(reps)) + reps)
 
 
+@short("repeat_interleave", "input repeats dim")
 def repeat_interleave(
     input: Tensor, repeats: Any = None, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:

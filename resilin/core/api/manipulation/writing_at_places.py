@@ -109,3 +109,17 @@ IN_PLACE: dict[str, Callable[..., Tensor | None]] = {
     "index_add": _index_add_into,
 }
 """By the names of methods, those with a form in place."""
+
+_AT = "self dim index"
+KERNELS: dict[str, tuple[Any, ...]] = {
+    "index_add": (f"{_AT} source",),
+    "index_copy": (f"{_AT} source",),
+    "index_fill": (f"{_AT} value",),
+    "index_put": ("self indices values accumulate", True),
+    "masked_fill": ("self mask value",),
+    "masked_scatter": ("self mask source",),
+    "scatter": (f"{_AT} src",),
+    "scatter_add": (f"{_AT} src",),
+    "scatter_reduce": (f"{_AT} src reduce",),
+}
+"""By the names of methods, the parameters of those whose native kernel, `name_into`, writes where nothing follows."""

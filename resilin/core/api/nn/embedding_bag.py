@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from resilin.core import dtype as dtypes
 from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import indexing
 from resilin.core.api.manipulation.joining import cat
@@ -85,7 +86,7 @@ def _summed(input: Tensor, weight: Tensor, offsets: Tensor | None, mean: bool) -
     return loss.embedding_bags.call(weight, index, starts, mean)
 
 
-_PLAIN = (np.dtype(np.float32), np.dtype(np.float64))
+_PLAIN = tuple(kind.np for kind in (dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64))
 
 
 @rounded_once

@@ -18,6 +18,7 @@ from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.nn.neural import need_tensors
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.device import CPU
+from resilin.core.kernels.loader import short
 from resilin.core.ops import gather_weighted as ops
 from resilin.core.ops.creation import linspace, ones_like, zeros
 from resilin.core.tensor import Tensor, wrap
@@ -81,6 +82,7 @@ def _steps(count: int, like: Tensor, corners: bool) -> Tensor:
     return steps if corners else steps * ((count - 1) / count)
 
 
+@short("grid_sample", "input grid mode padding_mode align_corners")
 @rounded_once
 def grid_sample(
     input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None

@@ -17,7 +17,7 @@ from resilin.core.autograd.grad_mode import mode
 from resilin.core.device import different_devices
 from resilin.core.kernels import index_range
 from resilin.core.kernels.common import has_elements, is_readable
-from resilin.core.kernels.loader import guarded
+from resilin.core.kernels.loader import guarded, short
 from resilin.core.ops import activation, attention, loss, random
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import matmul as products
@@ -130,6 +130,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return products.linear.call(input, weight, bias)
 
 
+@short("embedding_rows", "input weight")
 def embedding(
     input: Tensor,
     weight: Tensor,
@@ -157,7 +158,8 @@ def embedding(
         raise RuntimeError(f"embedding: 'weight' must be 2-D, got shape {tuple(weight.shape)}")
     num = weight._array.shape[0]
     later = hasattr(weight._dev.xp, "launch")  # the kernel looks at them, and the host need not wait
-    if not later and is_readable(index) and (int(index.max()) >= num or int(index.min()) < 0):
+    inside = later or index_range.within(index, 0, num)
+    if not inside and is_readable(index) and (int(index.max()) >= num or int(index.min()) < 0):
         raise IndexError(f"embedding: index out of range: the table has {num} rows, got {index.min()} to {index.max()}")
     if padding_idx is not None and not -num <= padding_idx < num:
         raise RuntimeError(f"embedding: padding_idx must be within the table's {num} rows, got {padding_idx}")
@@ -324,6 +326,7 @@ def _padded_places(size: int, pair: tuple[int, int], mode: str) -> Any:
     return padded
 
 
+@short("one_hot", "tensor num_classes")
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """A new last dimension with 1 at the class number, else 0; int64."""
     array = tensor._array

@@ -4,8 +4,11 @@
 
 #include "cuda/cuda_module.hpp"
 #include "fft/fft_module.hpp"
+#include "fast_path/short_call.hpp"
 #include "kernels.hpp"
 #include "memory/parallel.hpp"
+#include "kernels/masks.hpp"
+#include "kernels/places.hpp"
 #include "kernels/search.hpp"
 #include "kernels/simd.hpp"
 
@@ -66,6 +69,7 @@ NB_MODULE(_native, m) {
     resilin::bind_writes(m);
     resilin::bind_layer_norm(m);
     resilin::bind_losses(m);
+    resilin::bind_masks(m);
     resilin::bind_moments(m);
     resilin::bind_memory(m);
     resilin::bind_optimizer_rules(m);
@@ -75,12 +79,14 @@ NB_MODULE(_native, m) {
     resilin::bind_pairwise(m);
     resilin::bind_philox(m);
     resilin::bind_places(m);
+    resilin::bind_places_merged(m);
     resilin::bind_plain_call(m);
     resilin::bind_points(m);
     resilin::bind_pool(m);
     resilin::bind_quiet_call(m);
     resilin::bind_record(m);
     resilin::bind_rectifier(m);
+    resilin::bind_repeats(m);
     resilin::bind_recurrent(m);
     resilin::bind_reduce_rows(m);
     resilin::bind_relu(m);
@@ -92,6 +98,7 @@ NB_MODULE(_native, m) {
     resilin::bind_silu(m);
     resilin::bind_softmax(m);
     resilin::bind_shuffle(m);
+    resilin::bind_short_call(m);
     resilin::bind_sort(m);
     resilin::bind_special(m);
     resilin::bind_error_functions(m);

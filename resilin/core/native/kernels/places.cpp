@@ -1,87 +1,97 @@
-// Elements taken from places along one dimension, and added to places there or compared, in the order of the places.
-#include "binding/array.hpp"
+// Elements taken from places along one dimension.
 #include "binding/kernels.hpp"
-#include "memory/parallel.hpp"
-#include "simd.hpp"
+#include "masks.hpp"
+#include "places.hpp"
 
 #include <algorithm>
-#include <cstring>
-#include <vector>
 
 namespace resilin {
 namespace {
 
-// An array as (outer, length, inner) around one of its dimensions.
-struct Split {
-    int64_t outer = 1, length = 0, inner = 1;
-    Split(int ndim, const npy_intp *dims, int64_t axis) : length(dims[axis]) {
-        for (int i = 0; i < axis; i++) outer *= dims[i];
-        for (int i = static_cast<int>(axis) + 1; i < ndim; i++) inner *= dims[i];
-    }
-    int64_t size() const { return outer * length * inner; }
-};
-
-RESILIN_SIMD bool all_inside(const int64_t *index, int64_t n, int64_t length) {
-    const uint64_t lengths = static_cast<uint64_t>(length);
+RESILIN_SIMD uint64_t outside_both(const int64_t *index, int64_t n, uint64_t length) {
     uint64_t outside = 0; // its highest bit: the sign of a distance to either end
     for (int64_t i = 0; i < n; i++) {
         const uint64_t at = static_cast<uint64_t>(index[i]);
-        outside |= (at + lengths) | (lengths - 1 - at);
+        outside |= (at + length) | (length - 1 - at);
     }
-    return !(outside >> 63);
+    return outside;
+}
+RESILIN_SIMD uint64_t outside_front(const int64_t *index, int64_t n, uint64_t length) {
+    uint64_t outside = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint64_t at = static_cast<uint64_t>(index[i]);
+        outside |= at | (length - 1 - at);
+    }
+    return outside;
 }
 
-RESILIN_INLINE int64_t from_front(int64_t index, int64_t length) { return index < 0 ? index + length : index; }
+// The place that `index` names, or -1.
+template <Places From> RESILIN_INLINE int64_t place_of(int64_t index, int64_t length) {
+    const int64_t place = From == Places::both ? from_front(index, length) : index;
+    return static_cast<uint64_t>(place) < static_cast<uint64_t>(length) ? place : -1;
+}
 
-struct Bytes16 {
-    uint64_t half[2];
-};
-
-// fn(T{}) with a type of the elements' size, for what only moves them; false for other sizes.
-template <class Fn> bool by_size(npy_intp bytes, Fn fn) {
-    if (bytes == 1) fn(uint8_t{});
-    else if (bytes == 2) fn(uint16_t{});
-    else if (bytes == 4) fn(uint32_t{});
-    else if (bytes == 8) fn(uint64_t{});
-    else if (bytes == 16) fn(Bytes16{});
-    else return false;
+// y[i] = x[index[i]]; false where one is outside.
+template <Places From, class T> RESILIN_INLINE bool take_line(const T *x, const int64_t *index, int64_t n, int64_t length, T *y) {
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t place = place_of<From>(index[i], length);
+        if (__builtin_expect(place < 0, 0)) return false;
+        y[i] = x[place];
+    }
     return true;
 }
 
-// fn(T{}) with the elements' type, for what adds them; false for other types.
-template <class Fn> bool by_type(int type, Fn fn) {
-    if (type == NPY_FLOAT32) fn(float{});
-    else if (type == NPY_FLOAT64) fn(double{});
-    else if (type == NPY_INT64) fn(int64_t{});
-    else return false;
+// y[i] = x[index[i], i] of slices of n elements; false where one is outside.
+template <Places From, class T> RESILIN_INLINE bool take_across(const T *x, const int64_t *index, int64_t n, int64_t length, T *y) {
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t place = place_of<From>(index[i], length);
+        if (__builtin_expect(place < 0, 0)) return false;
+        y[i] = x[place * n + i];
+    }
     return true;
 }
 
-bool plain(const ExactArray &x) {
-    return x && PyArray_ISCARRAY_RO(x.array) && PyArray_ISNOTSWAPPED(x.array) && !PyDataType_REFCHK(PyArray_DESCR(x.array));
+// One place per element of `y`, n of them along the dimension. False where one is outside.
+template <Places From, class T> bool take_each(const T *x, const Split &from, const int64_t *index, int64_t n, T *y) {
+    std::atomic<bool> inside{true};
+    auto note = [&](bool well) {
+        if (!well) inside.store(false, std::memory_order_relaxed);
+        return well;
+    };
+    const int64_t length = from.length, inner = from.inner;
+    if (inner > 1)
+        parallel_rows(from.outer * n, inner, [&](int64_t begin, int64_t end) {
+            for (int64_t line = begin; line < end; line++)
+                if (!note(take_across<From>(x + line / n * length * inner, index + line * inner, inner, length, y + line * inner)))
+                    return;
+        });
+    else if (from.outer > 1)
+        parallel_rows(from.outer, n, [&](int64_t begin, int64_t end) {
+            for (int64_t o = begin; o < end; o++)
+                if (!note(take_line<From>(x + o * length, index + o * n, n, length, y + o * n))) return;
+        });
+    else
+        parallel_rows(n, 1, [&](int64_t begin, int64_t end) {
+            note(take_line<From>(x, index + begin, end - begin, length, y + begin));
+        });
+    return inside.load();
 }
 
-nb::object new_array(const ExactArray &like, int ndim, npy_intp *dims, bool zeroed) {
-    PyArray_Descr *descr = PyArray_DESCR(like.array);
-    Py_INCREF(descr);
-    nb::object made = nb::steal(zeroed ? PyArray_Zeros(ndim, dims, descr, 0) : PyArray_Empty(ndim, dims, descr, 0));
-    if (!made.ptr()) throw nb::python_error();
-    return made;
-}
-
-template <class T> T *data_of(const nb::object &array) {
-    return static_cast<T *>(PyArray_DATA(reinterpret_cast<PyArrayObject *>(array.ptr())));
-}
+constexpr int64_t AHEAD = 8;          // slices that are asked for before they are copied
+constexpr int64_t LINE = 64;          // bytes of a cache line
+constexpr int64_t MOST_AHEAD = 1024; // bytes of a slice; memory's own look-ahead serves longer ones
 
 template <class T> void take_some(const T *x, const Split &from, const int64_t *index, int64_t n, T *y) {
-    if (from.inner == 1) {
-        const int64_t length = from.length;
-        for (int64_t i = 0; i < n; i++) y[i] = x[from_front(index[i], length)];
-        return;
+    const int64_t bytes = from.inner * static_cast<int64_t>(sizeof(T)), ahead = bytes > MOST_AHEAD ? 0 : bytes;
+    for (int64_t i = 0; i < n; i++) {
+        if (i + AHEAD < n) {
+            const T *next = x + from_front(index[i + AHEAD], from.length) * from.inner;
+            for (int64_t at = 0; at < ahead; at += LINE) __builtin_prefetch(reinterpret_cast<const char *>(next) + at);
+        }
+        std::memcpy(y + i * from.inner, x + from_front(index[i], from.length) * from.inner, static_cast<size_t>(bytes));
     }
-    for (int64_t i = 0; i < n; i++)
-        std::memcpy(y + i * from.inner, x + from_front(index[i], from.length) * from.inner,
-                    static_cast<size_t>(from.inner) * sizeof(T));
 }
 
 // Neighbouring places one after the other, as padding has them: `count` places from `first` on.
@@ -135,21 +145,90 @@ template <class T> void take(const T *x, const Split &from, const int64_t *index
 }
 
 // y[:, i] = x[:, index[i]] along `axis`; `index` of any shape stands in its place. None for what is not handled.
-nb::object take_slices(ExactArray x, ExactArray index, int64_t axis) {
+nb::object taken_slices(const ExactArray &x, const ExactArray &index, int64_t axis, Places places) {
     if (!plain(x) || !index.is<int64_t>() || axis < 0 || axis >= x.ndim() || x.ndim() + index.ndim() > NPY_MAXDIMS)
         return nb::none();
     const Split from(x.ndim(), PyArray_DIMS(x.array), axis);
     const int64_t *at = index.data<int64_t>(), n = index.size();
-    if (!all_inside(at, n, from.length)) return nb::none();
+    const bool single = from.outer == 1 && from.inner == 1; // looks at places as it takes
+    if (!single && !all_inside(at, n, from.length, places)) return nb::none();
     npy_intp dims[NPY_MAXDIMS];
     int ndim = 0;
     for (int i = 0; i < axis; i++) dims[ndim++] = x.dim(i);
     for (int i = 0; i < index.ndim(); i++) dims[ndim++] = index.dim(i);
     for (int i = static_cast<int>(axis) + 1; i < x.ndim(); i++) dims[ndim++] = x.dim(i);
     nb::object y = new_array(x, ndim, dims, false);
+    bool inside = true;
     const bool done = by_size(PyArray_ITEMSIZE(x.array), [&](auto kind) {
+        using T = decltype(kind);
         WithoutGil free(from.outer * n * from.inner);
-        take(x.data<decltype(kind)>(), from, at, n, data_of<decltype(kind)>(y));
+        if (!single) take(x.data<T>(), from, at, n, data_of<T>(y));
+        else if (places == Places::both) inside = take_each<Places::both>(x.data<T>(), from, at, n, data_of<T>(y));
+        else inside = take_each<Places::from_front>(x.data<T>(), from, at, n, data_of<T>(y));
+    });
+    return done && inside ? y : nb::none();
+}
+
+nb::object take_slices(ExactArray x, ExactArray index, int64_t axis) { return taken_slices(x, index, axis, Places::both); }
+
+// x[..., index, ...] of one place per element; an index that was expanded from a place per slice is one of slices.
+nb::object taken_along(const ExactArray &x, const ExactArray &index, int64_t axis, Places places) {
+    if (!plain(x) || !goes_along(index, x.ndim(), PyArray_DIMS(x.array), axis)) return nb::none();
+    const Split from(x.ndim(), PyArray_DIMS(x.array), axis);
+    SlicePlaces slices;
+    if (from.outer > 1 || from.inner > 1) slices = slice_places(index, axis); // of a vector, places are looked at as they are taken
+    if (!slices.known && !index.is<int64_t>()) return nb::none();
+    if (slices.known && !all_inside(slices.at, slices.n, from.length, places)) return nb::none();
+    nb::object y = new_array(x, x.ndim(), PyArray_DIMS(index.array), false);
+    const int64_t n = index.dim(static_cast<int>(axis));
+    if (!index.size()) return y;
+    bool inside = true;
+    const bool done = by_size(PyArray_ITEMSIZE(x.array), [&](auto kind) {
+        using T = decltype(kind);
+        WithoutGil free(index.size());
+        T *to = data_of<T>(y);
+        if (slices.known) take(x.data<T>(), from, slices.at, n, to);
+        else if (places == Places::both) inside = take_each<Places::both>(x.data<T>(), from, index.data<int64_t>(), n, to);
+        else inside = take_each<Places::from_front>(x.data<T>(), from, index.data<int64_t>(), n, to);
+    });
+    return done && inside ? y : nb::none();
+}
+
+// np.take_along_axis; None for what is not handled.
+nb::object take_along(ExactArray x, ExactArray index, int64_t axis) { return taken_along(x, index, axis, Places::both); }
+
+// x[a, b, ...] for arrays of places of one shape along the first dimensions, which `parts` are. None for what is not
+// handled.
+nb::object take_points(const ExactArray &x, PyObject *const *parts, int count) {
+    if (!plain(x) || count > x.ndim()) return nb::none();
+    const int64_t *index[NPY_MAXDIMS];
+    const ExactArray first{reinterpret_cast<PyArrayObject *>(parts[0])};
+    for (int i = 0; i < count; i++) {
+        const ExactArray part{reinterpret_cast<PyArrayObject *>(parts[i])};
+        if (!PyArray_CheckExact(parts[i]) || !part.is<int64_t>() || !part.same_shape(first)) return nb::none();
+        if (!all_inside(part.data<int64_t>(), part.size(), x.dim(i))) return nb::none();
+        index[i] = part.data<int64_t>();
+    }
+    npy_intp dims[NPY_MAXDIMS];
+    int ndim = first.ndim();
+    if (!ndim || ndim + x.ndim() - count > 32) return nb::none();
+    std::copy_n(PyArray_DIMS(first.array), ndim, dims);
+    int64_t inner = 1;
+    for (int i = count; i < x.ndim(); i++) inner *= dims[ndim++] = x.dim(i);
+    nb::object y = new_array(x, ndim, dims, false);
+    const bool done = by_size(PyArray_ITEMSIZE(x.array), [&](auto kind) {
+        using T = decltype(kind);
+        const T *source = x.data<T>();
+        T *to = data_of<T>(y);
+        WithoutGil free(first.size() * inner);
+        parallel_rows(first.size(), inner * count, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; i++) {
+                int64_t place = 0;
+                for (int d = 0; d < count; d++) place = place * x.dim(d) + from_front(index[d][i], x.dim(d));
+                if (inner == 1) to[i] = source[place];
+                else std::memcpy(to + i * inner, source + place * inner, static_cast<size_t>(inner) * sizeof(T));
+            }
+        });
     });
     return done ? y : nb::none();
 }
@@ -160,10 +239,15 @@ bool is_all(PyObject *part) {
     return slice->start == Py_None && slice->stop == Py_None && slice->step == Py_None;
 }
 
-// x[index] for an index of one array of places, behind ":" for the dimensions before it. None for any other.
+// x[index] for an index of one array of places, behind ":" for the dimensions before it, for several of one shape, or for
+// a mask of x's shape. None for any other.
 nb::object take_indexed(nb::handle given, nb::handle index) {
     if (!PyArray_CheckExact(given.ptr())) return nb::none();
     PyObject *places = index.ptr();
+    if (PyTuple_CheckExact(places) && PyTuple_GET_SIZE(places) > 1 && PyTuple_GET_SIZE(places) <= NPY_MAXDIMS &&
+        PyArray_CheckExact(PyTuple_GET_ITEM(places, 0)))
+        return take_points({reinterpret_cast<PyArrayObject *>(given.ptr())}, &PyTuple_GET_ITEM(places, 0),
+                           static_cast<int>(PyTuple_GET_SIZE(places)));
     int64_t axis = 0;
     if (PyTuple_CheckExact(places)) {
         axis = PyTuple_GET_SIZE(places) - 1;
@@ -173,6 +257,8 @@ nb::object take_indexed(nb::handle given, nb::handle index) {
         places = PyTuple_GET_ITEM(index.ptr(), axis);
     }
     if (!PyArray_CheckExact(places)) return nb::none();
+    if (!axis && PyArray_TYPE(reinterpret_cast<PyArrayObject *>(places)) == NPY_BOOL)
+        return select_mask({reinterpret_cast<PyArrayObject *>(given.ptr())}, {reinterpret_cast<PyArrayObject *>(places)});
     return take_slices({reinterpret_cast<PyArrayObject *>(given.ptr())}, {reinterpret_cast<PyArrayObject *>(places)}, axis);
 }
 
@@ -202,256 +288,65 @@ nb::object reshaped(nb::handle x, nb::handle shape) {
     return made;
 }
 
-RESILIN_SIMD void add_slice(const float *g, int64_t n, float *out) {
-    for (int64_t i = 0; i < n; i++) out[i] += g[i];
-}
-RESILIN_SIMD void add_slice(const double *g, int64_t n, double *out) {
-    for (int64_t i = 0; i < n; i++) out[i] += g[i];
-}
-RESILIN_SIMD void add_slice(const int64_t *g, int64_t n, int64_t *out) {
-    for (int64_t i = 0; i < n; i++) out[i] = static_cast<int64_t>(static_cast<uint64_t>(out[i]) + static_cast<uint64_t>(g[i]));
+// -- what functions of tensors ask first, in the order of their parameters; places count from the front unless it is said
+
+nb::object gather_elements(ExactArray x, int64_t dim, ExactArray index) {
+    if (!x || !index || !index.size()) return nb::none();
+    return taken_along(x, index, axis_of(x, dim), Places::from_front);
 }
 
-// x replaces what is there where it is larger (or smaller), or not a number; that stays.
-template <bool Largest, class T> RESILIN_INLINE void pick(const T *x, int64_t n, T *out) {
-    for (int64_t i = 0; i < n; i++) {
-        const bool wins = Largest ? x[i] > out[i] : x[i] < out[i];
-        out[i] = wins || x[i] != x[i] ? x[i] : out[i];
-    }
-}
-#define RESILIN_FOR_TYPE(T)                                                                                            \
-    RESILIN_SIMD void pick_largest(const T *x, int64_t n, T *out) { pick<true>(x, n, out); }                           \
-    RESILIN_SIMD void pick_smallest(const T *x, int64_t n, T *out) { pick<false>(x, n, out); }
-RESILIN_FOR_TYPE(float)
-RESILIN_FOR_TYPE(double)
-RESILIN_FOR_TYPE(int64_t)
-#undef RESILIN_FOR_TYPE
-
-// merge(slice of g, elements, where it goes) for each of n slices, in order. Threads share the outer dimensions, or else
-// the elements of a slice, LINES at least: who merges an element does not change the order of what is merged there.
-constexpr int64_t LINES = 32;
-template <class T, class Merge>
-void merge_slices(const T *g, const Split &to, const int64_t *index, int64_t n, T *out, Merge merge) {
-    const int64_t parts = to.outer > 1 ? 1 : std::clamp<int64_t>(to.inner / LINES, 1, num_threads());
-    parallel_rows(to.outer * parts, n * to.inner / parts, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; row++) {
-            const int64_t o = row / parts, first = to.inner * (row % parts) / parts, last = to.inner * (row % parts + 1) / parts;
-            const T *from = g + o * n * to.inner + first;
-            T *target = out + o * to.length * to.inner + first;
-            for (int64_t i = 0; i < n; i++)
-                merge(from + i * to.inner, last - first, target + from_front(index[i], to.length) * to.inner);
-        }
-    });
+// Along a dimension, places may count from its end.
+nb::object take_along_dim(ExactArray x, ExactArray index, int64_t dim) {
+    if (!x || !index || !index.size()) return nb::none();
+    return taken_along(x, index, axis_of(x, dim), Places::both);
 }
 
-template <class T> void add(const T *g, const Split &to, const int64_t *index, int64_t n, T *out) {
-    if (to.inner == 1)
-        merge_slices(g, to, index, n, out, [](const T *from, int64_t, T *target) { *target += *from; });
-    else
-        merge_slices(g, to, index, n, out, [](const T *from, int64_t count, T *target) { add_slice(from, count, target); });
+nb::object index_select(ExactArray x, int64_t dim, ExactArray index) {
+    if (!x || !index || index.ndim() != 1 || !index.size()) return nb::none();
+    return taken_slices(x, index, axis_of(x, dim), Places::from_front);
 }
 
-// The lengths that a tuple of ints says; their number, or -1 for anything else.
-int lengths_of(nb::handle shape, npy_intp *dims) {
-    if (!PyTuple_Check(shape.ptr()) || PyTuple_GET_SIZE(shape.ptr()) > NPY_MAXDIMS) return -1;
-    const int ndim = static_cast<int>(PyTuple_GET_SIZE(shape.ptr()));
-    for (int i = 0; i < ndim; i++) {
-        PyObject *length = PyTuple_GET_ITEM(shape.ptr(), i);
-        int over = 0;
-        dims[i] = PyLong_CheckExact(length) ? PyLong_AsLongAndOverflow(length, &over) : -1;
-        if (over || dims[i] < 0) return -1;
-    }
-    return ndim;
+// Of the flattened array; places may count from its end.
+nb::object take_flat(ExactArray x, ExactArray index) {
+    if (!plain(x) || !index || !index.size()) return nb::none();
+    if (x.ndim() == 1) return taken_slices(x, index, 0, Places::both);
+    npy_intp size = x.size();
+    PyArray_Dims dims{&size, 1};
+    nb::object flat = nb::steal(PyArray_Newshape(x.array, &dims, NPY_CORDER));
+    if (!flat.is_valid()) throw nb::python_error();
+    return taken_slices(array_in(flat), index, 0, Places::both);
 }
 
-// Zeros of `shape` with g[:, i] added at index[i] along `axis`, i ascending: what undoes take_slices.
-nb::object add_slices(ExactArray g, nb::handle shape, ExactArray index, int64_t axis) {
-    npy_intp dims[NPY_MAXDIMS];
-    const int ndim = lengths_of(shape, dims);
-    if (!plain(g) || !index.is<int64_t>() || axis < 0 || axis >= ndim || g.ndim() != ndim - 1 + index.ndim())
-        return nb::none();
-    for (int i = 0; i < ndim; i++) // g has the shape of x but for the index in place of `axis`
-        if (i != axis && g.dim(i < axis ? i : i - 1 + index.ndim()) != dims[i]) return nb::none();
-    for (int i = 0; i < index.ndim(); i++)
-        if (g.dim(static_cast<int>(axis) + i) != index.dim(i)) return nb::none();
-    const Split to(ndim, dims, axis);
-    const int64_t *at = index.data<int64_t>(), n = index.size();
-    if (!all_inside(at, n, to.length)) return nb::none();
-    nb::object out = new_array(g, ndim, dims, true);
-    const bool done = by_type(PyArray_TYPE(g.array), [&](auto kind) {
-        WithoutGil free(g.size());
-        add(g.data<decltype(kind)>(), to, at, n, data_of<decltype(kind)>(out));
-    });
-    return done ? out : nb::none();
-}
-
-// g[:, i] added to what is in `out` at index[i] along `axis`, i ascending. False, with nothing written, for what is not
-// handled.
-bool add_slices_to(ExactArray out, ExactArray g, ExactArray index, int64_t axis) {
-    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(g) || !index.is<int64_t>() || index.ndim() != 1 ||
-        axis < 0 || axis >= out.ndim() || g.ndim() != out.ndim() || PyArray_DESCR(g.array) != PyArray_DESCR(out.array))
-        return false;
-    for (int i = 0; i < out.ndim(); i++)
-        if (g.dim(i) != (i == axis ? index.size() : out.dim(i))) return false;
-    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
-    const int64_t *at = index.data<int64_t>(), n = index.size();
-    if (!all_inside(at, n, to.length)) return false;
-    return by_type(PyArray_TYPE(out.array), [&](auto kind) {
-        WithoutGil free(g.size());
-        add(g.data<decltype(kind)>(), to, at, n, out.data<decltype(kind)>());
-    });
-}
-
-// out[:, index[i]] = the larger (or smaller) of it and x[:, i] along `axis`, i ascending. False, with nothing written, for
-// what is not handled.
-bool pick_slices(ExactArray out, ExactArray index, ExactArray x, int64_t axis, bool largest) {
-    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(x) || !index.is<int64_t>() || index.ndim() != 1 ||
-        axis < 0 || axis >= out.ndim() || x.ndim() != out.ndim() || PyArray_DESCR(x.array) != PyArray_DESCR(out.array))
-        return false;
-    for (int i = 0; i < out.ndim(); i++)
-        if (x.dim(i) != (i == axis ? index.size() : out.dim(i))) return false;
-    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
-    const int64_t *at = index.data<int64_t>(), n = index.size();
-    if (!all_inside(at, n, to.length)) return false;
-    return by_type(PyArray_TYPE(out.array), [&](auto kind) {
-        using T = decltype(kind);
-        WithoutGil free(x.size());
-        merge_slices(x.data<T>(), to, at, n, out.data<T>(), [=](const T *from, int64_t count, T *target) {
-            largest ? pick_largest(from, count, target) : pick_smallest(from, count, target);
-        });
-    });
-}
-
-// fn(o, i, at, place) for every element of an index (outer, n, inner) into (outer, length, inner): `at` its own place,
-// `place` the one it names. Elements of one `o` in order.
-template <class Fn> void each_along(const Split &whole, const int64_t *index, int64_t n, Fn fn) {
-    parallel_rows(whole.outer, n * whole.inner, [&](int64_t begin, int64_t end) {
-        for (int64_t o = begin; o < end; o++) {
-            const int64_t start = o * whole.length * whole.inner;
-            int64_t at = o * n * whole.inner;
-            if (whole.inner == 1) {
-                for (const int64_t stop = at + n; at < stop; at++) fn(at, start + from_front(index[at], whole.length));
-                continue;
-            }
-            for (int64_t i = 0; i < n; i++)
-                for (int64_t j = 0; j < whole.inner; j++, at++)
-                    fn(at, start + from_front(index[at], whole.length) * whole.inner + j);
-        }
-    });
-}
-
-// Whether `index` has the lengths `dims` but along `axis`.
-bool goes_along(const ExactArray &index, int ndim, const npy_intp *dims, int64_t axis) {
-    if (!index.is<int64_t>() || axis < 0 || axis >= ndim || index.ndim() != ndim) return false;
-    for (int i = 0; i < ndim; i++)
-        if (i != axis && index.dim(i) != dims[i]) return false;
-    return all_inside(index.data<int64_t>(), index.size(), dims[axis]);
-}
-
-// np.take_along_axis; None for what is not handled.
-nb::object take_along(ExactArray x, ExactArray index, int64_t axis) {
-    if (!plain(x) || !goes_along(index, x.ndim(), PyArray_DIMS(x.array), axis)) return nb::none();
-    const Split from(x.ndim(), PyArray_DIMS(x.array), axis);
-    nb::object y = new_array(x, x.ndim(), PyArray_DIMS(index.array), false);
-    const bool done = by_size(PyArray_ITEMSIZE(x.array), [&](auto kind) {
-        using T = decltype(kind);
-        const T *source = x.data<T>();
-        T *target = data_of<T>(y);
-        WithoutGil free(index.size());
-        each_along(from, index.data<int64_t>(), index.dim(static_cast<int>(axis)),
-                   [=](int64_t at, int64_t place) { target[at] = source[place]; });
-    });
-    return done ? y : nb::none();
-}
-
-// Zeros of `shape` with g added at `index` along `axis`, positions there ascending: what undoes take_along.
-nb::object add_along(ExactArray g, nb::handle shape, int64_t axis, ExactArray index) {
-    npy_intp dims[NPY_MAXDIMS];
-    const int ndim = lengths_of(shape, dims);
-    if (!plain(g) || !goes_along(index, ndim, dims, axis) || !g.same_shape(index)) return nb::none();
-    const Split to(ndim, dims, axis);
-    nb::object out = new_array(g, ndim, dims, true);
-    const bool done = by_type(PyArray_TYPE(g.array), [&](auto kind) {
-        using T = decltype(kind);
-        const T *source = g.data<T>();
-        T *target = data_of<T>(out);
-        WithoutGil free(g.size());
-        each_along(to, index.data<int64_t>(), index.dim(static_cast<int>(axis)),
-                   [=](int64_t at, int64_t place) { target[place] += source[at]; });
-    });
-    return done ? out : nb::none();
-}
-
-// g added to what is in `out` at `index` along `axis`, positions there ascending. False, with nothing written, for what is
-// not handled.
-bool add_along_to(ExactArray out, ExactArray g, int64_t axis, ExactArray index) {
-    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(g) || !g.same_shape(index) ||
-        PyArray_DESCR(g.array) != PyArray_DESCR(out.array) || !goes_along(index, out.ndim(), PyArray_DIMS(out.array), axis))
-        return false;
-    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
-    return by_type(PyArray_TYPE(out.array), [&](auto kind) {
-        using T = decltype(kind);
-        const T *source = g.data<T>();
-        T *target = out.data<T>();
-        WithoutGil free(index.size());
-        each_along(to, index.data<int64_t>(), index.dim(static_cast<int>(axis)),
-                   [=](int64_t at, int64_t place) { target[place] += source[at]; });
-    });
-}
-
-// Writes `value` into `out` at `index` along `axis`; of several for one place the last stays. False, with nothing
-// written, for what is not handled.
-bool put_along(ExactArray out, ExactArray index, ExactArray value, int64_t axis) {
-    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(value) || !value.same_shape(index) ||
-        PyArray_DESCR(value.array) != PyArray_DESCR(out.array) ||
-        !goes_along(index, out.ndim(), PyArray_DIMS(out.array), axis))
-        return false;
-    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
-    return by_size(PyArray_ITEMSIZE(out.array), [&](auto kind) {
-        using T = decltype(kind);
-        const T *source = value.data<T>();
-        T *target = out.data<T>();
-        WithoutGil free(index.size());
-        each_along(to, index.data<int64_t>(), index.dim(static_cast<int>(axis)),
-                   [=](int64_t at, int64_t place) { target[place] = source[at]; });
-    });
-}
-
-// Makes elements of `out` at `index` along `axis` the larger (or smaller) of themselves and of `value`, in order; NaN wins.
-// False, with nothing written, for what is not handled.
-bool extreme_along(ExactArray out, ExactArray index, ExactArray value, int64_t axis, bool largest) {
-    if (!plain(out) || !PyArray_ISWRITEABLE(out.array) || !plain(value) || !value.same_shape(index) ||
-        PyArray_DESCR(value.array) != PyArray_DESCR(out.array) ||
-        !goes_along(index, out.ndim(), PyArray_DIMS(out.array), axis))
-        return false;
-    const Split to(out.ndim(), PyArray_DIMS(out.array), axis);
-    return by_type(PyArray_TYPE(out.array), [&](auto kind) {
-        using T = decltype(kind);
-        const T *source = value.data<T>();
-        T *target = out.data<T>();
-        WithoutGil free(index.size());
-        each_along(to, index.data<int64_t>(), index.dim(static_cast<int>(axis)), [=](int64_t at, int64_t place) {
-            const T x = source[at], known = target[place];
-            target[place] = (largest ? x > known : x < known) || x != x ? x : known;
-        });
-    });
+// The rows of a table
+nb::object embedding_rows(ExactArray index, ExactArray table) {
+    if (!table || table.ndim() != 2 || !index || !index.size()) return nb::none();
+    return taken_slices(table, index, 0, Places::from_front);
 }
 
 } // namespace
 
+bool all_inside(const int64_t *index, int64_t n, int64_t length, Places places) {
+    const auto outside = places == Places::both ? outside_both : outside_front;
+    const uint64_t lengths = static_cast<uint64_t>(length);
+    if (n < 2 * PARALLEL_MIN) return !(outside(index, n, lengths) >> 63);
+    std::atomic<uint64_t> found{0};
+    parallel_rows(n, 1, [&](int64_t begin, int64_t end) {
+        found.fetch_or(outside(index + begin, end - begin, lengths), std::memory_order_relaxed);
+    });
+    return !(found.load() >> 63);
+}
+
 void bind_places(nb::module_ &m) {
     m.def("take_slices", &take_slices);
-    m.def("add_slices", &add_slices);
     m.def("take_along", &take_along);
     m.def("take_indexed", &take_indexed, nb::arg(), nb::arg().none());
     m.def("indexed", &indexed, nb::arg(), nb::arg().none());
     m.def("reshaped", &reshaped, nb::arg(), nb::arg());
-    m.def("add_along", &add_along);
-    m.def("add_slices_to", &add_slices_to);
-    m.def("add_along_to", &add_along_to);
-    m.def("put_along", &put_along);
-    m.def("pick_slices", &pick_slices);
-    m.def("extreme_along", &extreme_along);
+    m.def("gather_elements", &gather_elements);
+    m.def("take_along_dim", &take_along_dim);
+    m.def("index_select", &index_select);
+    m.def("take_flat", &take_flat);
+    m.def("embedding_rows", &embedding_rows);
 }
 
 } // namespace resilin

@@ -49,31 +49,43 @@ constexpr auto take = take_one_by_one;
 
 RESILIN_INLINE float kept(float x, int32_t mask) { return bit_cast<float>(bit_cast<int32_t>(x) & mask); }
 
-// Channels [begin, end) of sample n: y[p] = the sum of its terms, k ascending. Places of a tile are made short once for
-// all of them, with a mask for those outside: many are gathered at a time, without a branch.
-RESILIN_SIMD void sum_channels(const Points &t, int64_t n, int64_t begin, int64_t end, const float *x, float *y, int32_t *places) {
-    for (int64_t first = 0; first < t.P; first += TILE) {
-        const int64_t count = std::min(TILE, t.P - first);
+// Up to TILE points of one sample: where their K places and weights begin, and how far those of the next k are.
+struct Tile {
+    const int64_t *places;
+    const float *weights;
+    int64_t step, K, count;
+};
+
+// Channels [begin, end) of a sample, of L elements each: y[c * P + p] = the sum of its terms, k ascending. Places are made
+// short once for all of them, with a mask for those outside: many are gathered at a time, without a branch.
+RESILIN_SIMD void sum_tile(const Tile &t, int64_t begin, int64_t end, const float *x, int64_t L, float *y, int64_t P, int32_t *places) {
+    for (int64_t k = 0; k < t.K; k++) {
+        const int64_t *from = t.places + k * t.step;
+        int32_t *at = places + 2 * k * TILE, *masks = at + TILE;
+        for (int64_t p = 0; p < t.count; p++) at[p] = static_cast<int32_t>(from[p] < 0 ? 0 : from[p]);
+        for (int64_t p = 0; p < t.count; p++) masks[p] = from[p] < 0 ? 0 : -1;
+    }
+    for (int64_t c = begin; c < end; c++) {
+        const float *row = x + c * L;
+        float *__restrict to = y + c * P;
         for (int64_t k = 0; k < t.K; k++) {
-            const int64_t *from = t.places + t.at(k, n, first);
-            int32_t *at = places + 2 * k * TILE, *masks = at + TILE;
-            for (int64_t p = 0; p < count; p++) at[p] = static_cast<int32_t>(from[p] < 0 ? 0 : from[p]);
-            for (int64_t p = 0; p < count; p++) masks[p] = from[p] < 0 ? 0 : -1;
+            const int32_t *__restrict at = places + 2 * k * TILE, *__restrict masks = at + TILE;
+            const float *__restrict weights = t.weights + k * t.step;
+            float found[TILE];
+            take(row, at, t.count, found);
+            if (k == 0)
+                for (int64_t p = 0; p < t.count; p++) to[p] = kept(found[p], masks[p]) * weights[p];
+            else
+                for (int64_t p = 0; p < t.count; p++) to[p] += kept(found[p], masks[p]) * weights[p];
         }
-        for (int64_t c = begin; c < end; c++) {
-            const float *row = x + (n * t.C + c) * t.L;
-            float *__restrict to = y + (n * t.C + c) * t.P + first;
-            for (int64_t k = 0; k < t.K; k++) {
-                const int32_t *__restrict at = places + 2 * k * TILE, *__restrict masks = at + TILE;
-                const float *__restrict weights = t.weights + t.at(k, n, first);
-                float found[TILE];
-                take(row, at, count, found);
-                if (k == 0)
-                    for (int64_t p = 0; p < count; p++) to[p] = kept(found[p], masks[p]) * weights[p];
-                else
-                    for (int64_t p = 0; p < count; p++) to[p] += kept(found[p], masks[p]) * weights[p];
-            }
-        }
+    }
+}
+
+void sum_channels(const Points &t, int64_t n, int64_t begin, int64_t end, const float *x, float *y, int32_t *places) {
+    for (int64_t first = 0; first < t.P; first += TILE) {
+        const int64_t at = t.at(0, n, first);
+        const Tile tile{t.places + at, t.weights + at, t.N * t.P, t.K, std::min(TILE, t.P - first)};
+        sum_tile(tile, begin, end, x + n * t.C * t.L, t.L, y + n * t.C * t.P + first, t.P, places);
     }
 }
 
@@ -226,42 +238,105 @@ RESILIN_SIMD void join_terms(const Axis *axes, int count_axes, int64_t k, const 
     }
 }
 
+// How coordinates of a grid are meant, for an input of these lengths.
+struct Grid {
+    Axis axes[MOST_AXES];
+    int dims;
+    bool nearest;
+    int64_t K() const { return nearest ? 1 : int64_t{1} << dims; }
+};
+
+bool are_axes(const std::vector<int64_t> &lengths, bool nearest, int padding, bool corners, Grid &grid) {
+    grid.dims = static_cast<int>(lengths.size());
+    grid.nearest = nearest;
+    if (grid.dims < 1 || grid.dims > MOST_AXES) return false;
+    for (int d = 0; d < grid.dims; d++) {
+        if (lengths[static_cast<size_t>(d)] < 1 || lengths[static_cast<size_t>(d)] > (1 << 24)) return false;
+        grid.axes[d] = {lengths[static_cast<size_t>(d)], padding, corners, nearest};
+    }
+    return true;
+}
+
+// Places and weights of a tile, whose coordinates are given; those of the next k are `step` further.
+void terms_of_tile(const Grid &grid, const float *coordinates, int64_t count, int64_t *places, float *weights, int64_t step) {
+    int32_t elements[2 * MOST_AXES * TILE];
+    float own[2 * MOST_AXES * TILE];
+    for (int d = 0; d < grid.dims; d++)
+        terms_along(grid.axes[d], coordinates + grid.dims - 1 - d, grid.dims, count, elements + 2 * d * TILE, own + 2 * d * TILE);
+    for (int64_t k = 0; k < grid.K(); k++)
+        join_terms(grid.axes, grid.dims, k, elements, own, count, places + k * step, weights + k * step);
+}
+
 // (places, weights), both (K, N, P), for a grid (N, P, number of axes), whose last coordinate is that of the first axis;
 // `nearest`: K is 1, else all pairs of neighbours, the last axis' varying fastest. None for what has no kernel.
-nb::object grid_points(Array grid, const std::vector<int64_t> &lengths, bool nearest, int padding, bool corners) {
-    const int dims = static_cast<int>(lengths.size());
-    if (!grid.is<float>() || grid.ndim() != 3 || dims < 1 || dims > MOST_AXES || grid.last() != dims) return nb::none();
-    Axis axes[MOST_AXES];
-    for (int d = 0; d < dims; d++) {
-        if (lengths[static_cast<size_t>(d)] < 1 || lengths[static_cast<size_t>(d)] > (1 << 24)) return nb::none();
-        axes[d] = {lengths[static_cast<size_t>(d)], padding, corners, nearest};
-    }
-    const npy_intp N = grid.dim(0), P = grid.dim(1), K = nearest ? 1 : npy_intp{1} << dims;
+nb::object grid_points(Array given, const std::vector<int64_t> &lengths, bool nearest, int padding, bool corners) {
+    Grid grid;
+    if (!are_axes(lengths, nearest, padding, corners, grid) || !given.is<float>() || given.ndim() != 3 || given.last() != grid.dims)
+        return nb::none();
+    const npy_intp N = given.dim(0), P = given.dim(1), K = grid.K();
     NewArray<int64_t> places({K, N, P});
     NewArray<float> weights({K, N, P});
     nb::object made = nb::make_tuple(places.object, weights.object);
-    WithoutGil free(grid.size() * K);
+    WithoutGil free(given.size() * K);
     const int64_t tiles = (P + TILE - 1) / TILE;
     parallel_rows(N * tiles, TILE * K, [&](int64_t begin, int64_t end) {
-        int32_t elements[2 * MOST_AXES * TILE];
-        float own[2 * MOST_AXES * TILE];
         for (int64_t task = begin; task < end; task++) {
-            const int64_t n = task / tiles, first = task % tiles * TILE, count = std::min<int64_t>(TILE, P - first);
-            for (int d = 0; d < dims; d++)
-                terms_along(axes[d], grid.data<float>() + (n * P + first) * dims + dims - 1 - d, dims, count,
-                            elements + 2 * d * TILE, own + 2 * d * TILE);
-            for (int64_t k = 0; k < K; k++)
-                join_terms(axes, dims, k, elements, own, count, places.data + (k * N + n) * P + first,
-                           weights.data + (k * N + n) * P + first);
+            const int64_t n = task / tiles, first = task % tiles * TILE, at = n * P + first;
+            terms_of_tile(grid, given.data<float>() + at * grid.dims, std::min<int64_t>(TILE, P - first), places.data + at,
+                          weights.data + at, N * P);
         }
     });
     return made;
+}
+
+int number_of(const char *name, std::initializer_list<const char *> names) {
+    int number = 0;
+    for (const char *known : names) {
+        if (!std::strcmp(known, name)) return number;
+        number++;
+    }
+    return -1;
+}
+
+// What torch.nn.functional.grid_sample gives, tile by tile: the same sums as those of grid_points and then forward.
+nb::object grid_sample(Array x, Array given, nb::str mode, nb::str padding_mode, nb::handle align_corners) {
+    const int how = number_of(mode.c_str(), {"bilinear", "nearest"});
+    const int padding = number_of(padding_mode.c_str(), {"zeros", "border", "reflection"});
+    if (how < 0 || padding < 0 || !x.is<float>() || !given.is<float>() || x.ndim() < 4 || x.ndim() > 5 || given.ndim() != x.ndim() ||
+        given.dim(0) != x.dim(0) || given.last() != x.ndim() - 2 || (!PyBool_Check(align_corners.ptr()) && !align_corners.is_none()))
+        return nb::none();
+    std::vector<int64_t> lengths;
+    std::vector<npy_intp> dims{x.dim(0), x.dim(1)};
+    int64_t L = 1, P = 1;
+    for (int d = 2; d < x.ndim(); d++) {
+        lengths.push_back(x.dim(d));
+        dims.push_back(given.dim(d - 1));
+        L *= x.dim(d), P *= given.dim(d - 1);
+    }
+    Grid grid;
+    if (!are_axes(lengths, how == 1, padding, align_corners.ptr() == Py_True, grid) || L > INT32_MAX) return nb::none();
+    NewArray<float> y(static_cast<int>(dims.size()), dims.data());
+    const int64_t N = dims[0], C = dims[1], K = grid.K(), tiles = (P + TILE - 1) / TILE;
+    WithoutGil free(N * C * P);
+    parallel_rows(N * tiles, TILE * K * C, [&](int64_t begin, int64_t end) {
+        std::vector<int64_t> places(static_cast<size_t>(K * TILE));
+        std::vector<float> weights(static_cast<size_t>(K * TILE));
+        std::vector<int32_t> scratch(static_cast<size_t>(2 * K * TILE));
+        for (int64_t task = begin; task < end; task++) {
+            const int64_t n = task / tiles, first = task % tiles * TILE, count = std::min<int64_t>(TILE, P - first);
+            terms_of_tile(grid, given.data<float>() + (n * P + first) * grid.dims, count, places.data(), weights.data(), TILE);
+            const Tile tile{places.data(), weights.data(), TILE, K, count};
+            sum_tile(tile, 0, C, x.data<float>() + n * C * L, L, y.data + n * C * P + first, P, scratch.data());
+        }
+    });
+    return y.object;
 }
 
 } // namespace
 
 void bind_points(nb::module_ &m) {
     m.def("grid_points", &grid_points);
+    m.def("grid_sample", &grid_sample, nb::arg(), nb::arg(), nb::arg() = "bilinear", nb::arg() = "zeros", nb::arg() = nb::none());
     m.def("points_forward", &forward);
     m.def("points_backward", &backward);
 }
