@@ -1,4 +1,4 @@
-// Depthwise convolution: the shape, and the way of narrow maps.
+// Depthwise convolution: the shape, the vectors, and the way of narrow maps.
 #pragma once
 #include "kernels/simd.hpp"
 
@@ -6,23 +6,71 @@
 #include <cstdint>
 #include <cstring>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 namespace resilin::depthwise {
 
+// RESILIN_BY_VECTORS(name, T, parameters, arguments): name<T>, which calls name_of<T, BYTES> with vectors as long as the
+// CPU's registers.
+#ifdef RESILIN_CHOOSES_ISA
+inline const bool wide = __builtin_cpu_supports("x86-64-v4");
+#define RESILIN_BY_VECTORS(name, T, parameters, arguments)                                                             \
+    __attribute__((target("arch=x86-64-v4"))) static void name##_wide parameters { name##_of<T, 64> arguments; }       \
+    __attribute__((target_clones("arch=x86-64-v3", "default"))) static void name##_narrow parameters {                 \
+        name##_of<T, 32> arguments;                                                                                    \
+    }                                                                                                                  \
+    void name parameters { wide ? name##_wide arguments : name##_narrow arguments; }
+#else
+#define RESILIN_BY_VECTORS(name, T, parameters, arguments) void name parameters { name##_of<T, 32> arguments; }
+#endif
+
 constexpr int64_t MAX_LENGTH = int64_t(1) << 24;
 using Lengths = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>; // strides, paddings, dilations
 
-template <class T> struct Vector;
-template <> struct Vector<float> {
-    typedef float type __attribute__((vector_size(64), aligned(4), may_alias));
-    typedef int32_t integer;
-    typedef integer integers __attribute__((vector_size(64)));
-};
-template <> struct Vector<double> {
-    typedef double type __attribute__((vector_size(64), aligned(8), may_alias));
-    typedef int64_t integer;
-    typedef integer integers __attribute__((vector_size(64)));
+// 64 bytes of elements, in registers of BYTES: without AVX-512 a vector of 64 bytes would be one in memory.
+template <class T, int64_t BYTES> struct Vector {
+    typedef std::conditional_t<std::is_same_v<T, float>, int32_t, int64_t> Integer;
+    typedef T Part __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+    typedef Integer Integers __attribute__((vector_size(BYTES)));
+    static constexpr int64_t PARTS = 64 / BYTES, EACH = BYTES / static_cast<int64_t>(sizeof(T));
+    Part part[PARTS] = {};
+
+    static RESILIN_INLINE Vector load(const T *x) {
+        Vector v;
+#pragma GCC unroll 2
+        for (int64_t k = 0; k < PARTS; k++) std::memcpy(&v.part[k], x + k * EACH, sizeof(Part));
+        return v;
+    }
+    // the first n elements, the others 0, whatever they are
+    static RESILIN_INLINE Vector load_first(const T *x, int64_t n) {
+        Vector v = load(x);
+#pragma GCC unroll 2
+        for (int64_t k = 0; k < PARTS; k++) {
+            Integers lane;
+            for (int64_t i = 0; i < EACH; i++) lane[i] = static_cast<Integer>(k * EACH + i);
+            v.part[k] = lane < static_cast<Integer>(n) ? v.part[k] : Part{};
+        }
+        return v;
+    }
+    static RESILIN_INLINE Vector all(T x) {
+        Vector v;
+#pragma GCC unroll 2
+        for (int64_t k = 0; k < PARTS; k++) v.part[k] = x - v.part[k];
+        return v;
+    }
+    RESILIN_INLINE void store(T *x) const {
+#pragma GCC unroll 2
+        for (int64_t k = 0; k < PARTS; k++) std::memcpy(x + k * EACH, &part[k], sizeof(Part));
+    }
+    // += w * v, rounded twice
+    template <class W> RESILIN_INLINE void add(const W &w, const Vector &v) {
+#pragma GCC unroll 2
+        for (int64_t k = 0; k < PARTS; k++) {
+            if constexpr (std::is_same_v<W, Vector>) part[k] += w.part[k] * v.part[k];
+            else part[k] += w * v.part[k];
+        }
+    }
 };
 template <class T> constexpr int64_t WIDTH = 64 / static_cast<int64_t>(sizeof(T));
 
@@ -57,13 +105,6 @@ struct Shape {
     // Whether rows of outputs fill less of a vector than channels do.
     template <class T> bool narrow() const { return M == 1 && 2 * Q <= std::min(WIDTH<T>, C); }
 };
-
-template <class T> RESILIN_INLINE typename Vector<T>::type load_vector(const T *x) {
-    typename Vector<T>::type v;
-    std::memcpy(&v, x, sizeof(v));
-    return v;
-}
-template <class T> RESILIN_INLINE void store_vector(T *x, const typename Vector<T>::type &v) { std::memcpy(x, &v, sizeof(v)); }
 
 // Narrow maps: a vector holds one position of up to WIDTH channels, of one sample. Where things are in blocks of such
 // vectors, and the kernel's weights in that form.
