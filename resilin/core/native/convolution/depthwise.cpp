@@ -35,8 +35,12 @@ template <class T, int64_t BYTES> RESILIN_INLINE void copy_row(const T *x, int64
         for (int64_t i = 0; i < n; i++) to[i] = x[i];
         return;
     }
-    for (int64_t i = 0; i + V < n; i += V) Vector<T, BYTES>::load(x + i).store(to + i);
-    Vector<T, BYTES>::load(x + n - V).store(to + n - V);
+    using R = Register<T, BYTES>;
+    const auto vector = [&](int64_t i) __attribute__((always_inline)) {
+        for (int64_t e = i; e < i + V; e += R::LANES) R::store(to + e, R::load(x + e));
+    };
+    for (int64_t i = 0; i + V < n; i += V) vector(i);
+    vector(n - V);
 }
 
 // to[i] = x[i * step], the usual step as a constant
@@ -75,26 +79,32 @@ template <class T, int64_t BYTES> RESILIN_INLINE void unpad(const T *from, const
 // is written beyond a row's end, the next row writes anew.
 template <class T, int64_t BYTES, int64_t R, int64_t U>
 RESILIN_INLINE void convolve_vectors(const T *from, const T *w, const int64_t *offset, const Shape &s, T bias, T *y, int64_t n) {
-    Vector<T, BYTES> sum[R][U];
-    const Vector<T, BYTES> start = Vector<T, BYTES>::all(bias);
+    using V = Register<T, BYTES>;
+    constexpr int64_t COUNT = U * V::EACH;
+    typename V::type sum[R][COUNT];
     const int64_t places = s.places(), down = s.sh * s.row;
 #pragma GCC unroll 4
     for (int64_t r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int64_t u = 0; u < U; u++) sum[r][u] = start;
-    for (int64_t t = 0; t < places; t++)
+#pragma GCC unroll 8
+        for (int64_t u = 0; u < COUNT; u++) sum[r][u] = V::all(bias);
+    for (int64_t t = 0; t < places; t++) {
+        const typename V::type weight = V::all(w[t]);
+        const T *at = from + offset[t];
 #pragma GCC unroll 4
         for (int64_t r = 0; r < R; r++)
-#pragma GCC unroll 4
-            for (int64_t u = 0; u < U; u++) sum[r][u].add(w[t], Vector<T, BYTES>::load(from + offset[t] + r * down + u * WIDTH<T>));
+#pragma GCC unroll 8
+            for (int64_t u = 0; u < COUNT; u++) sum[r][u] += weight * V::load(at + r * down + u * V::LANES);
+    }
+    const bool whole = n == WIDTH<T>;
+    T rest[WIDTH<T>];
 #pragma GCC unroll 4
     for (int64_t r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int64_t u = 0; u < U; u++) {
-            T *to = y + r * s.Q + u * WIDTH<T>;
-            if (r < R - 1 || u < U - 1 || n == WIDTH<T>) sum[r][u].store(to);
-            else std::memcpy(to, &sum[r][u], static_cast<size_t>(n) * sizeof(T));
+#pragma GCC unroll 8
+        for (int64_t u = 0; u < COUNT; u++) {
+            const bool last = r == R - 1 && u >= COUNT - V::EACH;
+            V::store(last && !whole ? rest + (u - (COUNT - V::EACH)) * V::LANES : y + r * s.Q + u * V::LANES, sum[r][u]);
         }
+    if (!whole) std::memcpy(y + (R - 1) * s.Q + (U - 1) * WIDTH<T>, rest, static_cast<size_t>(n) * sizeof(T));
 }
 // Rows from p on, R at a time, of which U vectors follow `first` elements (none unless R is 1); returns the first row that
 // is left.
@@ -134,43 +144,49 @@ template <class T, int64_t BYTES> RESILIN_INLINE void fill_up(const T *g, const 
 // Adds the gradient `g` (filled up) of one output channel to a padded channel's, place by place.
 template <class T, int64_t BYTES>
 RESILIN_INLINE void spread(const T *g, const T *w, const int64_t *offset, const Shape &s, T *padded) {
+    using V = Register<T, BYTES>;
     const int64_t whole = s.whole<T>();
     for (int64_t t = 0; t < s.places(); t++)
         for (int64_t p = 0; p < s.P; p++) {
             T *to = padded + p * s.sh * s.row + offset[t];
-            for (int64_t q = 0; q < whole; q += WIDTH<T>) {
-                auto sum = Vector<T, BYTES>::load(to + q);
-                sum.add(w[t], Vector<T, BYTES>::load(g + p * whole + q));
-                sum.store(to + q);
-            }
+            const T weight = w[t];
+            for (int64_t q = 0; q < whole; q += V::LANES) V::store(to + q, V::load(to + q) + weight * V::load(g + p * whole + q));
         }
 }
 
 // dw of U places: the sum over the output positions of g (filled up) times what the place reads.
 template <class T, int64_t BYTES, int64_t U>
 RESILIN_INLINE void correlate_places(const T *g, const T *padded, const int64_t *offset, const Shape &s, double *dw) {
-    constexpr int64_t V = WIDTH<T>;
+    using V = Register<T, BYTES>;
+    constexpr int64_t W = WIDTH<T>, EACH = V::EACH;
     const int64_t whole = s.whole<T>();
-    Vector<T, BYTES> sum[U];
+    typename V::type sum[U][EACH];
+#pragma GCC unroll 9
+    for (int64_t u = 0; u < U; u++)
+#pragma GCC unroll 2
+        for (int64_t e = 0; e < EACH; e++) sum[u][e] = typename V::type{};
     for (int64_t p = 0; p < s.P; p++) {
         const T *row = g + p * whole, *from = padded + p * s.sh * s.row;
-        int64_t q = 0;
-        for (; q + V <= s.Q; q += V) {
-            const auto v = Vector<T, BYTES>::load(row + q);
+        for (int64_t q = 0; q < s.Q; q += W)
+#pragma GCC unroll 2
+            for (int64_t e = 0; e < EACH; e++) {
+                const int64_t at = q + e * V::LANES, left = s.Q - at;
+                const typename V::type v = V::load(row + at);
+                if (left >= V::LANES) {
 #pragma GCC unroll 9
-            for (int64_t u = 0; u < U; u++) sum[u].add(v, Vector<T, BYTES>::load(from + offset[u] + q));
-        }
-        if (q < s.Q) {
-            const auto v = Vector<T, BYTES>::load(row + q);
+                    for (int64_t u = 0; u < U; u++) sum[u][e] += v * V::load(from + offset[u] + at);
+                } else {
 #pragma GCC unroll 9
-            for (int64_t u = 0; u < U; u++) sum[u].add(v, Vector<T, BYTES>::load_first(from + offset[u] + q, s.Q - q));
-        }
+                    for (int64_t u = 0; u < U; u++) sum[u][e] += v * V::load_first(from + offset[u] + at, left);
+                }
+            }
     }
 #pragma GCC unroll 9
     for (int64_t u = 0; u < U; u++) {
-        T lanes[V];
-        sum[u].store(lanes);
-        for (int64_t width = V / 2; width > 0; width /= 2)
+        T lanes[W];
+#pragma GCC unroll 2
+        for (int64_t e = 0; e < EACH; e++) V::store(lanes + e * V::LANES, sum[u][e]);
+        for (int64_t width = W / 2; width > 0; width /= 2)
             for (int64_t i = 0; i < width; i++) lanes[i] += lanes[i + width];
         dw[u] += static_cast<double>(lanes[0]);
     }

@@ -28,48 +28,25 @@ inline const bool wide = __builtin_cpu_supports("x86-64-v4");
 constexpr int64_t MAX_LENGTH = int64_t(1) << 24;
 using Lengths = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>; // strides, paddings, dilations
 
-// 64 bytes of elements, in registers of BYTES: without AVX-512 a vector of 64 bytes would be one in memory.
-template <class T, int64_t BYTES> struct Vector {
+// A register of BYTES; WIDTH elements fill 64 of them. Without AVX-512 a vector of 64 bytes would be one in memory.
+template <class T, int64_t BYTES> struct Register {
     typedef std::conditional_t<std::is_same_v<T, float>, int32_t, int64_t> Integer;
-    typedef T Part __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
+    typedef T type __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
     typedef Integer Integers __attribute__((vector_size(BYTES)));
-    static constexpr int64_t PARTS = 64 / BYTES, EACH = BYTES / static_cast<int64_t>(sizeof(T));
-    Part part[PARTS] = {};
+    static constexpr int64_t LANES = BYTES / static_cast<int64_t>(sizeof(T)), EACH = 64 / BYTES;
 
-    static RESILIN_INLINE Vector load(const T *x) {
-        Vector v;
-#pragma GCC unroll 2
-        for (int64_t k = 0; k < PARTS; k++) std::memcpy(&v.part[k], x + k * EACH, sizeof(Part));
+    static RESILIN_INLINE type load(const T *x) {
+        type v;
+        std::memcpy(&v, x, sizeof(v));
         return v;
     }
+    static RESILIN_INLINE void store(T *x, type v) { std::memcpy(x, &v, sizeof(v)); }
+    static RESILIN_INLINE type all(T x) { return x - type{}; }
     // the first n elements, the others 0, whatever they are
-    static RESILIN_INLINE Vector load_first(const T *x, int64_t n) {
-        Vector v = load(x);
-#pragma GCC unroll 2
-        for (int64_t k = 0; k < PARTS; k++) {
-            Integers lane;
-            for (int64_t i = 0; i < EACH; i++) lane[i] = static_cast<Integer>(k * EACH + i);
-            v.part[k] = lane < static_cast<Integer>(n) ? v.part[k] : Part{};
-        }
-        return v;
-    }
-    static RESILIN_INLINE Vector all(T x) {
-        Vector v;
-#pragma GCC unroll 2
-        for (int64_t k = 0; k < PARTS; k++) v.part[k] = x - v.part[k];
-        return v;
-    }
-    RESILIN_INLINE void store(T *x) const {
-#pragma GCC unroll 2
-        for (int64_t k = 0; k < PARTS; k++) std::memcpy(x + k * EACH, &part[k], sizeof(Part));
-    }
-    // += w * v, rounded twice
-    template <class W> RESILIN_INLINE void add(const W &w, const Vector &v) {
-#pragma GCC unroll 2
-        for (int64_t k = 0; k < PARTS; k++) {
-            if constexpr (std::is_same_v<W, Vector>) part[k] += w.part[k] * v.part[k];
-            else part[k] += w * v.part[k];
-        }
+    static RESILIN_INLINE type load_first(const T *x, int64_t n) {
+        Integers lane;
+        for (int64_t i = 0; i < LANES; i++) lane[i] = static_cast<Integer>(i);
+        return lane < static_cast<Integer>(n) ? load(x) : type{};
     }
 };
 template <class T> constexpr int64_t WIDTH = 64 / static_cast<int64_t>(sizeof(T));

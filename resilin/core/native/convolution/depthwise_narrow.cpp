@@ -63,17 +63,26 @@ RESILIN_INLINE void separate(const T *from, const int64_t *at, int64_t channels,
 
 // U outputs of a row, from the padded block at `from`.
 template <class T, int64_t BYTES, int64_t U>
-RESILIN_INLINE void convolve(const Narrow<T> &l, const T *from, const T *w, const Vector<T, BYTES> &bias, T *y) {
-    Vector<T, BYTES> sum[U];
+RESILIN_INLINE void convolve(const Narrow<T> &l, const T *from, const T *w, const T *bias, T *y) {
+    using V = Register<T, BYTES>;
+    typename V::type sum[U][V::EACH];
 #pragma GCC unroll 4
-    for (int64_t u = 0; u < U; u++) sum[u] = bias;
+    for (int64_t u = 0; u < U; u++)
+#pragma GCC unroll 2
+        for (int64_t e = 0; e < V::EACH; e++) sum[u][e] = V::load(bias + e * V::LANES);
     for (int64_t t = 0; t < l.s.places(); t++) {
-        const auto weight = Vector<T, BYTES>::load(w + t * WIDTH<T>);
+        const T *at = from + l.offset[t];
+#pragma GCC unroll 2
+        for (int64_t e = 0; e < V::EACH; e++) {
+            const typename V::type weight = V::load(w + t * WIDTH<T> + e * V::LANES);
 #pragma GCC unroll 4
-        for (int64_t u = 0; u < U; u++) sum[u].add(weight, Vector<T, BYTES>::load(from + l.offset[t] + u * l.s.sw * WIDTH<T>));
+            for (int64_t u = 0; u < U; u++) sum[u][e] += weight * V::load(at + u * l.s.sw * WIDTH<T> + e * V::LANES);
+        }
     }
 #pragma GCC unroll 4
-    for (int64_t u = 0; u < U; u++) sum[u].store(y + u * WIDTH<T>);
+    for (int64_t u = 0; u < U; u++)
+#pragma GCC unroll 2
+        for (int64_t e = 0; e < V::EACH; e++) V::store(y + u * WIDTH<T> + e * V::LANES, sum[u][e]);
 }
 
 template <class T, int64_t BYTES>
@@ -86,21 +95,21 @@ RESILIN_INLINE void forward_group_of(const Narrow<T> &l, int64_t group, const T 
     interleave<T, BYTES>(x, s.H * s.W, channels, s.H * s.W, l.inside.data(), block);
     T plus[V] = {};
     for (int64_t c = 0; c < channels && bias; c++) plus[c] = bias[group * V + c];
-    const auto start = Vector<T, BYTES>::load(plus);
     const T *w = l.weights.data() + group * s.places() * V;
     for (int64_t p = 0; p < s.P; p++) {
         const T *from = block + p * s.sh * l.width * V;
         T *row = out + p * s.Q * V;
         int64_t q = 0;
-        for (; q + 4 <= s.Q; q += 4) convolve<T, BYTES, 4>(l, from + q * s.sw * V, w, start, row + q * V);
-        for (; q + 2 <= s.Q; q += 2) convolve<T, BYTES, 2>(l, from + q * s.sw * V, w, start, row + q * V);
-        if (q < s.Q) convolve<T, BYTES, 1>(l, from + q * s.sw * V, w, start, row + q * V);
+        for (; q + 4 <= s.Q; q += 4) convolve<T, BYTES, 4>(l, from + q * s.sw * V, w, plus, row + q * V);
+        for (; q + 2 <= s.Q; q += 2) convolve<T, BYTES, 2>(l, from + q * s.sw * V, w, plus, row + q * V);
+        if (q < s.Q) convolve<T, BYTES, 1>(l, from + q * s.sw * V, w, plus, row + q * V);
     }
     separate<T, BYTES>(out, l.dense.data(), channels, s.positions(), y, s.positions());
 }
 
 template <class T, int64_t BYTES>
 RESILIN_INLINE void input_group_of(const Narrow<T> &l, int64_t group, const T *g, T *block, T *dx) {
+    using R = Register<T, BYTES>;
     constexpr int64_t V = WIDTH<T>;
     const Shape &s = l.s;
     T *given = block + l.padded();
@@ -109,15 +118,16 @@ RESILIN_INLINE void input_group_of(const Narrow<T> &l, int64_t group, const T *g
     interleave<T, BYTES>(g, s.positions(), channels, s.positions(), l.dense.data(), given);
     const T *w = l.weights.data() + group * s.places() * V;
     for (int64_t t = 0; t < s.places(); t++) {
-        const auto weight = Vector<T, BYTES>::load(w + t * V);
+        typename R::type weight[R::EACH];
+#pragma GCC unroll 2
+        for (int64_t e = 0; e < R::EACH; e++) weight[e] = R::load(w + t * V + e * R::LANES);
         for (int64_t p = 0; p < s.P; p++) {
             T *to = block + l.offset[t] + p * s.sh * l.width * V;
             const T *from = given + p * s.Q * V;
-            for (int64_t q = 0; q < s.Q; q++, to += s.sw * V, from += V) {
-                auto sum = Vector<T, BYTES>::load(to);
-                sum.add(weight, Vector<T, BYTES>::load(from));
-                sum.store(to);
-            }
+            for (int64_t q = 0; q < s.Q; q++, to += s.sw * V, from += V)
+#pragma GCC unroll 2
+                for (int64_t e = 0; e < R::EACH; e++)
+                    R::store(to + e * R::LANES, R::load(to + e * R::LANES) + weight[e] * R::load(from + e * R::LANES));
         }
     }
     separate<T, BYTES>(block, l.inside.data(), channels, s.H * s.W, dx, s.H * s.W);
@@ -126,21 +136,29 @@ RESILIN_INLINE void input_group_of(const Narrow<T> &l, int64_t group, const T *g
 // dw of U places from `t` on.
 template <class T, int64_t BYTES, int64_t U>
 RESILIN_INLINE void correlate(const Narrow<T> &l, const T *given, const T *block, int64_t t, int64_t channels, double *dw) {
+    using R = Register<T, BYTES>;
     constexpr int64_t V = WIDTH<T>;
     const Shape &s = l.s;
-    Vector<T, BYTES> sum[U];
+    typename R::type sum[U][R::EACH];
+#pragma GCC unroll 9
+    for (int64_t u = 0; u < U; u++)
+#pragma GCC unroll 2
+        for (int64_t e = 0; e < R::EACH; e++) sum[u][e] = typename R::type{};
     for (int64_t p = 0; p < s.P; p++) {
         const T *from = block + p * s.sh * l.width * V;
-        for (int64_t q = 0; q < s.Q; q++, from += s.sw * V, given += V) {
-            const auto v = Vector<T, BYTES>::load(given);
+        for (int64_t q = 0; q < s.Q; q++, from += s.sw * V, given += V)
+#pragma GCC unroll 2
+            for (int64_t e = 0; e < R::EACH; e++) {
+                const typename R::type v = R::load(given + e * R::LANES);
 #pragma GCC unroll 9
-            for (int64_t u = 0; u < U; u++) sum[u].add(v, Vector<T, BYTES>::load(from + l.offset[t + u]));
-        }
+                for (int64_t u = 0; u < U; u++) sum[u][e] += v * R::load(from + l.offset[t + u] + e * R::LANES);
+            }
     }
 #pragma GCC unroll 9
     for (int64_t u = 0; u < U; u++) {
         T lanes[V];
-        sum[u].store(lanes);
+#pragma GCC unroll 2
+        for (int64_t e = 0; e < R::EACH; e++) R::store(lanes + e * R::LANES, sum[u][e]);
         for (int64_t c = 0; c < channels; c++) dw[c * s.places() + t + u] += static_cast<double>(lanes[c]);
     }
 }
