@@ -228,13 +228,13 @@ RESILIN_INLINE void weight_channel_of(const T *g, const T *x, const int64_t *off
     }
 }
 #define RESILIN_FOR_TYPE(T)                                                                                            \
-    RESILIN_BY_VECTORS(forward_channel, T,                                                                             \
+    RESILIN_BY_REGISTERS(forward_channel, T,                                                                             \
                        (const T *x, const T *w, const T *bias, const int64_t *offset, const Shape &s, T *scratch, T *y), \
                        (x, w, bias, offset, s, scratch, y))                                                            \
-    RESILIN_BY_VECTORS(input_channel, T,                                                                               \
+    RESILIN_BY_REGISTERS(input_channel, T,                                                                               \
                        (const T *g, const T *w, const int64_t *offset, const Shape &s, T *scratch, T *dx),             \
                        (g, w, offset, s, scratch, dx))                                                                 \
-    RESILIN_BY_VECTORS(weight_channel, T,                                                                              \
+    RESILIN_BY_REGISTERS(weight_channel, T,                                                                              \
                        (const T *g, const T *x, const int64_t *offset, const Shape &s, T *scratch, double *dw),        \
                        (g, x, offset, s, scratch, dw))
 RESILIN_FOR_TYPE(float)

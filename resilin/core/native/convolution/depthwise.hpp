@@ -1,54 +1,19 @@
 // Depthwise convolution: the shape, the vectors, and the way of narrow maps.
 #pragma once
-#include "kernels/simd.hpp"
+#include "kernels/registers.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <tuple>
-#include <type_traits>
 #include <vector>
 
 namespace resilin::depthwise {
 
-// RESILIN_BY_VECTORS(name, T, parameters, arguments): name<T>, which calls name_of<T, BYTES> with vectors as long as the
-// CPU's registers.
-#ifdef RESILIN_CHOOSES_ISA
-inline const bool wide = __builtin_cpu_supports("x86-64-v4");
-#define RESILIN_BY_VECTORS(name, T, parameters, arguments)                                                             \
-    __attribute__((target("arch=x86-64-v4"))) static void name##_wide parameters { name##_of<T, 64> arguments; }       \
-    __attribute__((target_clones("arch=x86-64-v3", "default"))) static void name##_narrow parameters {                 \
-        name##_of<T, 32> arguments;                                                                                    \
-    }                                                                                                                  \
-    void name parameters { wide ? name##_wide arguments : name##_narrow arguments; }
-#else
-#define RESILIN_BY_VECTORS(name, T, parameters, arguments) void name parameters { name##_of<T, 32> arguments; }
-#endif
-
 constexpr int64_t MAX_LENGTH = int64_t(1) << 24;
 using Lengths = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>; // strides, paddings, dilations
 
-// A register of BYTES; WIDTH elements fill 64 of them. Without AVX-512 a vector of 64 bytes would be one in memory.
-template <class T, int64_t BYTES> struct Register {
-    typedef std::conditional_t<std::is_same_v<T, float>, int32_t, int64_t> Integer;
-    typedef T type __attribute__((vector_size(BYTES), aligned(sizeof(T)), may_alias));
-    typedef Integer Integers __attribute__((vector_size(BYTES)));
-    static constexpr int64_t LANES = BYTES / static_cast<int64_t>(sizeof(T)), EACH = 64 / BYTES;
-
-    static RESILIN_INLINE type load(const T *x) {
-        type v;
-        std::memcpy(&v, x, sizeof(v));
-        return v;
-    }
-    static RESILIN_INLINE void store(T *x, type v) { std::memcpy(x, &v, sizeof(v)); }
-    static RESILIN_INLINE type all(T x) { return x - type{}; }
-    // the first n elements, the others 0, whatever they are
-    static RESILIN_INLINE type load_first(const T *x, int64_t n) {
-        Integers lane;
-        for (int64_t i = 0; i < LANES; i++) lane[i] = static_cast<Integer>(i);
-        return lane < static_cast<Integer>(n) ? load(x) : type{};
-    }
-};
+// elements of 64 bytes
 template <class T> constexpr int64_t WIDTH = 64 / static_cast<int64_t>(sizeof(T));
 
 // N samples, C channels, M outputs of each, H W input size, P Q output size, KH KW kernel size; s stride, p padding,

@@ -197,12 +197,12 @@ template struct Narrow<float>;
 template struct Narrow<double>;
 
 #define RESILIN_FOR_TYPE(T)                                                                                            \
-    RESILIN_BY_VECTORS(forward_group, T,                                                                               \
+    RESILIN_BY_REGISTERS(forward_group, T,                                                                               \
                        (const Narrow<T> &l, int64_t group, const T *x, const T *bias, T *scratch, T *y),               \
                        (l, group, x, bias, scratch, y))                                                                \
-    RESILIN_BY_VECTORS(input_group, T, (const Narrow<T> &l, int64_t group, const T *g, T *scratch, T *dx),             \
+    RESILIN_BY_REGISTERS(input_group, T, (const Narrow<T> &l, int64_t group, const T *g, T *scratch, T *dx),             \
                        (l, group, g, scratch, dx))                                                                     \
-    RESILIN_BY_VECTORS(weight_group, T,                                                                                \
+    RESILIN_BY_REGISTERS(weight_group, T,                                                                                \
                        (const Narrow<T> &l, int64_t group, const T *g, const T *x, T *scratch, double *dw),            \
                        (l, group, g, x, scratch, dw))
 RESILIN_FOR_TYPE(float)
