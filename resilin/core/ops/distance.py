@@ -91,7 +91,7 @@ def reference_row_distances(x1: Array, x2: Array, p: float) -> Array:
             total = block
         else:
             total = np.maximum(total, block) if p == math.inf else total + block
-    return total  # type: ignore[no-any-return]
+    return total
 
 
 def _differences(x1: Any, x2: Any) -> Any:
