@@ -30,7 +30,7 @@ template <class T> struct Rows {
 };
 
 template <class V, class Integer> RESILIN_INLINE V magnitude(V v) {
-    typedef typename std::conditional_t<sizeof(Integer) == 4, uint32_t, uint64_t> Bits __attribute__((vector_size(sizeof(V))));
+    typedef std::make_unsigned_t<Integer> Bits __attribute__((vector_size(sizeof(V))));
     return reinterpret_cast<V>(reinterpret_cast<Bits>(v) & (~Bits{} >> 1));
 }
 
@@ -71,7 +71,8 @@ template <class T, int64_t BYTES, Norm norm, int64_t R> RESILIN_INLINE void some
             std::memcpy(to, lanes, static_cast<size_t>(of.used) * sizeof(T));
         } else {
             for (int64_t i = 0; i < of.used; i++)
-                if constexpr (norm == Norm::largest) to[i] = lanes[i] > to[i] || lanes[i] != lanes[i] ? lanes[i] : to[i];
+                if constexpr (norm == Norm::largest)
+                    to[i] = lanes[i] > to[i] || lanes[i] != lanes[i] ? lanes[i] : to[i];
                 else to[i] += lanes[i];
         }
     }
@@ -106,7 +107,8 @@ template <class T> nb::object distances_of(const Array &a, const Array &b, Norm 
             for (int64_t k = 0; k < D; k += BLOCK) {
                 const int64_t columns = std::min(BLOCK, D - k);
                 pack(b.data<T>() + (i * R + right) * D + k, D, 1, used, W, columns, panel);
-                rows_by_panel({std::min(PIECE, P - row), D, columns, a.data<T>() + (i * P + row) * D + k, panel, to, R, used, k == 0}, norm);
+                const T *x = a.data<T>() + (i * P + row) * D + k;
+                rows_by_panel({std::min(PIECE, P - row), D, columns, x, panel, to, R, used, k == 0}, norm);
             }
         }
     });
@@ -115,7 +117,8 @@ template <class T> nb::object distances_of(const Array &a, const Array &b, Norm 
 
 // Of x1 (B, P, D) and x2 (B, R, D), for p 1, 3 (the sums before their root) and infinity: (B, P, R). None for others.
 nb::object row_distances(Array a, Array b, double p) {
-    if (!a || !b || a.ndim() != 3 || b.ndim() != 3 || a.dim(0) != b.dim(0) || a.dim(2) != b.dim(2) || a.dim(2) < 1) return nb::none();
+    if (!a || !b || a.ndim() != 3 || b.ndim() != 3) return nb::none();
+    if (a.dim(0) != b.dim(0) || a.dim(2) != b.dim(2) || a.dim(2) < 1) return nb::none();
     if (p != 1 && p != 3 && !(std::isinf(p) && p > 0)) return nb::none();
     const Norm norm = p == 1 ? Norm::one : p == 3 ? Norm::three : Norm::largest;
     if (a.is<float>() && b.is<float>()) return distances_of<float>(a, b, norm);
