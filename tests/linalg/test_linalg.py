@@ -230,6 +230,19 @@ def test_matrix_exponentials_agree_with_eigenvalues_at_all_scales():
         close(linalg.matrix_exp(a) / abs(expected).max(), expected / abs(expected).max(), atol=1e-10)
 
 
+def test_matrix_exponentials_keep_the_digits_of_their_dtype():
+    for n in (1, 7, 30):
+        x = np.random.default_rng(n).standard_normal((3, n, n)) * np.array([1e-3, 0.3, 2.0])[:, None, None]
+        x = x + x.swapaxes(-1, -2)
+        values, vectors = np.linalg.eigh(x)
+        expected = (vectors * np.exp(values)[:, None, :]) @ vectors.swapaxes(-1, -2)
+        size = abs(expected).max((-2, -1))[:, None, None]
+        for dtype, digits in ((resilin.float32, 1e-4), (resilin.float64, 1e-12), (resilin.complex64, 1e-4)):
+            found = linalg.matrix_exp(resilin.tensor(x).to(dtype))
+            assert found.dtype is dtype
+            close(found.to(resilin.complex128).real / size, expected / size, atol=digits)
+
+
 def test_powers_products_and_rearrangements():
     a, b = rand(3, 3).detach(), rand(2, 4, 3).detach()
     close(linalg.matrix_power(a, 5), np.linalg.matrix_power(a.numpy(), 5))

@@ -46,7 +46,7 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     return total.call(batch.lead(inputs[0]), batch.k)
 
 
-@rule("solve", "solve_triangular", "lstsq", "euclidean_distances")
+@rule("solve", "solve_triangular", "lstsq", "euclidean_distances", "row_distances")
 def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     a, b = inputs
     rank = max(shown(a), shown(b))

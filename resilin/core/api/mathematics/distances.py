@@ -11,7 +11,7 @@ from resilin.core.api.mathematics import reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.nn.neural import need_tensors, widened
 from resilin.core.dtype import promote_types
-from resilin.core.ops.distance import euclidean_distances
+from resilin.core.ops.distance import ORDERS, euclidean_distances, row_distances
 from resilin.core.tensor import Tensor
 
 _MODES = ("use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist")
@@ -74,6 +74,9 @@ def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = _MODES[0])
     _need_norm("cdist", p)
     if compute_mode not in _MODES:
         raise ValueError(f"cdist: compute_mode must be one of {', '.join(_MODES)}, got {compute_mode!r}")
+    if p in ORDERS and a[-1]:
+        near: Tensor = row_distances.call(x1, x2, float(p))
+        return near
     if p != 2:
         return reducing.norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, -1) if a[-1] else _empty_sum(x1, x2)
     many = max(a[-2], b[-2]) > _MANY_ROWS

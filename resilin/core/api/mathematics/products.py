@@ -84,6 +84,8 @@ def scaled_sum(where: str, input: Tensor, beta: float, product: Tensor, alpha: f
     Among integers the factors are integers too, and among booleans booleans: rounded towards 0, as in PyTorch.
     """
     own, shape = input._array.shape, product._array.shape
+    if own == shape and beta == 1 and alpha == 1:
+        return input + product
     if len(own) > len(shape) or any(n not in (1, m) for n, m in zip(own[::-1], shape[::-1], strict=False)):
         raise RuntimeError(
             f"{where}(): input of shape {tuple(own)} does not broadcast to the shape {tuple(shape)} of the product"

@@ -29,14 +29,18 @@ std::vector<int64_t> offsets(const Shape &s) {
 }
 
 // n elements by whole vectors, the last of which overlaps the one before it: a call for each short row costs more.
-template <class T> RESILIN_INLINE void copy_row(const T *x, int64_t n, T *to) {
+template <class T, int64_t BYTES> RESILIN_INLINE void copy_row(const T *x, int64_t n, T *to) {
     constexpr int64_t V = WIDTH<T>;
     if (n < V) {
         for (int64_t i = 0; i < n; i++) to[i] = x[i];
         return;
     }
-    for (int64_t i = 0; i + V < n; i += V) store_vector(to + i, load_vector(x + i));
-    store_vector(to + n - V, load_vector(x + n - V));
+    using R = Register<T, BYTES>;
+    const auto vector = [&](int64_t i) __attribute__((always_inline)) {
+        for (int64_t e = i; e < i + V; e += R::LANES) R::store(to + e, R::load(x + e));
+    };
+    for (int64_t i = 0; i + V < n; i += V) vector(i);
+    vector(n - V);
 }
 
 // to[i] = x[i * step], the usual step as a constant
@@ -47,22 +51,22 @@ template <class T> RESILIN_INLINE void pick(const T *x, int64_t step, int64_t n,
         for (int64_t i = 0; i < n; i++) to[i] = x[i * step];
 }
 
-template <class T> RESILIN_INLINE void pad(const T *x, const Shape &s, T *to) {
+template <class T, int64_t BYTES> RESILIN_INLINE void pad(const T *x, const Shape &s, T *to) {
     std::fill(to, to + s.padded<T>(), T(0));
     for (int64_t h = 0; h < s.H; h++) {
         T *row = to + (h + s.ph) * s.row;
         if (s.sw == 1)
-            copy_row(x + h * s.W, s.W, row + s.pw);
+            copy_row<T, BYTES>(x + h * s.W, s.W, row + s.pw);
         else
             for (int64_t first = 0; first < std::min(s.sw, s.W); first++)
                 pick(x + h * s.W + first, s.sw, (s.W - first + s.sw - 1) / s.sw, row + s.column(first));
     }
 }
-template <class T> RESILIN_INLINE void unpad(const T *from, const Shape &s, T *dx) {
+template <class T, int64_t BYTES> RESILIN_INLINE void unpad(const T *from, const Shape &s, T *dx) {
     for (int64_t h = 0; h < s.H; h++) {
         const T *row = from + (h + s.ph) * s.row;
         if (s.sw == 1)
-            copy_row(row + s.pw, s.W, dx + h * s.W);
+            copy_row<T, BYTES>(row + s.pw, s.W, dx + h * s.W);
         else
             for (int64_t first = 0; first < std::min(s.sw, s.W); first++) {
                 const T *column = row + s.column(first);
@@ -71,150 +75,168 @@ template <class T> RESILIN_INLINE void unpad(const T *from, const Shape &s, T *d
     }
 }
 
-// the first n elements, the others 0, whatever they are
-template <class T> RESILIN_INLINE typename Vector<T>::type load_first(const T *x, int64_t n) {
-    typename Vector<T>::integers lane;
-    for (int64_t i = 0; i < WIDTH<T>; i++) lane[i] = i;
-    const auto v = load_vector(x);
-    return lane < static_cast<typename Vector<T>::integer>(n) ? v : typename Vector<T>::type{};
-}
-
 // U vectors of outputs of each of R rows, from `from` on; of the last vector of the last row, n elements are stored. What
 // is written beyond a row's end, the next row writes anew.
-template <class T, int64_t R, int64_t U>
+template <class T, int64_t BYTES, int64_t R, int64_t U>
 RESILIN_INLINE void convolve_vectors(const T *from, const T *w, const int64_t *offset, const Shape &s, T bias, T *y, int64_t n) {
-    typename Vector<T>::type sum[R][U] = {}, start = {};
+    using V = Register<T, BYTES>;
+    constexpr int64_t COUNT = U * V::EACH;
+    typename V::type sum[R][COUNT];
     const int64_t places = s.places(), down = s.sh * s.row;
-    start = bias - start;
 #pragma GCC unroll 4
     for (int64_t r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int64_t u = 0; u < U; u++) sum[r][u] = start;
-    for (int64_t t = 0; t < places; t++)
+#pragma GCC unroll 8
+        for (int64_t u = 0; u < COUNT; u++) sum[r][u] = V::all(bias);
+    for (int64_t t = 0; t < places; t++) {
+        const typename V::type weight = V::all(w[t]);
+        const T *at = from + offset[t];
 #pragma GCC unroll 4
         for (int64_t r = 0; r < R; r++)
-#pragma GCC unroll 4
-            for (int64_t u = 0; u < U; u++) sum[r][u] += w[t] * load_vector(from + offset[t] + r * down + u * WIDTH<T>);
+#pragma GCC unroll 8
+            for (int64_t u = 0; u < COUNT; u++) sum[r][u] += weight * V::load(at + r * down + u * V::LANES);
+    }
+    const bool whole = n == WIDTH<T>;
+    T rest[WIDTH<T>];
 #pragma GCC unroll 4
     for (int64_t r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int64_t u = 0; u < U; u++) {
-            T *to = y + r * s.Q + u * WIDTH<T>;
-            if (r < R - 1 || u < U - 1 || n == WIDTH<T>) store_vector(to, sum[r][u]);
-            else std::memcpy(to, &sum[r][u], static_cast<size_t>(n) * sizeof(T));
+#pragma GCC unroll 8
+        for (int64_t u = 0; u < COUNT; u++) {
+            const bool last = r == R - 1 && u >= COUNT - V::EACH;
+            V::store(last && !whole ? rest + (u - (COUNT - V::EACH)) * V::LANES : y + r * s.Q + u * V::LANES, sum[r][u]);
         }
+    if (!whole) std::memcpy(y + (R - 1) * s.Q + (U - 1) * WIDTH<T>, rest, static_cast<size_t>(n) * sizeof(T));
 }
 // Rows from p on, R at a time, of which U vectors follow `first` elements (none unless R is 1); returns the first row that
 // is left.
-template <class T, int64_t R, int64_t U>
+template <class T, int64_t BYTES, int64_t R, int64_t U>
 RESILIN_INLINE int64_t convolve_rows(int64_t p, int64_t first, const T *padded, const T *w, const int64_t *offset, const Shape &s, T bias, T *y) {
     const auto fits = [&] { return p + R <= s.P && (R == 1 || (R - 2) * s.Q + U * WIDTH<T> <= (s.P - p) * s.Q); };
     for (; fits(); p += R) {
         const bool room = (s.P - p - R) * s.Q >= WIDTH<T>;
         for (int64_t q = 0; q < first; q += 4 * WIDTH<T>)
-            convolve_vectors<T, 1, 4>(padded + p * s.sh * s.row + q, w, offset, s, bias, y + p * s.Q + q, WIDTH<T>);
-        convolve_vectors<T, R, U>(padded + p * s.sh * s.row + first, w, offset, s, bias, y + p * s.Q + first, room ? WIDTH<T> : s.Q - first - (U - 1) * WIDTH<T>);
+            convolve_vectors<T, BYTES, 1, 4>(padded + p * s.sh * s.row + q, w, offset, s, bias, y + p * s.Q + q, WIDTH<T>);
+        convolve_vectors<T, BYTES, R, U>(padded + p * s.sh * s.row + first, w, offset, s, bias, y + p * s.Q + first, room ? WIDTH<T> : s.Q - first - (U - 1) * WIDTH<T>);
     }
     return p;
 }
-template <class T>
+template <class T, int64_t BYTES>
 RESILIN_INLINE void convolve(const T *padded, const T *w, const int64_t *offset, const Shape &s, T bias, T *y) {
     constexpr int64_t V = WIDTH<T>;
     const int64_t first = (s.Q - 1) / (4 * V) * (4 * V), vectors = (s.Q - first + V - 1) / V;
     int64_t p = 0; // as many sums at a time as an addition takes steps
-    if (first == 0 && vectors == 1) p = convolve_rows<T, 4, 1>(p, 0, padded, w, offset, s, bias, y);
-    if (first == 0 && vectors == 2) p = convolve_rows<T, 2, 2>(p, 0, padded, w, offset, s, bias, y);
-    if (vectors == 1) convolve_rows<T, 1, 1>(p, first, padded, w, offset, s, bias, y);
-    else if (vectors == 2) convolve_rows<T, 1, 2>(p, first, padded, w, offset, s, bias, y);
-    else if (vectors == 3) convolve_rows<T, 1, 3>(p, first, padded, w, offset, s, bias, y);
-    else convolve_rows<T, 1, 4>(p, first, padded, w, offset, s, bias, y);
+    if (first == 0 && vectors == 1) p = convolve_rows<T, BYTES, 4, 1>(p, 0, padded, w, offset, s, bias, y);
+    if (first == 0 && vectors == 2) p = convolve_rows<T, BYTES, 2, 2>(p, 0, padded, w, offset, s, bias, y);
+    if (vectors == 1) convolve_rows<T, BYTES, 1, 1>(p, first, padded, w, offset, s, bias, y);
+    else if (vectors == 2) convolve_rows<T, BYTES, 1, 2>(p, first, padded, w, offset, s, bias, y);
+    else if (vectors == 3) convolve_rows<T, BYTES, 1, 3>(p, first, padded, w, offset, s, bias, y);
+    else convolve_rows<T, BYTES, 1, 4>(p, first, padded, w, offset, s, bias, y);
 }
 
 // The gradient of one output channel, its rows filled up with zeros.
-template <class T> RESILIN_INLINE void fill_up(const T *g, const Shape &s, T *to) {
+template <class T, int64_t BYTES> RESILIN_INLINE void fill_up(const T *g, const Shape &s, T *to) {
     const int64_t whole = s.whole<T>();
     for (int64_t p = 0; p < s.P; p++) {
-        copy_row(g + p * s.Q, s.Q, to + p * whole);
+        copy_row<T, BYTES>(g + p * s.Q, s.Q, to + p * whole);
         std::fill(to + p * whole + s.Q, to + (p + 1) * whole, T(0));
     }
 }
 
 // Adds the gradient `g` (filled up) of one output channel to a padded channel's, place by place.
-template <class T>
+template <class T, int64_t BYTES>
 RESILIN_INLINE void spread(const T *g, const T *w, const int64_t *offset, const Shape &s, T *padded) {
+    using V = Register<T, BYTES>;
     const int64_t whole = s.whole<T>();
     for (int64_t t = 0; t < s.places(); t++)
         for (int64_t p = 0; p < s.P; p++) {
             T *to = padded + p * s.sh * s.row + offset[t];
-            for (int64_t q = 0; q < whole; q += WIDTH<T>) {
-                const auto sum = load_vector(to + q) + w[t] * load_vector(g + p * whole + q);
-                std::memcpy(to + q, &sum, sizeof(sum));
-            }
+            const T weight = w[t];
+            for (int64_t q = 0; q < whole; q += V::LANES) V::store(to + q, V::load(to + q) + weight * V::load(g + p * whole + q));
         }
 }
 
 // dw of U places: the sum over the output positions of g (filled up) times what the place reads.
-template <class T, int64_t U>
+template <class T, int64_t BYTES, int64_t U>
 RESILIN_INLINE void correlate_places(const T *g, const T *padded, const int64_t *offset, const Shape &s, double *dw) {
-    constexpr int64_t V = WIDTH<T>;
+    using V = Register<T, BYTES>;
+    constexpr int64_t W = WIDTH<T>, EACH = V::EACH;
     const int64_t whole = s.whole<T>();
-    typename Vector<T>::type sum[U] = {};
+    typename V::type sum[U][EACH];
+#pragma GCC unroll 9
+    for (int64_t u = 0; u < U; u++)
+#pragma GCC unroll 2
+        for (int64_t e = 0; e < EACH; e++) sum[u][e] = typename V::type{};
     for (int64_t p = 0; p < s.P; p++) {
         const T *row = g + p * whole, *from = padded + p * s.sh * s.row;
-        int64_t q = 0;
-        for (; q + V <= s.Q; q += V) {
-            const auto v = load_vector(row + q);
-            for (int64_t u = 0; u < U; u++) sum[u] += v * load_vector(from + offset[u] + q);
-        }
-        if (q < s.Q) {
-            const auto v = load_vector(row + q);
-            for (int64_t u = 0; u < U; u++) sum[u] += v * load_first(from + offset[u] + q, s.Q - q);
-        }
+        for (int64_t q = 0; q < s.Q; q += W)
+#pragma GCC unroll 2
+            for (int64_t e = 0; e < EACH; e++) {
+                const int64_t at = q + e * V::LANES, left = s.Q - at;
+                const typename V::type v = V::load(row + at);
+                if (left >= V::LANES) {
+#pragma GCC unroll 9
+                    for (int64_t u = 0; u < U; u++) sum[u][e] += v * V::load(from + offset[u] + at);
+                } else {
+#pragma GCC unroll 9
+                    for (int64_t u = 0; u < U; u++) sum[u][e] += v * V::load_first(from + offset[u] + at, left);
+                }
+            }
     }
+#pragma GCC unroll 9
     for (int64_t u = 0; u < U; u++) {
-        T lanes[V];
-        std::memcpy(lanes, &sum[u], sizeof(lanes));
-        for (int64_t width = V / 2; width > 0; width /= 2)
+        T lanes[W];
+#pragma GCC unroll 2
+        for (int64_t e = 0; e < EACH; e++) V::store(lanes + e * V::LANES, sum[u][e]);
+        for (int64_t width = W / 2; width > 0; width /= 2)
             for (int64_t i = 0; i < width; i++) lanes[i] += lanes[i + width];
         dw[u] += static_cast<double>(lanes[0]);
     }
 }
-template <class T>
+template <class T, int64_t BYTES>
 RESILIN_INLINE void correlate(const T *g, const T *padded, const int64_t *offset, const Shape &s, double *dw) {
     int64_t t = 0;
-    for (; t + 9 <= s.places(); t += 9) correlate_places<T, 9>(g, padded, offset + t, s, dw + t);
-    for (; t + 5 <= s.places(); t += 5) correlate_places<T, 5>(g, padded, offset + t, s, dw + t);
-    for (; t + 2 <= s.places(); t += 2) correlate_places<T, 2>(g, padded, offset + t, s, dw + t);
-    for (; t < s.places(); t++) correlate_places<T, 1>(g, padded, offset + t, s, dw + t);
+    for (; BYTES == 64 && t + 9 <= s.places(); t += 9) correlate_places<T, BYTES, 9>(g, padded, offset + t, s, dw + t);
+    for (; t + 5 <= s.places(); t += 5) correlate_places<T, BYTES, 5>(g, padded, offset + t, s, dw + t);
+    for (; t + 4 <= s.places(); t += 4) correlate_places<T, BYTES, 4>(g, padded, offset + t, s, dw + t);
+    for (; t + 2 <= s.places(); t += 2) correlate_places<T, BYTES, 2>(g, padded, offset + t, s, dw + t);
+    for (; t < s.places(); t++) correlate_places<T, BYTES, 1>(g, padded, offset + t, s, dw + t);
 }
 
-// What one slot does for one channel; compiled once per instruction set.
-#define RESILIN_FOR_TYPE(T)                                                                                            \
-    RESILIN_SIMD void forward_channel(const T *x, const T *w, const T *bias, const int64_t *offset, const Shape &s,    \
-                                      T *scratch, T *y) {                                                              \
-        pad(x, s, scratch);                                                                                            \
-        for (int64_t m = 0; m < s.M; m++)                                                                              \
-            convolve(scratch, w + m * s.places(), offset, s, bias ? bias[m] : T(0), y + m * s.positions());            \
-    }                                                                                                                  \
-    RESILIN_SIMD void input_channel(const T *g, const T *w, const int64_t *offset, const Shape &s, T *scratch,         \
-                                    T *dx) {                                                                           \
-        std::fill(scratch, scratch + s.padded<T>(), T(0));                                                             \
-        T *filled = scratch + s.padded<T>();                                                                           \
-        for (int64_t m = 0; m < s.M; m++) {                                                                            \
-            fill_up(g + m * s.positions(), s, filled);                                                                 \
-            spread(filled, w + m * s.places(), offset, s, scratch);                                                    \
-        }                                                                                                              \
-        unpad(scratch, s, dx);                                                                                         \
-    }                                                                                                                  \
-    RESILIN_SIMD void weight_channel(const T *g, const T *x, const int64_t *offset, const Shape &s, T *scratch,        \
-                                     double *dw) {                                                                     \
-        pad(x, s, scratch);                                                                                            \
-        T *filled = scratch + s.padded<T>();                                                                           \
-        for (int64_t m = 0; m < s.M; m++) {                                                                            \
-            fill_up(g + m * s.positions(), s, filled);                                                                 \
-            correlate(filled, scratch, offset, s, dw + m * s.places());                                                \
-        }                                                                                                              \
+// What one slot does for one channel.
+template <class T, int64_t BYTES>
+RESILIN_INLINE void forward_channel_of(const T *x, const T *w, const T *bias, const int64_t *offset, const Shape &s, T *scratch, T *y) {
+    pad<T, BYTES>(x, s, scratch);
+    for (int64_t m = 0; m < s.M; m++)
+        convolve<T, BYTES>(scratch, w + m * s.places(), offset, s, bias ? bias[m] : T(0), y + m * s.positions());
+}
+template <class T, int64_t BYTES>
+RESILIN_INLINE void input_channel_of(const T *g, const T *w, const int64_t *offset, const Shape &s, T *scratch, T *dx) {
+    std::fill(scratch, scratch + s.padded<T>(), T(0));
+    T *filled = scratch + s.padded<T>();
+    for (int64_t m = 0; m < s.M; m++) {
+        fill_up<T, BYTES>(g + m * s.positions(), s, filled);
+        spread<T, BYTES>(filled, w + m * s.places(), offset, s, scratch);
     }
+    unpad<T, BYTES>(scratch, s, dx);
+}
+template <class T, int64_t BYTES>
+RESILIN_INLINE void weight_channel_of(const T *g, const T *x, const int64_t *offset, const Shape &s, T *scratch, double *dw) {
+    pad<T, BYTES>(x, s, scratch);
+    T *filled = scratch + s.padded<T>();
+    for (int64_t m = 0; m < s.M; m++) {
+        fill_up<T, BYTES>(g + m * s.positions(), s, filled);
+        correlate<T, BYTES>(filled, scratch, offset, s, dw + m * s.places());
+    }
+}
+#define RESILIN_FOR_TYPE(T)                                                                                            \
+    RESILIN_BY_REGISTERS(forward_channel, T,                                                                             \
+                       (const T *x, const T *w, const T *bias, const int64_t *offset, const Shape &s, T *scratch, T *y), \
+                       (x, w, bias, offset, s, scratch, y))                                                            \
+    RESILIN_BY_REGISTERS(input_channel, T,                                                                               \
+                       (const T *g, const T *w, const int64_t *offset, const Shape &s, T *scratch, T *dx),             \
+                       (g, w, offset, s, scratch, dx))                                                                 \
+    RESILIN_BY_REGISTERS(weight_channel, T,                                                                              \
+                       (const T *g, const T *x, const int64_t *offset, const Shape &s, T *scratch, double *dw),        \
+                       (g, x, offset, s, scratch, dw))
 RESILIN_FOR_TYPE(float)
 RESILIN_FOR_TYPE(double)
 #undef RESILIN_FOR_TYPE

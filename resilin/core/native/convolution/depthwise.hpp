@@ -1,6 +1,6 @@
-// Depthwise convolution: the shape, and the way of narrow maps.
+// Depthwise convolution: the shape, the vectors, and the way of narrow maps.
 #pragma once
-#include "kernels/simd.hpp"
+#include "kernels/registers.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -13,17 +13,7 @@ namespace resilin::depthwise {
 constexpr int64_t MAX_LENGTH = int64_t(1) << 24;
 using Lengths = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t>; // strides, paddings, dilations
 
-template <class T> struct Vector;
-template <> struct Vector<float> {
-    typedef float type __attribute__((vector_size(64), aligned(4), may_alias));
-    typedef int32_t integer;
-    typedef integer integers __attribute__((vector_size(64)));
-};
-template <> struct Vector<double> {
-    typedef double type __attribute__((vector_size(64), aligned(8), may_alias));
-    typedef int64_t integer;
-    typedef integer integers __attribute__((vector_size(64)));
-};
+// elements of 64 bytes
 template <class T> constexpr int64_t WIDTH = 64 / static_cast<int64_t>(sizeof(T));
 
 // N samples, C channels, M outputs of each, H W input size, P Q output size, KH KW kernel size; s stride, p padding,
@@ -57,13 +47,6 @@ struct Shape {
     // Whether rows of outputs fill less of a vector than channels do.
     template <class T> bool narrow() const { return M == 1 && 2 * Q <= std::min(WIDTH<T>, C); }
 };
-
-template <class T> RESILIN_INLINE typename Vector<T>::type load_vector(const T *x) {
-    typename Vector<T>::type v;
-    std::memcpy(&v, x, sizeof(v));
-    return v;
-}
-template <class T> RESILIN_INLINE void store_vector(T *x, const typename Vector<T>::type &v) { std::memcpy(x, &v, sizeof(v)); }
 
 // Narrow maps: a vector holds one position of up to WIDTH channels, of one sample. Where things are in blocks of such
 // vectors, and the kernel's weights in that form.

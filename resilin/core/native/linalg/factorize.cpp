@@ -313,7 +313,10 @@ nb::object cholesky(Array x) {
 
 } // namespace
 
+void bind_distances(nb::module_ &m); // distances.cpp
+
 void bind_factorize(nb::module_ &m) {
+    bind_distances(m);
     m.def("lu", &lu);
     m.def("permutation", &permutation);
     m.def("solve", &solve, nb::arg().none(), nb::arg().none());

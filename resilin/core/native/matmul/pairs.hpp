@@ -32,4 +32,28 @@ RESILIN_INLINE void transpose_pairs(Pairs *x) {
     }
 }
 
+// The same of 8 pairs of 8 lanes, for CPUs whose registers have 32 bytes.
+typedef uint32_t HalfPairs __attribute__((vector_size(32), may_alias));
+typedef uint64_t HalfFours __attribute__((vector_size(32), may_alias));
+RESILIN_INLINE void transpose_half_pairs(HalfPairs *x) {
+    HalfFours y[8], z[8];
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        y[i] = reinterpret_cast<HalfFours>(__builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 4, 12, 5, 13));
+        y[i + 1] = reinterpret_cast<HalfFours>(__builtin_shufflevector(x[i], x[i + 1], 2, 10, 3, 11, 6, 14, 7, 15));
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4)
+#pragma GCC unroll 2
+        for (int k = 0; k < 2; k++) { // pairs 2k and 2k + 1 of every four, of lanes i to i + 3
+            z[i + 2 * k] = __builtin_shufflevector(y[i + k], y[i + 2 + k], 0, 4, 2, 6);
+            z[i + 2 * k + 1] = __builtin_shufflevector(y[i + k], y[i + 2 + k], 1, 5, 3, 7);
+        }
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++) {
+        x[k] = reinterpret_cast<HalfPairs>(__builtin_shufflevector(z[k], z[4 + k], 0, 1, 4, 5));
+        x[4 + k] = reinterpret_cast<HalfPairs>(__builtin_shufflevector(z[k], z[4 + k], 2, 3, 6, 7));
+    }
+}
+
 } // namespace resilin
