@@ -114,6 +114,16 @@ def known_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
     return None if arrays is None else wrap(np.asarray(reduce_rows.known_total(arrays[0], axis, keepdim)), CPU)
 
 
+_sum_diagonal = kernel("sum_diagonal")
+
+
+def diagonal_sum(input: Tensor) -> Tensor | None:
+    """The sum of a matrix's diagonal."""
+    arrays = _plain_arrays((input,))
+    array = None if arrays is None else _sum_diagonal(arrays[0])
+    return None if array is None else wrap(array, CPU)
+
+
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 _KINDS = {"square": 0, "absolute": 1, "smooth": 2}
 _loss_of_difference, _nll_loss = kernel("loss_of_difference"), kernel("nll_loss")
