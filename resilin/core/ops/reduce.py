@@ -241,7 +241,7 @@ def _(xp, g, y, x, axis=None, correction=1, keepdims=False):
     return _spread(xp, g, axis, keepdims) * xp.where(flat, xp.zeros_like(ratio), ratio) * (1 / count)
 
 
-@op(takes="fc", complex=True, samples=_axes)
+@op(takes="fc", complex=True, samples=_axes, kernel=kernel("log_sum_last"))
 def logsumexp(xp, x, axis=None, keepdims=False):
     """log(sum(exp(x))) over `axis`, -inf of none; shifted by the maximum, so it cannot overflow."""
     wide = _wide(x)

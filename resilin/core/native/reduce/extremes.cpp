@@ -80,7 +80,7 @@ RESILIN_SIMD void halves_of_rows(const uint16_t *x, int64_t n, int64_t begin, in
         y[row] = largest ? extreme_of<true>(x + row * n, n, infinity) : extreme_of<false>(x + row * n, n, infinity);
 }
 
-constexpr int64_t PART = 1 << 15; // elements of one long row that a thread takes
+constexpr int64_t PART = 1 << 13; // elements of one long row that are looked through at once
 
 // of_rows(x, n, begin, end, y): y[row] = the extreme of row `row`, of n elements
 template <class T, class OfRows>
@@ -128,6 +128,47 @@ nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool l
     });
 }
 
+// (smallest, largest) of the whole array: of each part both, while it is in the cache
+template <class T, class OfRows> nb::object both_of_type(const ExactArray &x, bool keepdims, const OfRows &of_rows) {
+    nb::object low = without_axes(x, ~uint64_t{0}, keepdims), high = without_axes(x, ~uint64_t{0}, keepdims);
+    {
+        WithoutGil free(x.size());
+        const int64_t parts = (x.size() + PART - 1) / PART;
+        std::vector<T> found(static_cast<size_t>(2 * parts));
+        T *lows = found.data(), *highs = lows + parts;
+        parallel_rows(parts, PART, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; i++) {
+                const T *from = x.data<T>() + i * PART;
+                const int64_t n = std::min(PART, x.size() - i * PART);
+                of_rows(from, n, 0, 1, lows + i, false), of_rows(from, n, 0, 1, highs + i, true);
+            }
+        });
+        of_rows(lows, parts, 0, 1, static_cast<T *>(PyArray_DATA(reinterpret_cast<PyArrayObject *>(low.ptr()))), false);
+        of_rows(highs, parts, 0, 1, static_cast<T *>(PyArray_DATA(reinterpret_cast<PyArrayObject *>(high.ptr()))), true);
+    }
+    return nb::make_tuple(low, high);
+}
+template <class T> nb::object both_of(const ExactArray &x, bool keepdims) {
+    return both_of_type<T>(x, keepdims, [](const T *from, int64_t n, int64_t begin, int64_t end, T *to, bool largest) {
+        if (largest) largest_of_rows(from, n, begin, end, to);
+        else smallest_of_rows(from, n, begin, end, to);
+    });
+}
+nb::object extremes(ExactArray x, bool keepdims) {
+    if (!x || !x.size()) return nb::none();
+    if (x.is<float>()) return both_of<float>(x, keepdims);
+    if (x.is<double>()) return both_of<double>(x, keepdims);
+    if (x.is<int64_t>()) return both_of<int64_t>(x, keepdims);
+    const int type = PyArray_TYPE(x.array);
+    if ((type != NPY_HALF && type != bfloat16_type) || !PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array))
+        return nb::none();
+    const int16_t infinity = type == NPY_HALF ? 0x7C00 : 0x7F80;
+    const auto of_rows = [=](const uint16_t *from, int64_t n, int64_t begin, int64_t end, uint16_t *to, bool largest) {
+        halves_of_rows(from, n, begin, end, largest, infinity, to);
+    };
+    return both_of_type<uint16_t>(x, keepdims, of_rows);
+}
+
 nb::object largest_last(nb::handle x, nb::handle axis, bool keepdims) { return extreme_last(x, axis, keepdims, true); }
 nb::object smallest_last(nb::handle x, nb::handle axis, bool keepdims) { return extreme_last(x, axis, keepdims, false); }
 
@@ -163,6 +204,7 @@ nb::object integers_within(nb::handle given, int64_t low, int64_t high) {
 
 void bind_extremes(nb::module_ &m) {
     bind_extreme_places(m);
+    m.def("extremes", &extremes);
     m.def("integers_within", &integers_within);
     m.def("integer_range", &integer_range);
     m.def("extreme_last", &extreme_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"), nb::arg("largest"));

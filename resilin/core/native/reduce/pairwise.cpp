@@ -145,12 +145,15 @@ RESILIN_RUNS(double)
 
 namespace {
 
-enum class Term { element, square, known }; // known: 0 for NaN
+enum class Term { element, square, known, size }; // known: 0 for NaN; size: without a sign
 enum class Finish { sum, mean, root };
 
 #define RESILIN_KNOWN(T)                                                                                               \
     RESILIN_SIMD void known_of(const T *x, int64_t n, T *y) {                                                          \
         for (int64_t i = 0; i < n; i++) y[i] = x[i] != x[i] ? T(0) : x[i];                                             \
+    }                                                                                                                  \
+    RESILIN_SIMD void size_of(const T *x, int64_t n, T *y) {                                                           \
+        for (int64_t i = 0; i < n; i++) y[i] = std::fabs(x[i]);                                                        \
     }
 RESILIN_KNOWN(float)
 RESILIN_KNOWN(double)
@@ -162,8 +165,9 @@ template <class T, class S, class Convert>
 void sum_floats(const S *x, int64_t rows, int64_t length, Term term, Finish finish, Convert convert, T *y) {
     auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
         const T *found = convert(x, begin, end, scratch);
-        if (term != Term::known) return found;
-        known_of(found, end - begin, scratch);
+        if (term == Term::known) known_of(found, end - begin, scratch);
+        else if (term == Term::size) size_of(found, end - begin, scratch);
+        else return found;
         return scratch;
     };
     pairwise_rows(read, rows, length, 1, term == Term::square, y);
@@ -275,9 +279,12 @@ void bind_pairwise(nb::module_ &m) {
     const auto define = [&m](const char *name, auto *function) {
         m.def(name, function, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
     };
+    bind_log_sums(m);
+    bind_pairs(m);
     bind_products(m);
     bind_strided_sums(m);
     define("known_sum_last", &reduced<Term::known, Finish::sum>);
+    define("size_sum_last", &reduced<Term::size, Finish::sum>);
     define("norm_last", &reduced<Term::square, Finish::root>);
 }
 

@@ -110,6 +110,8 @@ nb::object sum_strided(const ExactArray &x, nb::handle axis, bool keepdims, bool
 nb::object sum_last(const ExactArray &x, nb::handle axis, bool keepdims, bool mean);
 
 // What other files of this folder give to Python, by way of pairwise.cpp
+void bind_log_sums(nb::module_ &m);
+void bind_pairs(nb::module_ &m);
 void bind_products(nb::module_ &m);
 void bind_strided_sums(nb::module_ &m);
 
