@@ -137,12 +137,12 @@ def _of_arrays(native: Callable[..., Any], tensors: tuple[Any, ...], *rest: Any)
 
 def differences(input: Tensor, axis: int) -> Tensor | None:
     """What each element along `axis` but the first is more than the one before it."""
-    return _of_arrays(_differences, (input,), axis)  # type: ignore[no-any-return]
+    return _of_arrays(_differences, (input,), axis)
 
 
 def distance(input: Tensor, other: Tensor) -> Tensor | None:
     """The Euclidean norm of input - other."""
-    return _of_arrays(_distance, (input, other))  # type: ignore[no-any-return]
+    return _of_arrays(_distance, (input, other))
 
 
 def trapezoid(input: Tensor, step: Any) -> Tensor | None:
@@ -152,7 +152,7 @@ def trapezoid(input: Tensor, step: Any) -> Tensor | None:
 
 def size_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
     """The sum of absolute values over `axis` of an op."""
-    return _of_arrays(_size_sum, (input,), axis, keepdim)  # type: ignore[no-any-return]
+    return _of_arrays(_size_sum, (input,), axis, keepdim)
 
 
 def extremes(input: Tensor, keepdim: bool) -> tuple[Tensor, Tensor] | None:

@@ -276,7 +276,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = 
         found = one_pass.trapezoid(y, 1.0 if dx is None else dx)
         if found is not None:
             return found
-    return _trapezoid(y, x, dx, dim)  # type: ignore[no-any-return]
+    return _trapezoid(y, x, dx, dim)
 
 
 @rounded_once

@@ -46,12 +46,13 @@ RESILIN_INLINE int16_t ordered(uint16_t bits) {
 }
 RESILIN_INLINE uint16_t bits_of(int16_t key) { return static_cast<uint16_t>(key < 0 ? 0x8000 | -key : key); }
 
-// `infinity` is that of the type; NaN lies beyond it, and becomes the one that has the next bit alone
+// `infinity` is that of the type; NaN lies beyond it, and becomes the quiet one without a sign
 template <bool Largest> RESILIN_INLINE uint16_t extreme_of(const uint16_t *x, int64_t n, int16_t infinity) {
     int16_t best = -0x7FFF, size = 0;
 #pragma omp simd reduction(max : size) reduction(max : best)
     for (int64_t i = 0; i < n; i++) {
-        const int16_t key = ordered(x[i]), other = static_cast<int16_t>(x[i] & 0x7FFF), now = Largest ? key : static_cast<int16_t>(-key);
+        const int16_t key = ordered(x[i]), now = Largest ? key : static_cast<int16_t>(-key);
+        const int16_t other = static_cast<int16_t>(x[i] & 0x7FFF);
         best = now > best ? now : best;
         size = other > size ? other : size;
     }
@@ -75,7 +76,8 @@ RESILIN_EXTREMES(int32_t)
 
 namespace {
 
-RESILIN_SIMD void halves_of_rows(const uint16_t *x, int64_t n, int64_t begin, int64_t end, bool largest, int16_t infinity, uint16_t *y) {
+RESILIN_SIMD void halves_of_rows(const uint16_t *x, int64_t n, int64_t begin, int64_t end, bool largest,
+                                 int16_t infinity, uint16_t *y) {
     for (int64_t row = begin; row < end; row++)
         y[row] = largest ? extreme_of<true>(x + row * n, n, infinity) : extreme_of<false>(x + row * n, n, infinity);
 }
@@ -123,9 +125,10 @@ nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool l
     if ((type != NPY_HALF && type != bfloat16_type) || !PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array))
         return nb::none();
     const int16_t infinity = type == NPY_HALF ? 0x7C00 : 0x7F80;
-    return extremes_of_type<uint16_t>(x, named, keepdims, [=](const uint16_t *from, int64_t n, int64_t begin, int64_t end, uint16_t *to) {
+    const auto of_rows = [=](const uint16_t *from, int64_t n, int64_t begin, int64_t end, uint16_t *to) {
         halves_of_rows(from, n, begin, end, largest, infinity, to);
-    });
+    };
+    return extremes_of_type<uint16_t>(x, named, keepdims, of_rows);
 }
 
 // (smallest, largest) of the whole array: of each part both, while it is in the cache
