@@ -32,7 +32,7 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     """
     y: Array | None
     if a.ndim == 1 and b.ndim == 1 and out is None and (y := _native_dot(a, b)) is not None:
-        return y
+        return y  # type: ignore[no-any-return]
     y = _native_matmul(a, b, out, None)
     if y is None and (pack.is_half(a) or pack.is_half(b)):
         y = _of_vectors(a, b)
