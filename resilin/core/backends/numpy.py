@@ -118,6 +118,8 @@ def make_xp() -> SimpleNamespace:
         "count_nonzero": small_array.count_nonzero,
         "max": small_array.max,
         "min": small_array.min,
+        "argmax": small_array.argmax,
+        "argmin": small_array.argmin,
         "scatter_add_zeros": places.add_along,
         "take_along_axis": _take_along_axis,
         "where": choose.where,

@@ -17,6 +17,7 @@ Array = np.ndarray[Any, Any]
 _native_broadcast_to = kernel("broadcast_to")
 _native_extreme_last = kernel("extreme_last")
 _native_count_last = kernel("count_last")
+_native_largest_place, _native_smallest_place = kernel("largest_place"), kernel("smallest_place")
 _or: Any = np.logical_or.reduce
 _and: Any = np.logical_and.reduce
 
@@ -101,3 +102,15 @@ def min(x: Array, axis: Any = None, keepdims: bool = False, **initial: Any) -> A
     """The smallest element over `axis`; NaN wins."""
     y = None if initial else _native_extreme_last(x, axis, keepdims, False)
     return np.minimum.reduce(x, axis, keepdims=keepdims, **initial) if y is None else y
+
+
+def argmax(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
+    """Where the largest element over `axis` is, the first of equals; NaN wins."""
+    y = _native_largest_place(x, axis, keepdims)
+    return np.argmax(x, axis, keepdims=keepdims) if y is None else y
+
+
+def argmin(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
+    """Where the smallest element over `axis` is, the first of equals; NaN wins."""
+    y = _native_smallest_place(x, axis, keepdims)
+    return np.argmin(x, axis, keepdims=keepdims) if y is None else y

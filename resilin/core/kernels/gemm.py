@@ -3,7 +3,8 @@
 An element of a product of matrices is a sum over K in an order that K alone decides, so a result has the same bits
 for any number of threads, any strides, and on every x86-64 CPU with fused multiply-adds. 16-bit floats are summed in
 float32 and each sum is rounded once: float16 in the order of float32, bfloat16 in that of AMX, everywhere. Products
-of float32 and float64 with a vector, and of other types, are numpy's.
+of float32 and float64 with a vector, and of other types, are numpy's. The product of two vectors of floats is the sum
+of their products in pairwise order (`reduce_rows.py`), of 16-bit floats in float32.
 """
 
 from __future__ import annotations
@@ -20,15 +21,19 @@ _native_matmul = kernel("matmul")
 
 _native_of_integers = kernel("matmul_of_integers")
 _native_put = kernel("matmul_put")
+_native_dot = kernel("dot")
 
 
 def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     """`np.matmul(a, b, out)`; floats are summed in blocks of K, each block and the blocks ascending.
 
     16-bit floats are summed in float32 and rounded once. bfloat16: 32 of K at a time, the sum over the even ones plus
-    that over the odd ones is added to what there is; subnormal numbers and sums count as zero.
+    that over the odd ones is added to what there is; subnormal numbers and sums count as zero. Two vectors: pairwise.
     """
-    y: Array | None = _native_matmul(a, b, out, None)
+    y: Array | None
+    if a.ndim == 1 and b.ndim == 1 and out is None and (y := _native_dot(a, b)) is not None:
+        return y  # type: ignore[no-any-return]
+    y = _native_matmul(a, b, out, None)
     if y is None and (pack.is_half(a) or pack.is_half(b)):
         y = _of_vectors(a, b)
         if y is None:

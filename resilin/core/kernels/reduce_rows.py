@@ -112,7 +112,7 @@ def known_total(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
 
 
 def product(x: Array, axis: Any = None, keepdims: Any = False) -> Array:
-    """Product over `axis`. Of the last dimensions of a contiguous array of floats in float64, as below.
+    """Product over `axis`. Of the last dimensions of a contiguous array of floats in float64, as below; integers wrap.
 
     Order: `PRODUCTS` of them, of every `PRODUCTS`-th element, ascending, of a piece of `PIECE` elements; these in
     halves, the second times the first; then the pieces, ascending.
@@ -121,7 +121,7 @@ def product(x: Array, axis: Any = None, keepdims: Any = False) -> Array:
     return np.multiply.reduce(x, axis, keepdims=keepdims) if y is None else y
 
 
-PRODUCTS, PIECE = 32, 1 << 16  # as in pairwise.cpp
+PRODUCTS, PIECE = 32, 1 << 16  # as in products.cpp
 
 
 def reference_product(x: Array) -> Any:

@@ -241,7 +241,7 @@ def _(xp, g, y, x, axis=None, correction=1, keepdims=False):
     return _spread(xp, g, axis, keepdims) * xp.where(flat, xp.zeros_like(ratio), ratio) * (1 / count)
 
 
-@op(takes="fc", complex=True, samples=_axes)
+@op(takes="fc", complex=True, samples=_axes, kernel=kernel("log_sum_last"))
 def logsumexp(xp, x, axis=None, keepdims=False):
     """log(sum(exp(x))) over `axis`, -inf of none; shifted by the maximum, so it cannot overflow."""
     wide = _wide(x)
@@ -398,14 +398,26 @@ def _test(name: str) -> Any:
 any, all, count_nonzero = (_test(name) for name in ("any", "all", "count_nonzero"))
 
 
-@op(takes="biuf", differentiable=False, single=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+@op(
+    takes="biuf",
+    differentiable=False,
+    single=True,
+    samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)],
+    kernel=kernel("largest_place"),
+)
 def argmax(xp, x, axis=None, keepdims=False):
     """Index of the largest element (the first of equals)."""
     _not_empty("argmax", x, axis)
     return xp.argmax(x, axis=axis, keepdims=keepdims)
 
 
-@op(takes="biuf", differentiable=False, single=True, samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)])
+@op(
+    takes="biuf",
+    differentiable=False,
+    single=True,
+    samples=lambda r: [(r(3, 4),), (r(3, 4), 0), (r(3, 4), 1, True)],
+    kernel=kernel("smallest_place"),
+)
 def argmin(xp, x, axis=None, keepdims=False):
     """Index of the smallest element (the first of equals)."""
     _not_empty("argmin", x, axis)

@@ -15,6 +15,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import joining, shaping
+from resilin.core.api.mathematics import one_pass
 from resilin.core.ops import creation, strided
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as shape_ops
@@ -391,6 +392,9 @@ def diff(
     if n and len(parts) > 1:
         input = joining.cat(parts, axis)
     for _ in range(min(n, input._array.shape[axis])):
+        if (found := one_pass.differences(input, axis)) is not None:
+            input = found
+            continue
         length = input._array.shape[axis]
         later, earlier = joining.narrow(input, axis, 1, length - 1), joining.narrow(input, axis, 0, length - 1)
         input = later ^ earlier if input._array.dtype.kind == "b" else later - earlier

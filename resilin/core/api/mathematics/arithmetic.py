@@ -363,7 +363,8 @@ def trace(input: Tensor) -> Tensor:
     """The sum of a matrix's diagonal."""
     if input._array.ndim != 2:
         raise RuntimeError(f"trace: expected a matrix, but got tensor with dim {input._array.ndim}")
-    return input.diagonal().sum()
+    total = one_pass.diagonal_sum(input)
+    return input.diagonal().sum() if total is None else total
 
 
 @one_pass.preferring(one_pass.lerp)

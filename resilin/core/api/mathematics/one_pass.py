@@ -116,6 +116,53 @@ def known_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
     return None if arrays is None else wrap(np.asarray(reduce_rows.known_total(arrays[0], axis, keepdim)), CPU)
 
 
+_sum_diagonal = kernel("sum_diagonal")
+
+
+def diagonal_sum(input: Tensor) -> Tensor | None:
+    """The sum of a matrix's diagonal."""
+    arrays = _plain_arrays((input,))
+    array = None if arrays is None else _sum_diagonal(arrays[0])
+    return None if array is None else wrap(array, CPU)
+
+
+_differences, _distance, _trapezoid = kernel("differences"), kernel("distance"), kernel("trapezoid")
+_extremes, _size_sum = kernel("extremes"), kernel("size_sum_last")
+
+
+def _of_arrays(native: Callable[..., Any], tensors: tuple[Any, ...], *rest: Any) -> Any:
+    """What `native` makes of the arrays of tensors that nothing follows, and of `rest`; None where it makes nothing."""
+    arrays = _plain_arrays(tensors)
+    array = None if arrays is None else native(*arrays, *rest)
+    return wrap(array, CPU) if isinstance(array, np.ndarray) else array
+
+
+def differences(input: Tensor, axis: int) -> Tensor | None:
+    """What each element along `axis` but the first is more than the one before it."""
+    return _of_arrays(_differences, (input,), axis)
+
+
+def distance(input: Tensor, other: Tensor) -> Tensor | None:
+    """The Euclidean norm of input - other."""
+    return _of_arrays(_distance, (input, other))
+
+
+def trapezoid(input: Tensor, step: Any) -> Tensor | None:
+    """The integral of a vector of samples `step` apart."""
+    return _of_arrays(_trapezoid, (input,), step) if type(step) in (float, int) else None
+
+
+def size_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
+    """The sum of absolute values over `axis` of an op."""
+    return _of_arrays(_size_sum, (input,), axis, keepdim)
+
+
+def extremes(input: Tensor, keepdim: bool) -> tuple[Tensor, Tensor] | None:
+    """The smallest and the largest of all elements."""
+    found = _of_arrays(_extremes, (input,), keepdim) if type(keepdim) is bool else None
+    return None if found is None else (wrap(found[0], CPU), wrap(found[1], CPU))
+
+
 _REDUCTIONS = {"none": 0, "mean": 1, "sum": 2}
 _KINDS = {"square": 0, "absolute": 1, "smooth": 2, "logits": 3, "margin": 4}
 _loss_of_difference, _nll_loss = kernel("loss_of_difference"), kernel("nll_loss")

@@ -295,6 +295,8 @@ def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, 
         raise RuntimeError(f"norm: order {p!r} is not supported; expected a number, 'fro' or 'nuc'")
     if p in ("fro", 2, None):
         return ops.norm2.call(input, axis, keepdim)
+    if p == 1 and (total := one_pass.size_sum(input, axis, keepdim)) is not None:
+        return total
     size = input.abs()
     if p == math.inf:
         return amax(size, dim, keepdim)

@@ -14,7 +14,7 @@ from resilin.core import dtype as dtypes
 from resilin.core import return_types
 from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import indexing, joining, rearranging, shaping, sorting
-from resilin.core.api.mathematics import arithmetic, products, reducing
+from resilin.core.api.mathematics import arithmetic, one_pass, products, reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.kernels import pack
 from resilin.core.kernels.loader import kernel
@@ -54,6 +54,8 @@ def aminmax(input: Tensor, *, dim: int | None = None, keepdim: bool = False) -> 
         raise RuntimeError(
             "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity."
         )
+    if dim is None and (found := one_pass.extremes(input, keepdim)) is not None:
+        return return_types.aminmax(found)
     return return_types.aminmax((reducing.amin(input, dim, keepdim), reducing.amax(input, dim, keepdim)))
 
 
@@ -268,9 +270,17 @@ def _areas(y: Tensor, x: Any, dx: Any, dim: int) -> tuple[Tensor, int]:
     return (ahead + behind) * _steps(y, x, dx, axis) / 2, axis
 
 
-@rounded_once
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: Any = None, dim: int = -1) -> Tensor:
     """The integral along `dim` by trapezoids, between points `x`, or `dx` (1) apart; 0 of no samples."""
+    if x is None and y._array.ndim == 1 and dim in (0, -1):
+        found = one_pass.trapezoid(y, 1.0 if dx is None else dx)
+        if found is not None:
+            return found
+    return _trapezoid(y, x, dx, dim)
+
+
+@rounded_once
+def _trapezoid(y: Tensor, x: Tensor | None, dx: Any, dim: int) -> Tensor:
     axis = check_dim(dim, y._array.ndim) if y._array.ndim else 0
     if 0 in y._array.shape[axis : axis + 1]:
         return y.new_zeros(y._array.shape[:axis] + y._array.shape[axis + 1 :])
@@ -433,6 +443,8 @@ def histogramdd(
 @rounded_once
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of input - other."""
+    if p == 2 and (found := one_pass.distance(input, other)) is not None:
+        return found
     return reducing.norm(input - other, p)
 
 

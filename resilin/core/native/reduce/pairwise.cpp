@@ -3,6 +3,7 @@
 // addition. Integers wrap around, booleans are counted.
 #include "pairwise.hpp"
 #include "binding/kernels.hpp"
+#include "eights.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/simd.hpp"
@@ -13,82 +14,69 @@
 namespace resilin {
 namespace {
 
-template <class T> struct Vector {
-    typedef T Eight __attribute__((vector_size(8 * sizeof(T)), aligned(sizeof(T)), may_alias));
-};
-template <class T> using Eight = typename Vector<T>::Eight;
-
-// a[0] + a[1], a[2] + a[3], ..., then b's
-template <class E> RESILIN_INLINE E neighbours(const E &a, const E &b) {
-    return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14) +
-           __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15);
-}
-
 // x, or its square
 template <bool Squared, class E> RESILIN_INLINE E term(const E &x) {
     if constexpr (Squared) return x * x;
     else return x;
 }
 
-// Sums of `Runs` (1 or 4) runs of the same length n <= RUN.
-template <bool Squared, class T, int Runs> RESILIN_INLINE void add_runs(const T *const *x, int64_t n, T *sums) {
-    const int64_t whole = n < 8 ? 0 : n - n % 8;
-    Eight<T> eight[4];
-    for (int k = 0; k < Runs; k++) eight[k] = whole ? term<Squared>(*reinterpret_cast<const Eight<T> *>(x[k])) : Eight<T>{};
-    for (int64_t i = 8; i < whole; i += 8)
-        for (int k = 0; k < Runs; k++) eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x[k] + i));
-    for (int k = Runs; k < 4; k++) eight[k] = eight[0];
-    const Eight<T> fours = neighbours(neighbours(eight[0], eight[1]), neighbours(eight[2], eight[3]));
-    const Eight<T> found = neighbours(fours, fours);
-    for (int k = 0; k < Runs; k++) {
-        T sum = whole ? found[k] : T(-0.0);
-        for (int64_t i = whole; i < n; i++) sum += term<Squared>(x[k][i]);
-        sums[k] = sum;
-    }
+// The eights of one run from the `from`-th element on, to its last whole one
+template <bool Squared, class T, class E> RESILIN_INLINE void add_eights(const T *x, int64_t from, int64_t n, E &sum) {
+    for (int64_t i = from; i + 8 <= n; i += 8) sum = sum + term<Squared>(load_eight(x + i));
+}
+// What is left of it, one by one
+template <bool Squared, class T> RESILIN_INLINE T add_rest(const T *x, int64_t n, T sum) {
+    for (int64_t i = n - n % 8; i < n; i++) sum += term<Squared>(x[i]);
+    return sum;
 }
 
-template <bool Squared, class T> RESILIN_INLINE void add_four(const T *x, const int64_t *starts, int64_t n, T *sums) {
-    const T *at[4] = {x + starts[0], x + starts[1], x + starts[2], x + starts[3]};
-    add_runs<Squared, T, 4>(at, n, sums);
-}
-
-// Sums of four runs of any lengths: together as far as the shortest goes.
-template <bool Squared, class T> RESILIN_INLINE void add_unequal(const T *x, const int64_t *starts, T *sums) {
-    int64_t common = RUN;
-    for (int k = 0; k < 4; k++) common = std::min(common, (starts[k + 1] - starts[k]) / 8 * 8);
-    Eight<T> eight[4];
-    for (int k = 0; k < 4; k++) eight[k] = term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k]));
+// The sums of four runs of at least eight elements, from `starts` on: together as far as the shortest goes, in names of
+// their own, which stay in registers.
+template <bool Squared, class T> RESILIN_INLINE void add_four(const T *x, const int64_t *starts, const int64_t *n, T *sums) {
     constexpr int64_t LINE = 64 / sizeof(T), AHEAD = 16 * RUN; // elements; so far ahead, memory answers in time
-    for (int64_t i = 8; i < common; i += 8)
-        for (int k = 0; k < 4; k++) {
-            eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k] + i));
-            if (i % LINE == 0) __builtin_prefetch(x + starts[k] + i + AHEAD); // a CPU does not see how four runs go on
-        }
-    for (int k = 0; k < 4; k++)
-        for (int64_t i = common; i + 8 <= starts[k + 1] - starts[k]; i += 8)
-            eight[k] += term<Squared>(*reinterpret_cast<const Eight<T> *>(x + starts[k] + i));
-    const Eight<T> found = neighbours(neighbours(eight[0], eight[1]), neighbours(eight[2], eight[3]));
-    const Eight<T> all = neighbours(found, found);
-    for (int k = 0; k < 4; k++) {
-        T sum = all[k];
-        for (int64_t i = starts[k + 1] - (starts[k + 1] - starts[k]) % 8; i < starts[k + 1]; i++) sum += term<Squared>(x[i]);
-        sums[k] = sum;
+    const T *const p = x + starts[0], *const q = x + starts[1], *const r = x + starts[2], *const s = x + starts[3];
+    const int64_t least = std::min(std::min(n[0], n[1]), std::min(n[2], n[3])), common = least - least % 8;
+    auto a = term<Squared>(load_eight(p)), b = term<Squared>(load_eight(q));
+    auto c = term<Squared>(load_eight(r)), d = term<Squared>(load_eight(s));
+    const auto add = [&](int64_t i) __attribute__((always_inline)) {
+        a = a + term<Squared>(load_eight(p + i)), b = b + term<Squared>(load_eight(q + i));
+        c = c + term<Squared>(load_eight(r + i)), d = d + term<Squared>(load_eight(s + i));
+    };
+    const auto fetch = [&](int64_t i) __attribute__((always_inline)) { // a CPU does not see how four runs go on
+        __builtin_prefetch(p + i + AHEAD), __builtin_prefetch(q + i + AHEAD);
+        __builtin_prefetch(r + i + AHEAD), __builtin_prefetch(s + i + AHEAD);
+    };
+    int64_t i = 8;
+    for (; i + 16 <= common; i += 16) {
+        add(i), add(i + 8), fetch(i);
+        if (LINE == 8) fetch(i + 8);
     }
+    if (i < common) add(i);
+    add_eights<Squared>(p, common, n[0], a), add_eights<Squared>(q, common, n[1], b);
+    add_eights<Squared>(r, common, n[2], c), add_eights<Squared>(s, common, n[3], d);
+    fold_eights(a, b, c, d, sums);
+    if (((n[0] | n[1] | n[2] | n[3]) & 7) == 0) return;
+    sums[0] = add_rest<Squared>(p, n[0], sums[0]), sums[1] = add_rest<Squared>(q, n[1], sums[1]);
+    sums[2] = add_rest<Squared>(r, n[2], sums[2]), sums[3] = add_rest<Squared>(s, n[3], sums[3]);
 }
 
-// One after the other, and four at a time, which have eight elements and more: they are a sum's over more than 2 * RUN.
-template <bool Squared, class T>
-RESILIN_INLINE void add_all(const T *x, const int64_t *starts, int64_t begin, int64_t end, T *sums) {
-    for (int64_t i = begin; i < end;) {
-        if (i + 4 <= end) {
-            add_unequal<Squared>(x, starts + i, sums + i);
-            i += 4;
-        } else {
-            const T *at[1] = {x + starts[i]};
-            add_runs<Squared, T, 1>(at, starts[i + 1] - starts[i], sums + i);
-            i++;
-        }
+template <bool Squared, class T> RESILIN_INLINE T add_one(const T *x, int64_t n) {
+    auto sum = term<Squared>(load_eight(x));
+    add_eights<Squared>(x, 8, n, sum);
+    T sums[4];
+    fold_eights(sum, sum, sum, sum, sums);
+    return add_rest<Squared>(x, n, sums[0]);
+}
+
+// One after the other, and four at a time, which have eight elements and more.
+template <bool Squared, class T> RESILIN_INLINE void add_all(const T *x, const int64_t *starts, int64_t count, T *sums) {
+    int64_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+        const int64_t n[4] = {starts[i + 1] - starts[i], starts[i + 2] - starts[i + 1], starts[i + 3] - starts[i + 2],
+                              starts[i + 4] - starts[i + 3]};
+        add_four<Squared>(x, starts + i, n, sums + i);
     }
+    for (; i < count; i++) sums[i] = add_one<Squared>(x + starts[i], starts[i + 1] - starts[i]);
 }
 
 // Rows of N < 8 elements, one by one
@@ -117,7 +105,8 @@ template <bool Squared, class T> RESILIN_INLINE void add_rows(const T *x, int64_
         for (int64_t i = 0; i < runs.count; i++) {
             const int64_t run = runs.starts[i];
             const int64_t starts[4] = {run, run + runs.n, run + 2 * runs.n, run + 3 * runs.n};
-            add_four<Squared>(four, starts, runs.starts[i + 1] - run, sums + 4 * i);
+            const int64_t length = runs.starts[i + 1] - run, n[4] = {length, length, length, length};
+            add_four<Squared>(four, starts, n, sums + 4 * i);
         }
         for (int64_t k = 0; k < 4; k++) {
             const T *at = sums + k;
@@ -125,7 +114,7 @@ template <bool Squared, class T> RESILIN_INLINE void add_rows(const T *x, int64_
         }
     }
     for (; row < rows; row++) {
-        add_all<Squared>(x + row * runs.n, runs.starts, 0, runs.count, sums);
+        add_all<Squared>(x + row * runs.n, runs.starts, runs.count, sums);
         const T *at = sums;
         y[row] = joined(runs.n, RUN, at, 1);
     }
@@ -134,7 +123,7 @@ template <bool Squared, class T> RESILIN_INLINE void add_rows(const T *x, int64_
 // Of several runs
 template <bool Squared, class T> RESILIN_INLINE T add_chunk(const T *x, const Runs &runs) {
     T sums[AT_ONCE / 32];
-    add_all<Squared>(x, runs.starts, 0, runs.count, sums);
+    add_all<Squared>(x, runs.starts, runs.count, sums);
     if (runs.count == 8) // of eight runs all are at one depth
         return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
     const T *at = sums;
@@ -156,12 +145,15 @@ RESILIN_RUNS(double)
 
 namespace {
 
-enum class Term { element, square, known }; // known: 0 for NaN
+enum class Term { element, square, known, size }; // known: 0 for NaN; size: without a sign
 enum class Finish { sum, mean, root };
 
 #define RESILIN_KNOWN(T)                                                                                               \
     RESILIN_SIMD void known_of(const T *x, int64_t n, T *y) {                                                          \
         for (int64_t i = 0; i < n; i++) y[i] = x[i] != x[i] ? T(0) : x[i];                                             \
+    }                                                                                                                  \
+    RESILIN_SIMD void size_of(const T *x, int64_t n, T *y) {                                                           \
+        for (int64_t i = 0; i < n; i++) y[i] = std::fabs(x[i]);                                                        \
     }
 RESILIN_KNOWN(float)
 RESILIN_KNOWN(double)
@@ -173,8 +165,9 @@ template <class T, class S, class Convert>
 void sum_floats(const S *x, int64_t rows, int64_t length, Term term, Finish finish, Convert convert, T *y) {
     auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
         const T *found = convert(x, begin, end, scratch);
-        if (term != Term::known) return found;
-        known_of(found, end - begin, scratch);
+        if (term == Term::known) known_of(found, end - begin, scratch);
+        else if (term == Term::size) size_of(found, end - begin, scratch);
+        else return found;
         return scratch;
     };
     pairwise_rows(read, rows, length, 1, term == Term::square, y);
@@ -231,69 +224,11 @@ void sum_integers(void add(const S *, int64_t, int64_t, int64_t, int64_t *), con
     add_integers(sums.data(), 0, 1, parts, y);
 }
 
-// Each of n elements added to itself, `times` of them
-#define RESILIN_REPEATED(T)                                                                                            \
-    RESILIN_SIMD void repeated(const T *x, int64_t n, int64_t times, T *y) {                                           \
-        for (int64_t i = 0; i < n; i++) y[i] = x[i] + x[i];                                                            \
-        for (int64_t k = 2; k < times; k++)                                                                            \
-            for (int64_t i = 0; i < n; i++) y[i] += x[i];                                                              \
-    }
-RESILIN_REPEATED(float)
-RESILIN_REPEATED(double)
-
-// How often the elements of an array are repeated that is contiguous but for its first dimension, which is stretched; 0
-// of others
-int64_t repetitions(const ExactArray &x) {
-    int place = 0;
-    while (place < x.ndim() && x.dim(place) == 1) place++;
-    if (place == x.ndim() || PyArray_STRIDE(x.array, place) != 0 || !PyArray_ISALIGNED(x.array)) return 0;
-    int64_t step = PyArray_ITEMSIZE(x.array);
-    for (int i = x.ndim() - 1; i > place; i--) {
-        if (x.dim(i) != 1 && PyArray_STRIDE(x.array, i) != step) return 0;
-        step *= x.dim(i);
-    }
-    return x.dim(place);
-}
-
-template <class T> void sum_repeated(const ExactArray &x, int64_t times, bool mean, T *y) {
-    const T *from = static_cast<const T *>(PyArray_DATA(x.array));
-    auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
-        repeated(from + begin, end - begin, times, scratch);
-        return scratch;
-    };
-    pairwise_rows(read, 1, x.size() / times, 1, false, y);
-    if (mean) *y /= static_cast<T>(x.size());
-}
-
-// The sum, or mean, of a few elements that lie apart: of their copy, whose order is the same
-nb::object reduced_apart(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
-    nb::object copy = nb::steal(PyArray_NewCopy(x.array, NPY_CORDER));
-    if (!copy.is_valid()) throw nb::python_error();
-    return sum_last({reinterpret_cast<PyArrayObject *>(copy.ptr())}, axis, keepdims, mean);
-}
-
-// The sum, or mean, of a whole array whose first dimension is stretched: that one first. Of few elements of a vector, too
-nb::object reduced_repeated(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
-    const int type = PyArray_TYPE(x.array);
-    if ((type != NPY_FLOAT && type != NPY_DOUBLE) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
-    if (x.size() <= SMALL) return x.ndim() == 1 ? reduced_apart(x, axis, keepdims, mean) : nb::none();
-    uint64_t named = 0;
-    if (!named_axes(axis, x.ndim(), named) || named + 1 != uint64_t{1} << x.ndim()) return nb::none();
-    const int64_t times = repetitions(x);
-    if (times < 2 || times > FAN) return nb::none();
-    nb::object made = without_axes(x, ~uint64_t{0}, keepdims);
-    void *y = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
-    WithoutGil free(x.size());
-    if (type == NPY_FLOAT) sum_repeated(x, times, mean, static_cast<float *>(y));
-    else sum_repeated(x, times, mean, static_cast<double *>(y));
-    return made;
-}
-
 template <Term term, Finish finish> nb::object reduced(ExactArray x, nb::handle axis, bool keepdims) {
     constexpr bool PLAIN = term == Term::element && finish == Finish::sum;
     if (!x || !x.size()) return nb::none();
     if (term == Term::element && !PyArray_ISCARRAY_RO(x.array))
-        return reduced_repeated(x, axis, keepdims, finish == Finish::mean);
+        return sum_strided(x, axis, keepdims, finish == Finish::mean);
     if (!PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
     const int type = PyArray_TYPE(x.array);
     uint64_t named;
@@ -321,67 +256,6 @@ template <Term term, Finish finish> nb::object reduced(ExactArray x, nb::handle 
     return made;
 }
 
-// -- products, in float64: PRODUCTS of them with every PRODUCTS-th element, folded in a tree, and pieces of PIECE elements
-// ascending
-
-constexpr int64_t PRODUCTS = 32, PIECE = 1 << 16;
-
-template <class T> RESILIN_INLINE double multiply_all(const T *x, int64_t n) {
-    Eight<double> lanes[4];
-    for (Eight<double> &lane : lanes) lane = Eight<double>{} + 1.0;
-    int64_t i = 0;
-    for (; i + PRODUCTS <= n; i += PRODUCTS)
-        for (int k = 0; k < 4; k++)
-            lanes[k] *= __builtin_convertvector(*reinterpret_cast<const Eight<T> *>(x + i + 8 * k), Eight<double>);
-    if (i == n) { // the same tree
-        const Eight<double> all = (lanes[0] * lanes[2]) * (lanes[1] * lanes[3]);
-        return ((all[0] * all[4]) * (all[2] * all[6])) * ((all[1] * all[5]) * (all[3] * all[7]));
-    }
-    double all[PRODUCTS];
-    std::memcpy(all, lanes, sizeof(all));
-    for (int64_t k = 0; i + k < n; k++) all[k] *= static_cast<double>(x[i + k]);
-    for (int64_t width = PRODUCTS / 2; width > 0; width /= 2)
-        for (int64_t k = 0; k < width; k++) all[k] *= all[k + width];
-    return all[0];
-}
-RESILIN_SIMD double product_of(const float *x, int64_t n) { return multiply_all(x, n); }
-RESILIN_SIMD double product_of(const double *x, int64_t n) { return multiply_all(x, n); }
-
-template <class T> nb::object product_of_type(ExactArray x, uint64_t named, bool keepdims) {
-    int64_t rows;
-    NewArray<T> y = without_trailing<T>(x, named, keepdims, rows);
-    nb::object made = y.object;
-    WithoutGil free(x.size());
-    const int64_t length = x.size() / rows, pieces = (length + PIECE - 1) / PIECE;
-    if (pieces == 1) {
-        parallel_rows(rows, length, [&](int64_t begin, int64_t end) {
-            for (int64_t row = begin; row < end; row++)
-                y.data[row] = static_cast<T>(product_of(x.data<T>() + row * length, length));
-        });
-        return made;
-    }
-    std::vector<double> parts(static_cast<size_t>(rows * pieces));
-    parallel_rows(rows * pieces, std::min(length, PIECE), [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++) {
-            const int64_t at = i % pieces * PIECE;
-            parts[static_cast<size_t>(i)] = product_of(x.data<T>() + i / pieces * length + at, std::min(PIECE, length - at));
-        }
-    });
-    for (int64_t row = 0; row < rows; row++) {
-        double all = 1.0;
-        for (int64_t i = 0; i < pieces; i++) all *= parts[static_cast<size_t>(row * pieces + i)];
-        y.data[row] = static_cast<T>(all);
-    }
-    return made;
-}
-
-nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
-    if ((!x.is<float>() && !x.is<double>()) || !x.size()) return nb::none();
-    uint64_t named;
-    if (!trailing(axis, x, named)) return nb::none();
-    return x.is<float>() ? product_of_type<float>(x, named, keepdims) : product_of_type<double>(x, named, keepdims);
-}
-
 } // namespace
 
 void pairwise_sums(const void *x, int type, int64_t rows, int64_t length, void *y) {
@@ -405,9 +279,13 @@ void bind_pairwise(nb::module_ &m) {
     const auto define = [&m](const char *name, auto *function) {
         m.def(name, function, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
     };
+    bind_log_sums(m);
+    bind_pairs(m);
+    bind_products(m);
+    bind_strided_sums(m);
     define("known_sum_last", &reduced<Term::known, Finish::sum>);
+    define("size_sum_last", &reduced<Term::size, Finish::sum>);
     define("norm_last", &reduced<Term::square, Finish::root>);
-    m.def("product_last", &product_last, nb::arg("x"), nb::arg("axis").none(), nb::arg("keepdims"));
 }
 
 } // namespace resilin

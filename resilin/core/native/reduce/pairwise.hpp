@@ -105,7 +105,14 @@ void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost,
 // y[row] = the sum over row `row` of floats of numpy's type number `type`; float32 for 16-bit ones.
 void pairwise_sums(const void *x, int type, int64_t rows, int64_t length, void *y);
 
-// The sum, or mean, over the last dimensions; None over others
+// The sum, or mean, over the last dimensions; None over others. sum_strided: of arrays that are not contiguous.
+nb::object sum_strided(const ExactArray &x, nb::handle axis, bool keepdims, bool mean);
 nb::object sum_last(const ExactArray &x, nb::handle axis, bool keepdims, bool mean);
+
+// What other files of this folder give to Python, by way of pairwise.cpp
+void bind_log_sums(nb::module_ &m);
+void bind_pairs(nb::module_ &m);
+void bind_products(nb::module_ &m);
+void bind_strided_sums(nb::module_ &m);
 
 } // namespace resilin

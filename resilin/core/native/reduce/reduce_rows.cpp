@@ -49,6 +49,9 @@ RESILIN_SIMD void add_block(const float *x, int64_t D, int64_t width, int64_t ro
 RESILIN_SIMD void add_block(const double *x, int64_t D, int64_t width, int64_t rows, double *sum) {
     add_block_of(x, D, width, rows, sum);
 }
+RESILIN_SIMD void add_block(const uint64_t *x, int64_t D, int64_t width, int64_t rows, uint64_t *sum) {
+    add_block_of(x, D, width, rows, sum);
+}
 RESILIN_SIMD void add_to(float *sum, const float *part, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum[i] += part[i];
 }
@@ -56,8 +59,9 @@ void add_halves(const uint16_t *x, bool float16, int64_t D, int64_t width, int64
     alignas(64) float wide[FAN * HALF_TILE], part[HALF_TILE];
     for (int64_t first = 0; first < rows; first += FAN) {
         const int64_t count = std::min(rows - first, FAN);
-        for (int64_t n = 0; n < count; n++)
-            (float16 ? unpack_half : unpack_bfloat)(x + (first + n) * D, 0, width, wide + n * width);
+        const auto unpack = float16 ? unpack_half : unpack_bfloat;
+        if (width == D) unpack(x + first * D, 0, count * D, wide);
+        for (int64_t n = 0; n < count && width != D; n++) unpack(x + (first + n) * D, 0, width, wide + n * width);
         add_block(wide, width, width, count, first ? part : sum);
         if (first) add_to(sum, part, width);
     }
@@ -143,14 +147,21 @@ nb::object sum_over(const ExactArray &x, nb::handle axis, bool keepdims, bool me
     const int type = PyArray_TYPE(x.array);
     const bool half = type == NPY_HALF || type == bfloat16_type;
     uint64_t named = 0;
-    if ((!half && type != NPY_FLOAT && type != NPY_DOUBLE) || !named_axes(axis, x.ndim(), named)) return nb::none();
+    const bool integers = type == NPY_INT64 && !mean;
+    if ((!half && !integers && type != NPY_FLOAT && type != NPY_DOUBLE) || !named_axes(axis, x.ndim(), named))
+        return nb::none();
     const Dimensions d(x, named);
+    if (integers && d.behind > 1) return nb::none();
     const int64_t terms = d.summed * d.behind, rows = d.before * d.kept;
     if (!d.known || d.kept < 2 || d.before * d.summed * d.kept * d.behind <= SMALL || (terms <= FAN && d.behind > 1))
         return nb::none();
     nb::object made = without_axes(x, named, keepdims);
     void *y = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
     WithoutGil free(x.size());
+    if (integers) { // they wrap around
+        sum_matrices_of(x.data<uint64_t>(), d.before, d.summed, d.kept, static_cast<uint64_t *>(y));
+        return made;
+    }
     if (type == NPY_DOUBLE) {
         auto *to = static_cast<double *>(y);
         sum_groups(x.data<double>(), type, d, to);
