@@ -1,12 +1,12 @@
 // 16-bit floats in the places of 32-bit ones, two in each.
 #pragma once
-#include "kernels/simd.hpp"
+#include "kernels/widths.hpp"
 
 namespace resilin {
 
 // 16 pairs of neighbouring 16-bit floats of 16 lanes: x[q] = the q-th pair of each lane, from x[i] = all pairs of lane i.
 // Every step is one that AVX-512 has an instruction of two operands for.
-typedef uint32_t Pairs __attribute__((vector_size(64), may_alias));
+using Pairs = PairsOf<16>;
 typedef uint64_t Fours __attribute__((vector_size(64), may_alias));
 RESILIN_INLINE void transpose_pairs(Pairs *x) {
     Fours y[16], z[16];
@@ -29,6 +29,26 @@ RESILIN_INLINE void transpose_pairs(Pairs *x) {
     for (int k = 0; k < 8; k++) {
         x[k] = reinterpret_cast<Pairs>(__builtin_shufflevector(y[k], y[8 + k], 0, 1, 4, 5, 8, 9, 12, 13));
         x[8 + k] = reinterpret_cast<Pairs>(__builtin_shufflevector(y[k], y[8 + k], 2, 3, 6, 7, 10, 11, 14, 15));
+    }
+}
+
+// The same of 8 pairs of 8 lanes.
+using EightPairs = PairsOf<8>;
+typedef uint64_t EightFours __attribute__((vector_size(32), may_alias));
+RESILIN_INLINE void transpose_pairs(EightPairs *x) {
+    EightFours y[8], z[8];
+    for (int i = 0; i < 8; i += 2) {
+        y[i] = reinterpret_cast<EightFours>(__builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 4, 12, 5, 13));
+        y[i + 1] = reinterpret_cast<EightFours>(__builtin_shufflevector(x[i], x[i + 1], 2, 10, 3, 11, 6, 14, 7, 15));
+    }
+    for (int i = 0; i < 8; i += 4)
+        for (int k = 0; k < 2; k++) { // steps 2k and 2k + 1 of every four, of lanes i to i + 3
+            z[i + 2 * k] = __builtin_shufflevector(y[i + k], y[i + 2 + k], 0, 4, 2, 6);
+            z[i + 2 * k + 1] = __builtin_shufflevector(y[i + k], y[i + 2 + k], 1, 5, 3, 7);
+        }
+    for (int k = 0; k < 4; k++) {
+        x[k] = reinterpret_cast<EightPairs>(__builtin_shufflevector(z[k], z[4 + k], 0, 1, 4, 5));
+        x[4 + k] = reinterpret_cast<EightPairs>(__builtin_shufflevector(z[k], z[4 + k], 2, 3, 6, 7));
     }
 }
 
