@@ -21,7 +21,7 @@ template <int64_t BYTES, class From, class To> RESILIN_INLINE void turn(From fro
                 HalfPairs rows[8];
 #pragma GCC unroll 8
                 for (int64_t i = 0; i < 8; i++) std::memcpy(&rows[i], from(down + i) + across, sizeof(HalfPairs));
-                transpose_half_pairs(rows);
+                transpose_pairs(rows);
 #pragma GCC unroll 8
                 for (int64_t i = 0; i < 8; i++) std::memcpy(to(across + i) + down, &rows[i], sizeof(HalfPairs));
             }

@@ -100,34 +100,44 @@ RESILIN_INLINE float erf_(float x) {
 
 // Sums in 16 fixed lanes, folded in one fixed tree: the same bits for every instruction set.
 typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
+typedef float HalfOfLanes __attribute__((vector_size(32), aligned(4), may_alias));
 constexpr int64_t LANES = 16;
+
+// The same in two registers: a compiler keeps Lanes in memory where there are none of 64 bytes.
+struct TwoHalves {
+    HalfOfLanes low, high;
+    RESILIN_INLINE void operator+=(const TwoHalves &other) { low += other.low, high += other.high; }
+};
+RESILIN_INLINE TwoHalves operator+(const TwoHalves &a, const TwoHalves &b) { return {a.low + b.low, a.high + b.high}; }
+RESILIN_INLINE TwoHalves operator*(const TwoHalves &a, const TwoHalves &b) { return {a.low * b.low, a.high * b.high}; }
 
 RESILIN_INLINE Lanes load(const float *x) {
     Lanes v;
     std::memcpy(&v, x, sizeof(v));
     return v;
 }
-RESILIN_INLINE Lanes load_tail(const float *x, int64_t n) {
-    Lanes v = {};
-    std::memcpy(&v, x, static_cast<size_t>(n) * sizeof(float));
-    return v;
-}
-RESILIN_INLINE float fold(const Lanes &v) {
-    const auto eight = __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
-                       __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+RESILIN_INLINE float fold(const TwoHalves &v) {
+    const auto eight = v.low + v.high;
     const auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
     const auto two = __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
     return two[0] + two[1];
 }
 
-RESILIN_INLINE Lanes load_some(const float *x, int64_t n) { return n == LANES ? load(x) : load_tail(x, n); }
+RESILIN_INLINE TwoHalves load_some(const float *x, int64_t n) {
+    float some[LANES];
+    if (n < LANES)
+        for (int64_t i = 0; i < LANES; i++) some[i] = i < n ? x[i] : 0.0f; // loads under a mask, where there are such
+    const auto *at = reinterpret_cast<const HalfOfLanes *>(n < LANES ? some : x);
+    return {at[0], at[1]};
+}
 
 // sum of x[i] * y[i] (of x[i] when y is null); four independent accumulators hide the latency of the addition
 template <bool WithY> RESILIN_INLINE float sum_lanes(const float *x, const float *y, int64_t n) {
     auto term = [=](int64_t i, int64_t m) __attribute__((always_inline)) {
-        return WithY ? load_some(x + i, m) * load_some(y + i, m) : load_some(x + i, m);
+        if constexpr (WithY) return load_some(x + i, m) * load_some(y + i, m);
+        else return load_some(x + i, m);
     };
-    Lanes a = {}, b = {}, c = {}, d = {};
+    TwoHalves a = {}, b = {}, c = {}, d = {};
     int64_t i = 0;
     for (; i + 4 * LANES <= n; i += 4 * LANES) {
         a += term(i, LANES);

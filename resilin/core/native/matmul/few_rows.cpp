@@ -17,21 +17,20 @@ namespace {
 
 constexpr int64_t COLUMNS = 128; // of one piece of work
 
-// Sums of all rows of `Vectors` times 16 columns: of a chain that starts anew in every block of the depth.
-template <int Rows, int Vectors> struct Sums {
-    Lanes of[Rows][Vectors];
+// Sums of all rows of `Vectors` times `Width` columns: of a chain that starts anew in every block of the depth.
+template <int Width, int Rows, int Vectors> struct Sums {
+    Floats<Width> of[Rows][Vectors];
 };
 
 // Columns side by side: step p ascending, `x` has the rows' elements of a step side by side.
-template <int Rows, int Vectors>
-RESILIN_INLINE void add_along(const float *x, const float *b, int64_t step, int64_t depth, Sums<Rows, Vectors> &sums) {
+template <int Width, int Rows, int Vectors>
+RESILIN_INLINE void add_along(const float *x, const float *b, int64_t step, int64_t depth, Sums<Width, Rows, Vectors> &sums) {
     constexpr int64_t AHEAD = 8; // steps that are fetched ahead
     for (int64_t p = 0; p < depth; p++, x += Rows, b += step) {
 #pragma GCC unroll 8
         for (int g = 0; g < Vectors; g++) {
-            __builtin_prefetch(b + AHEAD * step + g * LANES);
-            Lanes right;
-            std::memcpy(&right, b + g * LANES, sizeof(right));
+            if (g * Width % LANES == 0) __builtin_prefetch(b + AHEAD * step + g * Width);
+            const Floats<Width> right = floats_at<Width>(b + g * Width);
 #pragma GCC unroll 8
             for (int i = 0; i < Rows; i++) sums.of[i][g] = right * x[i] + sums.of[i][g];
         }
@@ -40,7 +39,7 @@ RESILIN_INLINE void add_along(const float *x, const float *b, int64_t step, int6
 
 // Steps [from, 16) of 16 columns, in which they lie side by side.
 template <int Rows, int Vectors, bool Whole>
-RESILIN_INLINE void add_square(const float *x, const float *b, int64_t lane, int64_t from, int g, Sums<Rows, Vectors> &sums) {
+RESILIN_INLINE void add_square(const float *x, const float *b, int64_t lane, int64_t from, int g, Sums<LANES, Rows, Vectors> &sums) {
     Pairs turned[LANES];
 #pragma GCC unroll 16
     for (int64_t i = 0; i < LANES; i++) {
@@ -53,12 +52,12 @@ RESILIN_INLINE void add_square(const float *x, const float *b, int64_t lane, int
         if (Whole || q >= from)
 #pragma GCC unroll 12
             for (int i = 0; i < Rows; i++)
-                sums.of[i][g] = reinterpret_cast<Lanes>(turned[q]) * x[q * Rows + i] + sums.of[i][g];
+                sums.of[i][g] = reinterpret_cast<Floats<LANES>>(turned[q]) * x[q * Rows + i] + sums.of[i][g];
 }
 
 // The last steps are read with some before them.
 template <int Rows, int Vectors>
-RESILIN_INLINE void add_across(const float *x, const float *b, int64_t lane, int64_t depth, Sums<Rows, Vectors> &sums) {
+RESILIN_INLINE void add_across(const float *x, const float *b, int64_t lane, int64_t depth, Sums<LANES, Rows, Vectors> &sums) {
     int64_t p = 0;
     for (; p + LANES <= depth; p += LANES)
         for (int g = 0; g < Vectors; g++)
@@ -71,63 +70,63 @@ RESILIN_INLINE void add_across(const float *x, const float *b, int64_t lane, int
     }
     for (; p < depth; p++)
         for (int g = 0; g < Vectors; g++) {
-            Lanes right;
+            Floats<LANES> right;
             for (int64_t i = 0; i < LANES; i++) right[i] = b[(g * LANES + i) * lane + p];
             for (int i = 0; i < Rows; i++) sums.of[i][g] = right * x[p * Rows + i] + sums.of[i][g];
         }
 }
 
-// 16 * Vectors columns from `column` on, of which the first `skipped` are not written.
-template <int Rows, int Vectors, bool Along>
+// Width * Vectors columns from `column` on, of which the first `skipped` are not written.
+template <int Width, int Rows, int Vectors, bool Along>
 RESILIN_INLINE void some_columns(const Product<float> &of, const float *x, int64_t blocks, int64_t column, int64_t skipped) {
-    Sums<Rows, Vectors> total{};
+    Sums<Width, Rows, Vectors> total{};
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t p = edge(of.depth, blocks, block), depth = edge(of.depth, blocks, block + 1) - p;
         const float *b = of.b.data + column * of.b.column + p * of.b.row;
-        Sums<Rows, Vectors> sums{};
+        Sums<Width, Rows, Vectors> sums{};
         if constexpr (Along) add_along(x + p * Rows, b, of.b.row, depth, sums);
         else add_across(x + p * Rows, b, of.b.column, depth, sums);
         for (int i = 0; i < Rows; i++)
             for (int g = 0; g < Vectors; g++) {
-                const float *plus = of.plus + i * of.ld_plus + column + g * LANES;
-                total.of[i][g] = block ? total.of[i][g] + sums.of[i][g] : of.plus ? load(plus) + sums.of[i][g] : sums.of[i][g];
+                const float *plus = of.plus + i * of.ld_plus + column + g * Width;
+                const Floats<Width> &now = sums.of[i][g];
+                total.of[i][g] = block ? total.of[i][g] + now : of.plus ? floats_at<Width>(plus) + now : now;
             }
     }
     for (int i = 0; i < Rows; i++)
         for (int g = 0; g < Vectors; g++) {
-            float *c = of.c + i * of.ldc + column + g * LANES;
-            if (skipped == 0) std::memcpy(c, &total.of[i][g], sizeof(Lanes));
+            float *c = of.c + i * of.ldc + column + g * Width;
+            if (skipped == 0) std::memcpy(c, &total.of[i][g], sizeof(total.of[i][g]));
             else
-                for (int64_t j = skipped; j < LANES; j++) c[j] = total.of[i][g][j];
+                for (int64_t j = skipped; j < Width; j++) c[j] = total.of[i][g][j];
         }
 }
 
 // Columns [begin, end), which fill whole vectors, or the last one overlaps those before it.
-template <int Rows, int Vectors, bool Along>
+template <int Width, int Rows, int Vectors, bool Along>
 RESILIN_INLINE void columns_of(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
     int64_t j = begin;
-    for (; j + Vectors * LANES <= end; j += Vectors * LANES) some_columns<Rows, Vectors, Along>(of, x, blocks, j, 0);
+    for (; j + Vectors * Width <= end; j += Vectors * Width) some_columns<Width, Rows, Vectors, Along>(of, x, blocks, j, 0);
     if constexpr (Vectors > 1)
-        for (; j + LANES <= end; j += LANES) some_columns<Rows, 1, Along>(of, x, blocks, j, 0);
-    if (j < end) some_columns<Rows, 1, Along>(of, x, blocks, end - LANES, j - (end - LANES));
+        for (; j + Width <= end; j += Width) some_columns<Width, Rows, 1, Along>(of, x, blocks, j, 0);
+    if (j < end) some_columns<Width, Rows, 1, Along>(of, x, blocks, end - Width, j - (end - Width));
 }
 
 using Some = void (*)(const Product<float> &, const float *, int64_t, int64_t, int64_t);
 
-// Four vectors of sums: they wait for themselves, and the matrix does not come faster.
-RESILIN_SIMD void along_1(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
-    columns_of<1, 4, true>(of, x, blocks, begin, end);
-}
-RESILIN_SIMD void along_2(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
-    columns_of<2, 4, true>(of, x, blocks, begin, end);
-}
-constexpr Some ALONG[] = {along_1, along_2}; // with more rows tiles are faster
+// Sums wait for themselves, and the matrix does not come faster: four or more vectors of them hide it.
+#define RESILIN_ALONG(name, rows, vectors)                                                                             \
+    RESILIN_BY_WIDTH(void, name, (const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end), \
+                     columns_of<Width, rows, vectors, true>(of, x, blocks, begin, end))
+RESILIN_ALONG(along_1, 1, 64 / Width)
+RESILIN_ALONG(along_2, 2, 4)
+const Some ALONG[] = {along_1, along_2}; // with more rows tiles are faster
 
 #ifdef RESILIN_CHOOSES_ISA // elsewhere vectors of 16 are not turned in registers, and packing is faster
 #define RESILIN_WIDE __attribute__((target("arch=x86-64-v4")))
 template <int Rows>
 RESILIN_WIDE void across(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
-    columns_of<Rows, 1, false>(of, x, blocks, begin, end);
+    columns_of<LANES, Rows, 1, false>(of, x, blocks, begin, end);
 }
 constexpr Some ACROSS[] = {across<1>, across<2>, across<3>, across<4>,  across<5>,  across<6>,
                            across<7>, across<8>, across<9>, across<10>, across<11>, across<12>}; // sums are registers

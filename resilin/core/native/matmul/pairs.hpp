@@ -1,12 +1,12 @@
 // 16-bit floats in the places of 32-bit ones, two in each.
 #pragma once
-#include "kernels/simd.hpp"
+#include "kernels/widths.hpp"
 
 namespace resilin {
 
 // 16 pairs of neighbouring 16-bit floats of 16 lanes: x[q] = the q-th pair of each lane, from x[i] = all pairs of lane i.
 // Every step is one that AVX-512 has an instruction of two operands for.
-typedef uint32_t Pairs __attribute__((vector_size(64), may_alias));
+using Pairs = PairsOf<16>;
 typedef uint64_t Fours __attribute__((vector_size(64), may_alias));
 RESILIN_INLINE void transpose_pairs(Pairs *x) {
     Fours y[16], z[16];
@@ -33,9 +33,9 @@ RESILIN_INLINE void transpose_pairs(Pairs *x) {
 }
 
 // The same of 8 pairs of 8 lanes, for CPUs whose registers have 32 bytes.
-typedef uint32_t HalfPairs __attribute__((vector_size(32), may_alias));
+using HalfPairs = PairsOf<8>;
 typedef uint64_t HalfFours __attribute__((vector_size(32), may_alias));
-RESILIN_INLINE void transpose_half_pairs(HalfPairs *x) {
+RESILIN_INLINE void transpose_pairs(HalfPairs *x) {
     HalfFours y[8], z[8];
 #pragma GCC unroll 4
     for (int i = 0; i < 8; i += 2) {

@@ -13,181 +13,189 @@
 namespace resilin {
 namespace {
 
-constexpr int64_t COLUMNS = 128; // of one piece of work: eight vectors of sums
+constexpr int64_t COLUMNS = 128; // of one piece of work
 constexpr int64_t AHEAD = 12;    // rows that are fetched ahead where columns lie side by side
-
-typedef uint16_t Bits __attribute__((vector_size(32)));
+constexpr int TOGETHER = 8;      // vectors of sums: one waits for its own
 
 // the lower 16 bits as float32
-RESILIN_INLINE Lanes widened(BFloat, Pairs bits) { return reinterpret_cast<Lanes>(bits << 16); }
-RESILIN_INLINE Lanes widened(Half, Pairs bits) { // as from_half()
-    const Pairs shifted = (bits & 0x7FFFu) << 13, e = shifted & (0x7C00u << 13), normal = shifted + (112u << 23);
-    const Lanes small = reinterpret_cast<Lanes>(normal + (1u << 23)) - bit_cast<float>(113u << 23);
-    const Pairs finite = e == 0 ? reinterpret_cast<Pairs>(small) : normal;
-    return reinterpret_cast<Lanes>((e == (0x7C00u << 13) ? normal + (112u << 23) : finite) | (bits & 0x8000u) << 16);
+template <int Width> RESILIN_INLINE Floats<Width> widened(BFloat, PairsOf<Width> bits) {
+    return reinterpret_cast<Floats<Width>>(bits << 16);
+}
+template <int Width> RESILIN_INLINE Floats<Width> widened(Half, PairsOf<Width> bits) { // as from_half()
+    using P = PairsOf<Width>;
+    const P shifted = (bits & 0x7FFFu) << 13, e = shifted & (0x7C00u << 13), normal = shifted + (112u << 23);
+    const auto small = reinterpret_cast<Floats<Width>>(normal + (1u << 23)) - bit_cast<float>(113u << 23);
+    const P finite = e == 0 ? reinterpret_cast<P>(small) : normal;
+    return reinterpret_cast<Floats<Width>>((e == (0x7C00u << 13) ? normal + (112u << 23) : finite) | (bits & 0x8000u) << 16);
 }
 
-// Columns side by side: sums[g] += x[p] * row p of the matrix, p ascending, for 16 * Vectors columns.
-template <class From, int Vectors>
-RESILIN_INLINE void add_rows(const float *x, const From *b, int64_t step, int64_t depth, Lanes *sums) {
-    Lanes sum[Vectors];
+// Row `row` of the matrix from its column g * Width on, and a line of it that is fetched ahead.
+template <int Width, class From> RESILIN_INLINE Floats<Width> part_of(const From *row, int64_t step, int g) {
+    if (g * Width % (2 * LANES) == 0) __builtin_prefetch(row + AHEAD * step + g * Width);
+    typename VectorsOf<Width>::Bits bits;
+    std::memcpy(&bits, row + g * Width, sizeof(bits));
+    return widened<Width>(From{}, __builtin_convertvector(bits, PairsOf<Width>));
+}
+
+// Columns side by side: sums[g] += x[p] * row p of the matrix, p ascending, for Width * Vectors columns.
+template <int Width, int Vectors, class From>
+RESILIN_INLINE void add_rows(const float *x, const From *b, int64_t step, int64_t depth, Floats<Width> *sums) {
+    Floats<Width> sum[Vectors];
     for (int g = 0; g < Vectors; g++) sum[g] = sums[g];
-    for (int64_t p = 0; p < depth; p++) {
-        const From *row = b + p * step;
+    for (int64_t p = 0; p < depth; p++)
 #pragma GCC unroll 8
-        for (int g = 0; g < Vectors; g++) {
-            if (g % 2 == 0) __builtin_prefetch(row + AHEAD * step + g * LANES);
-            Bits bits;
-            std::memcpy(&bits, row + g * LANES, sizeof(bits));
-            sum[g] = widened(From{}, __builtin_convertvector(bits, Pairs)) * x[p] + sum[g];
-        }
-    }
+        for (int g = 0; g < Vectors; g++) sum[g] = part_of<Width>(b + p * step, step, g) * x[p] + sum[g];
     for (int g = 0; g < Vectors; g++) sums[g] = sum[g];
 }
 
-// Steps [from, 32) of 16 * Vectors columns, in which they lie side by side. Vectors are summed together, as one waits for
-// its own sums.
-template <class From, int Vectors, bool Whole>
-RESILIN_INLINE void add_steps(const float *x, const From *b, int64_t lane, int64_t from, Lanes *sum) {
-    Pairs turned[Vectors][LANES];
-    for (int g = 0; g < Vectors; g++) {
-        for (int64_t i = 0; i < LANES; i++) std::memcpy(&turned[g][i], b + (g * LANES + i) * lane, sizeof(Pairs));
-        transpose_pairs(turned[g]);
-    }
+// 2 * Width steps of Width columns from `b` on, in which they lie side by side, two in each place.
+template <int Width, class From> RESILIN_INLINE void turned_at(const From *b, int64_t lane, PairsOf<Width> *turned) {
+    for (int64_t i = 0; i < Width; i++) std::memcpy(&turned[i], b + i * lane, sizeof(PairsOf<Width>));
+    transpose_pairs(turned);
+}
+// Step p of Width columns.
+template <int Width, class From> RESILIN_INLINE Floats<Width> step_of(const From *b, int64_t lane, int64_t p) {
+    PairsOf<Width> bits;
+    for (int64_t i = 0; i < Width; i++) bits[i] = b[i * lane + p].bits;
+    return widened<Width>(From{}, bits);
+}
+
+// Steps [from, 2 * Width) of Width * Vectors columns, in which they lie side by side. Vectors are summed together, as one
+// waits for its own sums.
+template <int Width, int Vectors, bool Whole, class From>
+RESILIN_INLINE void add_steps(const float *x, const From *b, int64_t lane, int64_t from, Floats<Width> *sum) {
+    PairsOf<Width> turned[Vectors][Width];
+    for (int g = 0; g < Vectors; g++) turned_at<Width>(b + g * Width * lane, lane, turned[g]);
 #pragma GCC unroll 16
-    for (int64_t q = 0; q < LANES; q++) {
+    for (int64_t q = 0; q < Width; q++) {
         if (Whole || 2 * q >= from)
 #pragma GCC unroll 2
-            for (int g = 0; g < Vectors; g++) sum[g] = widened(From{}, turned[g][q] & 0xFFFFu) * x[2 * q] + sum[g];
+            for (int g = 0; g < Vectors; g++) sum[g] = widened<Width>(From{}, turned[g][q] & 0xFFFFu) * x[2 * q] + sum[g];
         if (Whole || 2 * q + 1 >= from)
 #pragma GCC unroll 2
-            for (int g = 0; g < Vectors; g++) sum[g] = widened(From{}, turned[g][q] >> 16) * x[2 * q + 1] + sum[g];
+            for (int g = 0; g < Vectors; g++) sum[g] = widened<Width>(From{}, turned[g][q] >> 16) * x[2 * q + 1] + sum[g];
     }
 }
 
 // bfloat16: sums[g] += two chains, of the group's even steps and of its odd ones, added to one another.
-template <int Vectors> RESILIN_INLINE void add_group_rows(const float *x, const BFloat *b, int64_t step, int64_t steps, Lanes *sums) {
-    Lanes even[Vectors] = {};
+template <int Width, int Vectors>
+RESILIN_INLINE void add_group_rows(const float *x, const BFloat *b, int64_t step, int64_t steps, Floats<Width> *sums) {
+    Floats<Width> even[Vectors] = {};
     for (int64_t first = 0; first < 2; first++) {
-        Lanes sum[Vectors] = {};
-        for (int64_t p = first; p < steps; p += 2) {
-            const BFloat *row = b + p * step;
+        Floats<Width> sum[Vectors] = {};
+        for (int64_t p = first; p < steps; p += 2)
 #pragma GCC unroll 8
-            for (int g = 0; g < Vectors; g++) {
-                if (g % 2 == 0) __builtin_prefetch(row + AHEAD * step + g * LANES);
-                Bits bits;
-                std::memcpy(&bits, row + g * LANES, sizeof(bits));
-                sum[g] = widened(BFloat{}, __builtin_convertvector(bits, Pairs)) * x[p] + sum[g];
-            }
-        }
+            for (int g = 0; g < Vectors; g++) sum[g] = part_of<Width>(b + p * step, step, g) * x[p] + sum[g];
         for (int g = 0; g < Vectors; g++) {
             if (first) sums[g] = sums[g] + (even[g] + sum[g]);
             else even[g] = sum[g];
         }
     }
 }
-template <int Vectors> RESILIN_INLINE void add_group_columns(const float *x, const BFloat *b, int64_t lane, int64_t steps, Lanes *sums) {
-    Lanes even[Vectors] = {}, odd[Vectors] = {};
+template <int Width, int Vectors>
+RESILIN_INLINE void add_group_columns(const float *x, const BFloat *b, int64_t lane, int64_t steps, Floats<Width> *sums) {
+    Floats<Width> even[Vectors] = {}, odd[Vectors] = {};
     if (steps == GROUP_STEPS) {
-        Pairs turned[Vectors][LANES];
-        for (int g = 0; g < Vectors; g++) {
-            for (int64_t i = 0; i < LANES; i++) std::memcpy(&turned[g][i], b + (g * LANES + i) * lane, sizeof(Pairs));
-            transpose_pairs(turned[g]);
-        }
+        for (int64_t p = 0; p < GROUP_STEPS; p += 2 * Width) {
+            PairsOf<Width> turned[Vectors][Width];
+            for (int g = 0; g < Vectors; g++) turned_at<Width>(b + g * Width * lane + p, lane, turned[g]);
 #pragma GCC unroll 16
-        for (int64_t q = 0; q < LANES; q++)
+            for (int64_t q = 0; q < Width; q++)
 #pragma GCC unroll 2
-            for (int g = 0; g < Vectors; g++) {
-                even[g] = widened(BFloat{}, turned[g][q]) * x[2 * q] + even[g];
-                odd[g] = reinterpret_cast<Lanes>(turned[g][q] & 0xFFFF0000u) * x[2 * q + 1] + odd[g];
-            }
+                for (int g = 0; g < Vectors; g++) {
+                    even[g] = widened<Width>(BFloat{}, turned[g][q]) * x[p + 2 * q] + even[g];
+                    odd[g] = reinterpret_cast<Floats<Width>>(turned[g][q] & 0xFFFF0000u) * x[p + 2 * q + 1] + odd[g];
+                }
+        }
     } else {
         for (int64_t p = 0; p < steps; p++)
             for (int g = 0; g < Vectors; g++) {
-                Pairs bits;
-                for (int64_t i = 0; i < LANES; i++) bits[i] = b[(g * LANES + i) * lane + p].bits;
-                Lanes &sum = p % 2 ? odd[g] : even[g];
-                sum = widened(BFloat{}, bits) * x[p] + sum;
+                Floats<Width> &sum = p % 2 ? odd[g] : even[g];
+                sum = step_of<Width>(b + g * Width * lane, lane, p) * x[p] + sum;
             }
     }
     for (int g = 0; g < Vectors; g++) sums[g] = sums[g] + (even[g] + odd[g]);
 }
 
-// sums[g] += the products of x and 16 columns, for Vectors times 16. The last steps are read with some before them.
-template <class From, int Vectors>
-RESILIN_INLINE void add_columns(const float *x, const From *b, int64_t lane, int64_t depth, Lanes *sums) {
-    constexpr int64_t STEPS = 2 * LANES;
-    Lanes sum[Vectors];
+// sums[g] += the products of x and Width columns, for Vectors times Width. The last steps are read with some before them.
+template <int Width, int Vectors, class From>
+RESILIN_INLINE void add_columns(const float *x, const From *b, int64_t lane, int64_t depth, Floats<Width> *sums) {
+    constexpr int64_t STEPS = 2 * Width;
+    Floats<Width> sum[Vectors];
     for (int g = 0; g < Vectors; g++) sum[g] = sums[g];
     int64_t p = 0;
-    for (; p + STEPS <= depth; p += STEPS) add_steps<From, Vectors, true>(x + p, b + p, lane, 0, sum);
+    for (; p + STEPS <= depth; p += STEPS) add_steps<Width, Vectors, true>(x + p, b + p, lane, 0, sum);
     const int64_t last = depth - STEPS;
     if (p < depth && last >= 0) {
-        add_steps<From, Vectors, false>(x + last, b + last, lane, p - last, sum);
+        add_steps<Width, Vectors, false>(x + last, b + last, lane, p - last, sum);
         p = depth;
     }
     for (; p < depth; p++)
-        for (int g = 0; g < Vectors; g++) {
-            Pairs bits;
-            for (int64_t i = 0; i < LANES; i++) bits[i] = b[(g * LANES + i) * lane + p].bits;
-            sum[g] = widened(From{}, bits) * x[p] + sum[g];
-        }
+        for (int g = 0; g < Vectors; g++) sum[g] = step_of<Width>(b + g * Width * lane, lane, p) * x[p] + sum[g];
     for (int g = 0; g < Vectors; g++) sums[g] = sum[g];
 }
 
-// Columns [begin, end), whole vectors of them, at most COLUMNS.
-RESILIN_INLINE void some_columns(const Product<float, BFloat> &of, const float *x, int64_t begin, int64_t end, BFloat *out) {
-    const int64_t vectors = (end - begin) / LANES;
-    Lanes sums[COLUMNS / LANES] = {};
-    for (int64_t g = 0; g < vectors && of.plus; g++) sums[g] = load(of.plus + begin + g * LANES);
-    for (int64_t p = 0; p < of.depth; p += GROUP_STEPS) {
-        const BFloat *b = of.b.data + begin * of.b.column + p * of.b.row;
-        const int64_t steps = std::min(GROUP_STEPS, of.depth - p);
-        if (of.b.column != 1) {
-            int64_t g = 0; // of crowded lines the first cache holds those of one vector
-            for (; g + 2 <= vectors && !crowded<BFloat>(of.b.column); g += 2)
-                add_group_columns<2>(x + p, b + g * LANES * of.b.column, of.b.column, steps, sums + g);
-            for (; g < vectors; g++) add_group_columns<1>(x + p, b + g * LANES * of.b.column, of.b.column, steps, sums + g);
-        } else if (vectors == COLUMNS / LANES) {
-            add_group_rows<COLUMNS / LANES>(x + p, b, of.b.row, steps, sums);
-        } else {
-            for (int64_t g = 0; g < vectors; g++) add_group_rows<1>(x + p, b + g * LANES, of.b.row, steps, sums + g);
+// sums += the products of x and `vectors` vectors of columns, over some steps: in groups (bfloat16), or of one chain.
+template <int Width, class From>
+RESILIN_INLINE void add_all(const float *x, const View<From> &b, int64_t steps, int64_t vectors, Floats<Width> *sums) {
+    constexpr bool groups = std::is_same_v<From, BFloat>;
+    int64_t g = 0;
+    if (b.column != 1) { // of crowded lines the first cache holds those of one vector
+        for (; g + 2 <= vectors && !crowded<From>(b.column); g += 2) {
+            const From *at = b.data + g * Width * b.column;
+            if constexpr (groups) add_group_columns<Width, 2>(x, at, b.column, steps, sums + g);
+            else add_columns<Width, 2>(x, at, b.column, steps, sums + g);
         }
+        for (; g < vectors; g++) {
+            const From *at = b.data + g * Width * b.column;
+            if constexpr (groups) add_group_columns<Width, 1>(x, at, b.column, steps, sums + g);
+            else add_columns<Width, 1>(x, at, b.column, steps, sums + g);
+        }
+        return;
     }
-    float row[COLUMNS];
-    std::memcpy(row, sums, static_cast<size_t>(vectors) * sizeof(Lanes));
-    round_row(row, end - begin, out + begin);
+    for (; g + TOGETHER <= vectors; g += TOGETHER) {
+        if constexpr (groups) add_group_rows<Width, TOGETHER>(x, b.data + g * Width, b.row, steps, sums + g);
+        else add_rows<Width, TOGETHER>(x, b.data + g * Width, b.row, steps, sums + g);
+    }
+    for (; g < vectors; g++) {
+        if constexpr (groups) add_group_rows<Width, 1>(x, b.data + g * Width, b.row, steps, sums + g);
+        else add_rows<Width, 1>(x, b.data + g * Width, b.row, steps, sums + g);
+    }
 }
-template <class From>
+
+// Columns [begin, end), whole vectors of them, at most COLUMNS: a chain starts anew in every block of the depth.
+template <int Width, class From>
 RESILIN_INLINE void some_columns(const Product<float, From> &of, const float *x, int64_t blocks, int64_t begin, int64_t end, From *out) {
-    const int64_t vectors = (end - begin) / LANES;
-    Lanes total[COLUMNS / LANES];
-    for (int64_t block = 0; block < blocks; block++) {
-        const int64_t p = edge(of.depth, blocks, block), depth = edge(of.depth, blocks, block + 1) - p;
-        const From *b = of.b.data + begin * of.b.column + p * of.b.row;
-        Lanes sums[COLUMNS / LANES] = {};
-        if (of.b.column != 1) {
-            int64_t g = 0; // of crowded lines the first cache holds those of one vector
-            for (; g + 2 <= vectors && !crowded<From>(of.b.column); g += 2) add_columns<From, 2>(x + p, b + g * LANES * of.b.column, of.b.column, depth, sums + g);
-            for (; g < vectors; g++) add_columns<From, 1>(x + p, b + g * LANES * of.b.column, of.b.column, depth, sums + g);
-        } else if (vectors == COLUMNS / LANES) {
-            add_rows<From, COLUMNS / LANES>(x + p, b, of.b.row, depth, sums);
-        } else {
-            for (int64_t g = 0; g < vectors; g++) add_rows<From, 1>(x + p, b + g * LANES, of.b.row, depth, sums + g);
+    const int64_t vectors = (end - begin) / Width;
+    Floats<Width> total[COLUMNS / Width] = {};
+    const auto from = [&](int64_t p) __attribute__((always_inline)) {
+        return View<From>{of.b.data + begin * of.b.column + p * of.b.row, of.b.row, of.b.column};
+    };
+    if constexpr (std::is_same_v<From, BFloat>) {
+        for (int64_t g = 0; g < vectors && of.plus; g++) total[g] = floats_at<Width>(of.plus + begin + g * Width);
+        for (int64_t p = 0; p < of.depth; p += GROUP_STEPS)
+            add_all<Width>(x + p, from(p), std::min(GROUP_STEPS, of.depth - p), vectors, total);
+    } else {
+        for (int64_t block = 0; block < blocks; block++) {
+            const int64_t p = edge(of.depth, blocks, block), depth = edge(of.depth, blocks, block + 1) - p;
+            Floats<Width> sums[COLUMNS / Width] = {};
+            add_all<Width>(x + p, from(p), depth, vectors, sums);
+            for (int64_t g = 0; g < vectors; g++)
+                total[g] = block     ? total[g] + sums[g]
+                           : of.plus ? floats_at<Width>(of.plus + begin + g * Width) + sums[g]
+                                     : sums[g];
         }
-        for (int64_t g = 0; g < vectors; g++)
-            total[g] = block ? total[g] + sums[g] : of.plus ? load(of.plus + begin + g * LANES) + sums[g] : sums[g];
     }
     float row[COLUMNS];
-    std::memcpy(row, total, static_cast<size_t>(vectors) * sizeof(Lanes));
+    std::memcpy(row, total, static_cast<size_t>(vectors) * sizeof(Floats<Width>));
     round_row(row, end - begin, out + begin);
 }
-RESILIN_SIMD void some(const Product<float, BFloat> &of, const float *x, int64_t, int64_t begin, int64_t end, BFloat *out) {
-    some_columns(of, x, begin, end, out);
-}
-RESILIN_SIMD void some(const Product<float, Half> &of, const float *x, int64_t blocks, int64_t begin, int64_t end, Half *out) {
-    some_columns(of, x, blocks, begin, end, out);
-}
+#define RESILIN_SOME(From)                                                                                             \
+    RESILIN_BY_WIDTH(void, some,                                                                                       \
+                     (const Product<float, From> &of, const float *x, int64_t blocks, int64_t begin, int64_t end, From *out), \
+                     some_columns<Width>(of, x, blocks, begin, end, out))
+RESILIN_SOME(BFloat)
+RESILIN_SOME(Half)
 
 } // namespace
 
