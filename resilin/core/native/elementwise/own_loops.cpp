@@ -1,6 +1,7 @@
 // Loops of functions that numpy has none for, or computes element by element. Results are numpy's own.
 #include "elementwise/blocks.hpp"
 #include "elementwise/divisions.hpp"
+#include "elementwise/double_loops.hpp"
 #include "elementwise/doubles.hpp"
 #include "elementwise/integers.hpp"
 #include "elementwise/ufunc_loops.hpp"
@@ -313,7 +314,8 @@ TypeLoop own_loop(const char *name, int type, int &inputs) {
             inputs = own.inputs;
             return {own.loop, nullptr, own.out == NPY_NOTYPE ? type : own.out, true};
         }
-    return integer_loop(name, type, inputs);
+    const TypeLoop wide = double_loop(name, type, inputs);
+    return wide.loop ? wide : integer_loop(name, type, inputs);
 }
 
 } // namespace resilin
