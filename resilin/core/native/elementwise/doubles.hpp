@@ -165,4 +165,11 @@ template <Digits digits> RESILIN_INLINE double erfc_(double x) {
     }
 }
 
+// sin(pi r) / (pi r) for |r| <= 1/2, of the square of r: in error by 8e-18
+RESILIN_INLINE double sine_slope(double square) {
+    return polynomial(square, -7.0931258816238045e-09, 2.5300985563134005e-07, -6.975840829271595e-06,
+                      0.0001484287872033628, -0.002346081034815316, 0.026147847817611935, -0.19075182412208255,
+                      0.8117424252833536, -1.6449340668482264, 1.0);
+}
+
 } // namespace resilin

@@ -1,7 +1,6 @@
 // The error functions and the normal distribution's, of float32 and float64, both computed in float64 (doubles.hpp).
 #include "binding/kernels.hpp"
-#include "elementwise/doubles.hpp"
-#include "kernels/spans.hpp"
+#include "kernels/double_spans.hpp"
 
 namespace resilin {
 namespace {
@@ -10,7 +9,6 @@ constexpr double ROOT_HALF = 0.7071067811865476, ROOT_PI = 1.7724538509055159;
 constexpr double ENDLESS = std::numeric_limits<double>::infinity();
 constexpr double ROOT_FIVE = 2.23606797749979, SINGLE_SPAN = 4.0 - ROOT_FIVE, DOUBLE_SPAN = 6.1 - ROOT_FIVE;
 constexpr double BELOW_ONE = 0.99999999999999988898; // 1 - 2^-53
-constexpr int64_t COST = 8; // of an element, beside an addition's
 
 // The normal distribution function: half of erfc(-x / sqrt(2)), whose square is taken of x itself.
 template <Digits digits> RESILIN_INLINE double ndtr_of(double x) {
@@ -71,45 +69,20 @@ template <Digits digits> RESILIN_INLINE double erfinv_of(double x) {
     return __builtin_copysign(y + edge, x);
 }
 
-#define RESILIN_SPAN(name, T, result)                                                                                  \
-    RESILIN_SIMD void name(const T *X, int64_t begin, int64_t end, T *y) {                                             \
-        _Pragma("omp simd") for (int64_t i = begin; i < end; i++) {                                                    \
-            const double x = static_cast<double>(X[i]);                                                                \
-            y[i] = static_cast<T>(result);                                                                             \
-        }                                                                                                              \
-    }
-#define RESILIN_SPANS(name, of)                                                                                        \
-    RESILIN_SPAN(name, float, of<SINGLE>(x))                                                                           \
-    RESILIN_SPAN(name, double, of<DOUBLE>(x))
 RESILIN_SPANS(erfc_span, erfc_)
 RESILIN_SPANS(ndtr_span, ndtr_of)
 RESILIN_SPANS(erfinv_span, erfinv_of)
 RESILIN_SPANS(log_ndtr_span, log_ndtr_of)
 
-template <class T> using Span = void (*)(const T *, int64_t, int64_t, T *);
-
-template <class T> nb::object apply(Span<T> span, const Array &x) {
-    NewArray<T> y(x);
-    nb::object made = y.object;
-    WithoutGil free(x.size() * COST);
-    parallel_rows(x.size(), COST, [&](int64_t begin, int64_t end) { span(x.data<T>(), begin, end, y.data); });
-    return made;
-}
-
-template <Span<float> of_float, Span<double> of_double> nb::object call(Array x) {
-    if (x.is<float>()) return apply<float>(of_float, x);
-    return x.is<double>() ? apply<double>(of_double, x) : nb::none();
-}
-
 } // namespace
 
-void erfinv_doubles(const double *x, int64_t n, double *y) { erfinv_span(x, 0, n, y); }
+void erfinv_doubles(const double *x, int64_t n, double *y) { erfinv_span_double(x, 0, n, y); }
 
 void bind_error_functions(nb::module_ &m) {
-    m.def("special_erfc", &call<erfc_span, erfc_span>);
-    m.def("special_erfinv", &call<erfinv_span, erfinv_span>);
-    m.def("special_ndtr", &call<ndtr_span, ndtr_span>);
-    m.def("special_log_ndtr", &call<log_ndtr_span, log_ndtr_span>);
+    m.def("special_erfc", &spanned<erfc_span>);
+    m.def("special_erfinv", &spanned<erfinv_span>);
+    m.def("special_ndtr", &spanned<ndtr_span>);
+    m.def("special_log_ndtr", &spanned<log_ndtr_span>);
 }
 
 } // namespace resilin
