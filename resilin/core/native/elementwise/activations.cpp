@@ -67,12 +67,13 @@ RESILIN_BACKWARD(logit_back, 0,
 // sin(pi x) / (pi x): x off the nearest whole number, and the even series of that (on [0, 1/4], of the square)
 RESILIN_INLINE float rounded(float x) { return __builtin_rintf(x); }
 RESILIN_INLINE double rounded(double x) { return __builtin_rint(x); }
-RESILIN_INLINE float sine_slope(float z) {
+RESILIN_INLINE float slope_of(float z) {
     return polynomial(z, -0.0022371786f, 0.0261174376f, -0.190747895f, 0.811742195f, -1.64493406f, 1.0f);
 }
+RESILIN_INLINE double slope_of(double z) { return sine_slope(z); }
 template <class T> RESILIN_INLINE T sinc_of(T x) {
     const T k = rounded(x), off = x - k, half = T(0.5) * k, sign = half == rounded(half) ? T(1) : T(-1);
-    return x == 0 ? T(1) : sign * (off / x) * sine_slope(off * off);
+    return x == 0 ? T(1) : sign * (off / x) * slope_of(off * off);
 }
 RESILIN_FORWARD(sinc, 0, sinc_of(x))
 

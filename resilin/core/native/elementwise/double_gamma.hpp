@@ -152,7 +152,7 @@ template <Digits digits, bool one> RESILIN_INLINE double bessel(double x) {
     double grown;
     if constexpr (digits == SINGLE) grown = far * exp_<SINGLE>(size > 200.0 ? 200.0 : size);
     else grown = far * exp_sum<false, 10>(size > 715.0 ? 715.0 : size).high * 1024.0;
-    const double found = select(size <= 8.0, bessel_near<digits>(size, one), select(size == INFINITE, INFINITE, grown));
+    const double found = select(size <= 8.0, bessel_near<digits>(size, one), select(size > 715.0, INFINITE, grown));
     return one ? __builtin_copysign(found, x) : found;
 }
 

@@ -93,12 +93,6 @@ RESILIN_INLINE double log_(double x) {
     return select(x < 0.0, std::numeric_limits<double>::quiet_NaN(), select(x == 0.0, -infinite, positive));
 }
 
-// log(1 + x) for x >= -1 within 2 ulp: what adding 1 rounds away is put back
-RESILIN_INLINE double log1p_(double x) {
-    const double u = 1.0 + x, rest = x > 1.0 ? 1.0 - (u - x) : x - (u - 1.0);
-    return log_(u) + select((u > 0.0) & (u < std::numeric_limits<double>::infinity()), rest / u, 0.0);
-}
-
 // 1 / (1 + e^-x), without overflow
 RESILIN_INLINE double logistic(double x) {
     const double e = exp_(-__builtin_fabs(x)), r = 1.0 / (1.0 + e);
