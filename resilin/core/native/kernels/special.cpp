@@ -19,9 +19,10 @@ namespace resilin {
 namespace {
 
 constexpr int64_t BLOCK = 64;
-constexpr double PI = 3.141592653589793, SQRT_PI = 1.7724538509055159, SQRT_HALF = 0.7071067811865476;
+constexpr double SQRT_PI = 1.7724538509055159;
 constexpr double SQRT_TWO = 1.4142135623730951, INF = std::numeric_limits<double>::infinity();
 constexpr double NOT_A_NUMBER = std::numeric_limits<double>::quiet_NaN();
+
 // Chebyshev coefficients by their names in chebyshev_tables.py, which hands them over once.
 struct Tables {
     std::vector<double> erfcx;
