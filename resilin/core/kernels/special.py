@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from resilin.core.kernels import chebyshev_tables, pack
+from resilin.core.kernels import chebyshev_tables
 from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
 
@@ -17,15 +17,15 @@ kernel("special_tables")(vars(chebyshev_tables))
 
 
 def native_or(name: str, formula: Callable[[Array], Array]) -> Callable[[Array], Array]:
-    """The native function `name` of a float array, of 16-bit floats in float32.
+    """The native function `name` of a float array, of 16-bit floats in float32, rounded once more.
 
     Where it has none, `formula` of a float64 copy, rounded.
     """
     fast = kernel("special_" + name)
 
     def run(x: Array) -> Array:
-        y: Array | None = fast(pack.widened(x)) if isinstance(x, np.ndarray) else None
-        return in_double(formula, x) if y is None else pack.astype(y, x.dtype)
+        y: Array | None = fast(x) if isinstance(x, np.ndarray) else None
+        return in_double(formula, x) if y is None else y
 
     return run
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import bessel, gamma
+from resilin.core.kernels.loader import kernel
 from resilin.core.kernels.special import in_double, native_or
-from resilin.core.ops.registry import op
+from resilin.core.ops.registry import accelerate, op
 
 _SQRT_PI = math.sqrt(math.pi)
 _SQRT_HALF = math.sqrt(0.5)
@@ -163,6 +164,9 @@ def _(xp, g, _y, x):
         small * (s * (1 / 30 - s * (1 / 840 - s * (1 / 45360 - s * (1 / 3991680)))) - 1 / 3) * math.pi + 0.0
     )  # no -0
     return g * xp.conj(xp.where(near, series, (xp.cos(t) - xp.sinc(safe)) / safe))
+
+
+accelerate("sinc", kernel("sinc_forward"), lambda g, x: None)
 
 
 # -- gamma

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels.loader import kernel
-from resilin.core.ops.registry import is_complex, op, override, step_of_halves
+from resilin.core.ops.registry import accelerate, is_complex, op, override, step_of_halves
 
 _ONE: dict[str, Any] = {"elementwise": True, "complex": True}
 
@@ -121,6 +121,9 @@ def _(xp, g, _y, x, eps=None):
     outside = xp.logical_or(x < low, x > high)
     slope = g / ((x + 0) * (1 - x))  # -0 counts as 0
     return xp.where(outside, xp.full_like(slope, float("nan") if eps is None else 0.0), slope)
+
+
+accelerate("logit", kernel("logit_forward"), kernel("logit_backward"))
 
 
 @op(loop="log2", single=True, **_ONE, floats=True, samples=_positive)

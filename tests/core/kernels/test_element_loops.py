@@ -52,6 +52,8 @@ def test_loops_of_two_give_numpys_bits(name: str, n: int, dtype: Any) -> None:
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("name", ONE)
 def test_loops_of_one_give_numpys_bits(name: str, n: int, dtype: Any) -> None:
+    if (name, dtype) == ("log", np.float64):
+        pytest.skip("it is ours: test_double_functions.py")
     x = _numbers(n, 2, dtype)
     with np.errstate(all="ignore"):
         assert _bits(_looped(name)(x)) == _bits(getattr(np, name)(x))

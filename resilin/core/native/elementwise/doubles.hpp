@@ -25,25 +25,33 @@ constexpr double WHOLE = 6755399441055744.0; // 1.5 * 2^52: adding it rounds to 
 constexpr int64_t WHOLE_BITS = 0x4338000000000000;
 constexpr double LN2_HIGH = 6.93147180369123816490e-01, LN2_LOW = 1.90821492927058770002e-10;
 
-// e^(x + rest) for a `rest` far below x, within 1 ulp; subnormal results too. 2^n in two factors, neither of which
-// overflows; polynomials on [-ln2 / 2, ln2 / 2], in error by 6e-11 and 4e-18.
+// 2^n times p in two factors, neither of which overflows, for -1080 < n < 1030
+RESILIN_INLINE double times_power_of_two(double p, int64_t n) {
+    const int64_t half = static_cast<int64_t>(static_cast<uint64_t>(n + 2048) >> 1) - 1024; // AVX2 shifts without sign only
+    return p * bit_cast<double>((half + 1023) << 52) * bit_cast<double>((n - half + 1023) << 52);
+}
+
+// e^(x + rest) for a `rest` far below x, within 0.9 ulp; subnormal results too; polynomials on [-ln2 / 2, ln2 / 2], in error by 6e-11 and 4e-18.
 template <Digits digits = DOUBLE> RESILIN_INLINE double exp_(double x, double rest = 0.0) {
     x = x > 710.0 ? 710.0 : x < -746.0 ? -746.0 : x; // NaN stays
     const double t = fma(x, 1.4426950408889634074, WHOLE), k = t - WHOLE;
-    const double r = fma(k, -LN2_LOW, fma(k, -LN2_HIGH, x)) + rest;
+    const double first = fma(k, -LN2_HIGH, x);
     double p;
-    if constexpr (digits == SINGLE)
+    if constexpr (digits == SINGLE) {
+        const double r = fma(k, -LN2_LOW, first) + rest;
         p = polynomial(r, 0.00019907569694023133, 0.0013948578671547215, 0.008333283538133252, 0.04166621831411108,
                        0.16666666786310658, 0.5000000107731032, 0.9999999999955089, 0.9999999999595608);
-    else
-        p = 1.0 + fma(r * r,
-                      polynomial(r, 2.5110037940619665e-08, 2.7632640074237224e-07, 2.755724091767456e-06,
-                                 2.4801485481152372e-05, 0.0001984126989004796, 0.0013888888952315874,
-                                 0.008333333333319601, 0.04166666666648809, 0.1666666666666668, 0.5000000000000019),
-                      r);
-    const int64_t n = bit_cast<int64_t>(t) - WHOLE_BITS, half = n >> 1;
+    } else {
+        const double second = fma(k, LN2_LOW, -rest), r = first - second, off = (first - r) - second;
+        p = 1.0 + (r + fma(r * r,
+                           polynomial(r, 2.5110037940619665e-08, 2.7632640074237224e-07, 2.755724091767456e-06,
+                                      2.4801485481152372e-05, 0.0001984126989004796, 0.0013888888952315874,
+                                      0.008333333333319601, 0.04166666666648809, 0.1666666666666668, 0.5000000000000019),
+                           off));
+    }
+    const int64_t n = bit_cast<int64_t>(t) - WHOLE_BITS;
     if constexpr (digits == SINGLE) return p * bit_cast<double>((n + 1023) << 52); // of -700 < x < 700
-    return p * bit_cast<double>((half + 1023) << 52) * bit_cast<double>((n - half + 1023) << 52);
+    return times_power_of_two(p, n);
 }
 
 // 1 / x; for SINGLE within 1e-13, of numbers in the range of float32, by a division of float32 and a step of Newton's
@@ -53,16 +61,27 @@ template <Digits digits> RESILIN_INLINE double inverse(double x) {
     return fma(r, fma(-x, r, 1.0), r);
 }
 
-// The natural logarithm of a positive normal number within 1 ulp, or 1e-12 (series: fdlibm, log)
-template <Digits digits> RESILIN_INLINE double log_normal(double x, double more = 0.0) {
-    const int64_t bits = bit_cast<int64_t>(x), e = (bits - 0x3FE6A09E667F3BCD) >> 52; // of [sqrt(1/2), sqrt(2)) * 2^e
-    const double f = bit_cast<double>(bits - (e << 52)) - 1.0, half = 0.5 * f * f;
+// e of a positive normal number that lies within [sqrt(1/2), sqrt(2)) * 2^e
+RESILIN_INLINE int64_t exponent_of(double x) {
+    const uint64_t bits = bit_cast<uint64_t>(x) - 0x3FE6A09E667F3BCD + (uint64_t{1024} << 52);
+    return static_cast<int64_t>(bits >> 52) - 1024; // AVX2 shifts without sign only
+}
+
+// log(1 + f) - (f - half) for half = f^2 / 2 and 1 + f within [sqrt(1/2), sqrt(2)), in SINGLE to 1e-12 (fdlibm, log)
+template <Digits digits = DOUBLE> RESILIN_INLINE double log_tail(double f, double half) {
     const double s = digits == DOUBLE ? f / (2.0 + f) : f * inverse<digits>(2.0 + f), z = s * s;
-    const double k = bit_cast<double>(e + WHOLE_BITS) - WHOLE + more;
     const double series = z * polynomial(z, 1.479819860511658591e-01, 1.531383769920937332e-01, 1.818357216161805012e-01,
                                          2.222219843214978396e-01, 2.857142874366239149e-01, 3.999999999940941908e-01,
                                          6.666666666666735130e-01);
-    return k * LN2_HIGH - ((half - fma(s, half + series, k * LN2_LOW)) - f);
+    return s * (half + series);
+}
+
+// The natural logarithm of a positive normal number within 0.7 ulp, or 1e-12
+template <Digits digits> RESILIN_INLINE double log_normal(double x, double more = 0.0) {
+    const int64_t e = exponent_of(x);
+    const double f = bit_cast<double>(bit_cast<int64_t>(x) - (e << 52)) - 1.0, half = 0.5 * f * f;
+    const double k = bit_cast<double>(e + WHOLE_BITS) - WHOLE + more, large = k * LN2_HIGH, sum = large + f;
+    return sum + (((large - sum) + f) + (fma(k, LN2_LOW, log_tail<digits>(f, half)) - half));
 }
 
 // The natural logarithm within 1 ulp, of subnormal numbers too; minus infinity at 0, NaN below.
@@ -72,12 +91,6 @@ RESILIN_INLINE double log_(double x) {
     const double infinite = std::numeric_limits<double>::infinity();
     const double positive = select(x < infinite, found, x); // infinity and NaN: themselves
     return select(x < 0.0, std::numeric_limits<double>::quiet_NaN(), select(x == 0.0, -infinite, positive));
-}
-
-// log(1 + x) for x >= -1 within 2 ulp: what adding 1 rounds away is put back
-RESILIN_INLINE double log1p_(double x) {
-    const double u = 1.0 + x, rest = x > 1.0 ? 1.0 - (u - x) : x - (u - 1.0);
-    return log_(u) + select((u > 0.0) & (u < std::numeric_limits<double>::infinity()), rest / u, 0.0);
 }
 
 // 1 / (1 + e^-x), without overflow
@@ -144,6 +157,13 @@ template <Digits digits> RESILIN_INLINE double erfc_(double x) {
         const double inner = size < 0.5 ? x : 0.0, near = (1.0 - inner) - inner * erf_slope(inner * inner);
         return select(size < 0.5, near, x < 0.0 ? 2.0 - far : far);
     }
+}
+
+// sin(pi r) / (pi r) for |r| <= 1/2, of the square of r: in error by 8e-18
+RESILIN_INLINE double sine_slope(double square) {
+    return polynomial(square, -7.0931258816238045e-09, 2.5300985563134005e-07, -6.975840829271595e-06,
+                      0.0001484287872033628, -0.002346081034815316, 0.026147847817611935, -0.19075182412208255,
+                      0.8117424252833536, -1.6449340668482264, 1.0);
 }
 
 } // namespace resilin

@@ -1,7 +1,8 @@
 // Loops of functions that numpy has none for, or computes element by element. Results are numpy's own.
 #include "elementwise/blocks.hpp"
 #include "elementwise/divisions.hpp"
-#include "elementwise/doubles.hpp"
+#include "elementwise/double_logarithms.hpp"
+#include "elementwise/double_loops.hpp"
 #include "elementwise/integers.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/simd.hpp"
@@ -80,7 +81,7 @@ RESILIN_LOOP_2(hypot, float,
 
 // log(e^a + e^b)
 RESILIN_INLINE double log_of_sum(double a, double b) {
-    const double beyond = log1p_(exp_(-__builtin_fabs(a - b)));
+    const double beyond = log1p_(exp_(-__builtin_fabs(a - b)), 0.0);
     return select(a == b, a + 0.6931471805599453, (a > b ? a : b) + beyond); // NaN: `beyond` is
 }
 RESILIN_LOOP_2(logaddexp, double, log_of_sum(x, y))
@@ -313,7 +314,8 @@ TypeLoop own_loop(const char *name, int type, int &inputs) {
             inputs = own.inputs;
             return {own.loop, nullptr, own.out == NPY_NOTYPE ? type : own.out, true};
         }
-    return integer_loop(name, type, inputs);
+    const TypeLoop wide = double_loop(name, type, inputs);
+    return wide.loop ? wide : integer_loop(name, type, inputs);
 }
 
 } // namespace resilin

@@ -1,5 +1,6 @@
 // Functions made of pieces: limits, lines, an exponential below 0, a parabola around it. NaN passes through.
 #include "binding/kernels.hpp"
+#include "elementwise/double_exponentials.hpp"
 #include "kernels/simd.hpp"
 #include "kernels/spans.hpp"
 
@@ -22,21 +23,39 @@ RESILIN_BACKWARD(leaky_back, 1, x > 0 ? g : g * p)
 RESILIN_FORWARD(hardswish, 0, x * (limited<decltype(x + x)>(x + 3, 0, 6) / 6))
 RESILIN_BACKWARD(hardswish_back, 0, x <= -3 ? 0 : g * (x < 3 ? x / 3 + decltype(x + x)(0.5) : 1))
 
-RESILIN_SIMD void elu_span(const float *x, int64_t begin, int64_t end, float *y, float alpha, float scale, float inner) {
-    const float below = alpha * scale;
+RESILIN_INLINE float expm1_below(float x) { return expm1_low(x); }
+RESILIN_INLINE double expm1_below(double x) { return expm1_(x); }
+RESILIN_INLINE float exp_below(float x) { return exp_low(x); }
+RESILIN_INLINE double exp_below(double x) { return exp_(x); }
+
+template <class T>
+RESILIN_INLINE void elu_of(const T *x, int64_t begin, int64_t end, T *y, T alpha, T scale, T inner) {
+    const T below = alpha * scale;
     _Pragma("omp simd") for (int64_t i = begin; i < end; i++) {
-        const float low = expm1_low((x[i] > 0.0f ? 0.0f : x[i]) * inner) * below;
-        y[i] = x[i] > 0.0f ? x[i] * scale : low;
+        const T low = expm1_below((x[i] > 0 ? 0 : x[i]) * inner) * below;
+        y[i] = x[i] > 0 ? x[i] * scale : low;
     }
 }
-RESILIN_SIMD void elu_back(const float *g, const float *x, int64_t begin, int64_t end, float *dx, float alpha,
-                           float scale, float inner) {
-    const float below = alpha * scale * inner;
-    for (int64_t i = begin; i < end; i++) {
-        const float low = exp_low((x[i] > 0.0f ? 0.0f : x[i]) * inner) * below;
-        dx[i] = g[i] * (x[i] <= 0.0f ? low : scale);
+template <class T>
+RESILIN_INLINE void elu_slope(const T *g, const T *x, int64_t begin, int64_t end, T *dx, T alpha, T scale, T inner) {
+    const T below = alpha * scale * inner;
+    _Pragma("omp simd") for (int64_t i = begin; i < end; i++) {
+        const T low = exp_below((x[i] > 0 ? 0 : x[i]) * inner) * below;
+        dx[i] = g[i] * (x[i] <= 0 ? low : scale);
     }
 }
+#define RESILIN_ELU(T)                                                                                                 \
+    RESILIN_SIMD void elu_##T(const T *x, int64_t begin, int64_t end, T *y, T alpha, T scale, T inner) {               \
+        elu_of(x, begin, end, y, alpha, scale, inner);                                                                 \
+    }                                                                                                                  \
+    RESILIN_SIMD void elu_back_##T(const T *g, const T *x, int64_t begin, int64_t end, T *dx, T alpha, T scale,        \
+                                   T inner) {                                                                          \
+        elu_slope(g, x, begin, end, dx, alpha, scale, inner);                                                          \
+    }
+RESILIN_ELU(float)
+RESILIN_ELU(double)
+constexpr Both elu{elu_float, elu_double};
+constexpr Both elu_back{elu_back_float, elu_back_double};
 
 RESILIN_SIMD void smooth_span(const float *x, int64_t begin, int64_t end, float *y, float beta) {
     const float half = 0.5f / beta;
@@ -66,7 +85,7 @@ nb::object hardswish_backward(ExactArray g, ExactArray x) { return backward_with
 
 // None for an exponential that could grow.
 nb::object elu_forward(ExactArray x, Number alpha, Number scale, Number inner, ExactArray out) {
-    return inner.value > 0.0f ? forward_with(Both{elu_span, NoWide{}}, x, out, alpha, scale, inner) : nb::none();
+    return inner.value > 0.0f ? forward_with(elu, x, out, alpha, scale, inner) : nb::none();
 }
 nb::object elu_backward(ExactArray g, ExactArray x, Number alpha, Number scale, Number inner) {
     return inner.value > 0.0f ? backward_with(elu_back, g, x, alpha, scale, inner) : nb::none();
