@@ -152,12 +152,16 @@ RESILIN_INLINE double tan_(double x) {
     return (odd ? -cosine : sine) / (odd ? sine : cosine);
 }
 
+// x^y for finite x > 0 and y
+RESILIN_INLINE double pow_plain(double x, double y) {
+    const double product = log_normal<SINGLE>(x) * y;
+    return exp_<SINGLE>(product > 200.0 ? 200.0 : product < -200.0 ? -200.0 : product);
+}
 // x^y as C99 has it
 RESILIN_INLINE double pow_(double x, double y) {
     const double a = __builtin_fabs(x), b = __builtin_fabs(y);
     const bool plain = (a > 0.0) & (a < INFINITE);
-    const double product = log_normal<SINGLE>(plain ? a : 1.0) * y;
-    const double found = exp_<SINGLE>(product > 200.0 ? 200.0 : product < -200.0 ? -200.0 : product);
+    const double found = pow_plain(plain ? a : 1.0, y);
     const double half = 0.5 * b;
     const bool integer = __builtin_floor(b) == b, odd = integer & (half != __builtin_floor(half));
     const bool grows = (y > 0.0) == (a > 1.0), flat = (b == INFINITE) & (a == 1.0);

@@ -30,7 +30,7 @@ RESILIN_OF_ONE(arcsin, asin_)
 RESILIN_OF_ONE(arccos, acos_)
 RESILIN_OF_ONE(arctan, atan_)
 RESILIN_OF_TWO(arctan2, atan2_)
-RESILIN_OF_TWO(power, pow_)
+RESILIN_OF_TWO(any_power, pow_)
 RESILIN_OF_TWO(logaddexp, logaddexp_)
 
 constexpr float LARGE = 1e6f; // from here on a quotient by a quarter of a turn needs more digits: libm's
@@ -50,6 +50,25 @@ void tan(const float *x, int64_t n, float *out) {
         if (tan_block(x + first, count, found))
             for (int64_t i = 0; i < count; i++)
                 if (!(std::fabs(x[first + i]) < LARGE)) found[i] = std::tan(x[first + i]);
+        std::memcpy(out + first, found, static_cast<size_t>(count) * sizeof(float));
+    }
+}
+
+// Whether a base is not positive, or a number not finite: then all are computed with what C99 says of those.
+RESILIN_SIMD bool power_block(const float *x, const float *y, int64_t n, float *out) {
+    constexpr float infinite = std::numeric_limits<float>::infinity();
+    int special = 0;
+    _Pragma("omp simd reduction(| : special)") for (int64_t i = 0; i < n; i++) {
+        out[i] = static_cast<float>(single::pow_plain(x[i], y[i]));
+        special |= !(x[i] > 0.0f) | !(x[i] < infinite) | !(__builtin_fabsf(y[i]) < infinite);
+    }
+    return special;
+}
+void power(const float *x, const float *y, int64_t n, float *out) {
+    alignas(64) float found[BLOCK_ELEMENTS];
+    for (int64_t first = 0; first < n; first += BLOCK_ELEMENTS) {
+        const int64_t count = std::min<int64_t>(BLOCK_ELEMENTS, n - first);
+        if (power_block(x + first, y + first, count, found)) any_power(x + first, y + first, count, found);
         std::memcpy(out + first, found, static_cast<size_t>(count) * sizeof(float));
     }
 }
