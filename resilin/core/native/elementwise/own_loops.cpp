@@ -4,6 +4,7 @@
 #include "elementwise/double_logarithms.hpp"
 #include "elementwise/double_loops.hpp"
 #include "elementwise/integers.hpp"
+#include "elementwise/single_loops.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/simd.hpp"
 
@@ -314,8 +315,9 @@ TypeLoop own_loop(const char *name, int type, int &inputs) {
             inputs = own.inputs;
             return {own.loop, nullptr, own.out == NPY_NOTYPE ? type : own.out, true};
         }
-    const TypeLoop wide = double_loop(name, type, inputs);
-    return wide.loop ? wide : integer_loop(name, type, inputs);
+    for (const auto others : {single_loop, double_loop})
+        if (const TypeLoop found = others(name, type, inputs); found.loop) return found;
+    return integer_loop(name, type, inputs);
 }
 
 } // namespace resilin
