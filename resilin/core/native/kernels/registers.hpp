@@ -17,6 +17,7 @@ inline const bool has_wide_registers = __builtin_cpu_supports("x86-64-v4");
     }                                                                                                                  \
     void name parameters { has_wide_registers ? name##_wide arguments : name##_narrow arguments; }
 #else
+constexpr bool has_wide_registers = false;
 #define RESILIN_BY_REGISTERS(name, T, parameters, arguments) void name parameters { name##_of<T, 32> arguments; }
 #endif
 

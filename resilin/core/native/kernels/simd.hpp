@@ -98,59 +98,82 @@ RESILIN_INLINE float erf_(float x) {
     return x * p / q;
 }
 
-// Sums in 16 fixed lanes, folded in one fixed tree: the same bits for every instruction set.
 typedef float Lanes __attribute__((vector_size(64), aligned(4), may_alias));
-typedef float HalfOfLanes __attribute__((vector_size(32), aligned(4), may_alias));
 constexpr int64_t LANES = 16;
-
-// The same in two registers: a compiler keeps Lanes in memory where there are none of 64 bytes.
-struct TwoHalves {
-    HalfOfLanes low, high;
-    RESILIN_INLINE void operator+=(const TwoHalves &other) { low += other.low, high += other.high; }
-};
-RESILIN_INLINE TwoHalves operator+(const TwoHalves &a, const TwoHalves &b) { return {a.low + b.low, a.high + b.high}; }
-RESILIN_INLINE TwoHalves operator*(const TwoHalves &a, const TwoHalves &b) { return {a.low * b.low, a.high * b.high}; }
-
 RESILIN_INLINE Lanes load(const float *x) {
     Lanes v;
     std::memcpy(&v, x, sizeof(v));
     return v;
 }
-RESILIN_INLINE float fold(const TwoHalves &v) {
-    const auto eight = v.low + v.high;
-    const auto four = __builtin_shufflevector(eight, eight, 0, 1, 2, 3) + __builtin_shufflevector(eight, eight, 4, 5, 6, 7);
+
+// Sums along rows in fixed lanes, 16 of float32 and eight of float64, four times, folded in one tree: the same bits for every
+// instruction set. A vector of 64 bytes goes by way of memory where the instruction set has none, so lanes are two of 32.
+typedef float EightFloats __attribute__((vector_size(32), aligned(4), may_alias));
+typedef double FourDoubles __attribute__((vector_size(32), aligned(8), may_alias));
+template <class T> struct Packed;
+template <> struct Packed<float> {
+    using Vector = EightFloats;
+};
+template <> struct Packed<double> {
+    using Vector = FourDoubles;
+};
+RESILIN_INLINE float fold_half(const EightFloats &v) {
+    const auto four = __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
     const auto two = __builtin_shufflevector(four, four, 0, 1) + __builtin_shufflevector(four, four, 2, 3);
     return two[0] + two[1];
 }
-
-RESILIN_INLINE TwoHalves load_some(const float *x, int64_t n) {
-    float some[LANES];
-    if (n < LANES)
-        for (int64_t i = 0; i < LANES; i++) some[i] = i < n ? x[i] : 0.0f; // loads under a mask, where there are such
-    const auto *at = reinterpret_cast<const HalfOfLanes *>(n < LANES ? some : x);
-    return {at[0], at[1]};
+RESILIN_INLINE double fold_half(const FourDoubles &v) {
+    const auto two = __builtin_shufflevector(v, v, 0, 1) + __builtin_shufflevector(v, v, 2, 3);
+    return two[0] + two[1];
 }
 
-// sum of x[i] * y[i] (of x[i] when y is null); four independent accumulators hide the latency of the addition
-template <bool WithY> RESILIN_INLINE float sum_lanes(const float *x, const float *y, int64_t n) {
-    auto term = [=](int64_t i, int64_t m) __attribute__((always_inline)) {
-        if constexpr (WithY) return load_some(x + i, m) * load_some(y + i, m);
-        else return load_some(x + i, m);
-    };
-    TwoHalves a = {}, b = {}, c = {}, d = {};
+// The sum of terms: of(vector of elements at i) for whole vectors, and of one element at the row's end.
+template <class T, class Vectors, class One> RESILIN_INLINE T sum_terms(int64_t n, const Vectors &of, const One &one) {
+    using Vector = typename Packed<T>::Vector;
+    constexpr int64_t half = 32 / sizeof(T), lanes = 2 * half;
+    Vector a = {}, a_ = {}, b = {}, b_ = {}, c = {}, c_ = {}, d = {}, d_ = {};
     int64_t i = 0;
-    for (; i + 4 * LANES <= n; i += 4 * LANES) {
-        a += term(i, LANES);
-        b += term(i + LANES, LANES);
-        c += term(i + 2 * LANES, LANES);
-        d += term(i + 3 * LANES, LANES);
+    for (; i + 4 * lanes <= n; i += 4 * lanes) {
+        a += of(i), a_ += of(i + half);
+        b += of(i + lanes), b_ += of(i + lanes + half);
+        c += of(i + 2 * lanes), c_ += of(i + 2 * lanes + half);
+        d += of(i + 3 * lanes), d_ += of(i + 3 * lanes + half);
     }
-    for (; i + LANES <= n; i += LANES) a += term(i, LANES);
-    if (i < n) b += term(i, n - i);
-    return fold((a + b) + (c + d));
+    for (; i + lanes <= n; i += lanes) a += of(i), a_ += of(i + half);
+    T rest = T(0);
+    if constexpr (sizeof(T) == sizeof(double)) {
+        for (; i < n; i++) rest += one(i);
+    } else if (i < n) {
+        T block[half] = {};
+        Vector last = {};
+        const bool full = i + half <= n;
+        if (full) b += of(i), i += half;
+        for (int64_t k = 0; i + k < n; k++) block[k] = one(i + k);
+        if (i < n) std::memcpy(&last, block, sizeof(last));
+        if (full) b_ += last;
+        else b += last;
+    }
+    return fold_half(((a + b) + (c + d)) + ((a_ + b_) + (c_ + d_))) + rest;
 }
-RESILIN_INLINE float sum_of(const float *x, int64_t n) { return sum_lanes<false>(x, nullptr, n); }
-RESILIN_INLINE float dot_of(const float *x, const float *y, int64_t n) { return sum_lanes<true>(x, y, n); }
+template <class T> RESILIN_INLINE auto vector_at(const T *x) {
+    return *reinterpret_cast<const typename Packed<T>::Vector *>(x);
+}
+template <class T> RESILIN_INLINE T row_sum(const T *x, int64_t n) {
+    return sum_terms<T>(n, [=](int64_t i) __attribute__((always_inline)) { return vector_at(x + i); },
+                        [=](int64_t i) __attribute__((always_inline)) { return x[i]; });
+}
+template <class T> RESILIN_INLINE T row_dot(const T *x, const T *y, int64_t n) {
+    return sum_terms<T>(n, [=](int64_t i) __attribute__((always_inline)) { return vector_at(x + i) * vector_at(y + i); },
+                        [=](int64_t i) __attribute__((always_inline)) { return x[i] * y[i]; });
+}
+// of (x - mean) ** 2
+template <class T> RESILIN_INLINE T row_square(const T *x, T mean, int64_t n) {
+    return sum_terms<T>(n, [=](int64_t i) __attribute__((always_inline)) { const auto d = vector_at(x + i) - mean; return d * d; },
+                        [=](int64_t i) __attribute__((always_inline)) { return (x[i] - mean) * (x[i] - mean); });
+}
+
+RESILIN_INLINE float sum_of(const float *x, int64_t n) { return row_sum(x, n); }
+RESILIN_INLINE float dot_of(const float *x, const float *y, int64_t n) { return row_dot(x, y, n); }
 
 // largest element, NaN ignored; -inf for n == 0
 RESILIN_INLINE float max_of(const float *x, int64_t n) {

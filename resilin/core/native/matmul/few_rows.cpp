@@ -19,7 +19,7 @@ constexpr int64_t COLUMNS = 128; // of one piece of work
 
 // Sums of all rows of `Vectors` times `Width` columns: of a chain that starts anew in every block of the depth.
 template <int Width, int Rows, int Vectors> struct Sums {
-    Floats<Width> of[Rows][Vectors];
+    FloatsOf<Width> of[Rows][Vectors];
 };
 
 // Columns side by side: step p ascending, `x` has the rows' elements of a step side by side.
@@ -30,7 +30,7 @@ RESILIN_INLINE void add_along(const float *x, const float *b, int64_t step, int6
 #pragma GCC unroll 8
         for (int g = 0; g < Vectors; g++) {
             if (g * Width % LANES == 0) __builtin_prefetch(b + AHEAD * step + g * Width);
-            const Floats<Width> right = floats_at<Width>(b + g * Width);
+            const FloatsOf<Width> right = Register<float, 4 * Width>::load(b + g * Width);
 #pragma GCC unroll 8
             for (int i = 0; i < Rows; i++) sums.of[i][g] = right * x[i] + sums.of[i][g];
         }
@@ -52,7 +52,7 @@ RESILIN_INLINE void add_square(const float *x, const float *b, int64_t lane, int
         if (Whole || q >= from)
 #pragma GCC unroll 12
             for (int i = 0; i < Rows; i++)
-                sums.of[i][g] = reinterpret_cast<Floats<LANES>>(turned[q]) * x[q * Rows + i] + sums.of[i][g];
+                sums.of[i][g] = reinterpret_cast<FloatsOf<LANES>>(turned[q]) * x[q * Rows + i] + sums.of[i][g];
 }
 
 // The last steps are read with some before them.
@@ -70,7 +70,7 @@ RESILIN_INLINE void add_across(const float *x, const float *b, int64_t lane, int
     }
     for (; p < depth; p++)
         for (int g = 0; g < Vectors; g++) {
-            Floats<LANES> right;
+            FloatsOf<LANES> right;
             for (int64_t i = 0; i < LANES; i++) right[i] = b[(g * LANES + i) * lane + p];
             for (int i = 0; i < Rows; i++) sums.of[i][g] = right * x[p * Rows + i] + sums.of[i][g];
         }
@@ -89,8 +89,8 @@ RESILIN_INLINE void some_columns(const Product<float> &of, const float *x, int64
         for (int i = 0; i < Rows; i++)
             for (int g = 0; g < Vectors; g++) {
                 const float *plus = of.plus + i * of.ld_plus + column + g * Width;
-                const Floats<Width> &now = sums.of[i][g];
-                total.of[i][g] = block ? total.of[i][g] + now : of.plus ? floats_at<Width>(plus) + now : now;
+                const FloatsOf<Width> &now = sums.of[i][g];
+                total.of[i][g] = block ? total.of[i][g] + now : of.plus ? Register<float, 4 * Width>::load(plus) + now : now;
             }
     }
     for (int i = 0; i < Rows; i++)
@@ -115,12 +115,19 @@ RESILIN_INLINE void columns_of(const Product<float> &of, const float *x, int64_t
 using Some = void (*)(const Product<float> &, const float *, int64_t, int64_t, int64_t);
 
 // Sums wait for themselves, and the matrix does not come faster: four or more vectors of them hide it.
-#define RESILIN_ALONG(name, rows, vectors)                                                                             \
-    RESILIN_BY_WIDTH(void, name, (const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end), \
-                     columns_of<Width, rows, vectors, true>(of, x, blocks, begin, end))
-RESILIN_ALONG(along_1, 1, 64 / Width)
-RESILIN_ALONG(along_2, 2, 4)
-const Some ALONG[] = {along_1, along_2}; // with more rows tiles are faster
+template <class, int64_t BYTES>
+RESILIN_INLINE void along_1_of(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
+    columns_of<BYTES / 4, 1, 256 / BYTES, true>(of, x, blocks, begin, end);
+}
+template <class, int64_t BYTES>
+RESILIN_INLINE void along_2_of(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
+    columns_of<BYTES / 4, 2, 4, true>(of, x, blocks, begin, end);
+}
+RESILIN_BY_REGISTERS(along_1, float, (const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end),
+                     (of, x, blocks, begin, end))
+RESILIN_BY_REGISTERS(along_2, float, (const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end),
+                     (of, x, blocks, begin, end))
+constexpr Some ALONG[] = {along_1, along_2}; // with more rows tiles are faster
 
 #ifdef RESILIN_CHOOSES_ISA // elsewhere vectors of 16 are not turned in registers, and packing is faster
 #define RESILIN_WIDE __attribute__((target("arch=x86-64-v4")))

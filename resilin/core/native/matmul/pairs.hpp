@@ -1,14 +1,31 @@
 // 16-bit floats in the places of 32-bit ones, two in each.
 #pragma once
-#include "kernels/widths.hpp"
+#include "kernels/registers.hpp"
 
 namespace resilin {
+
+// Vectors of `Width` lanes, of as many floats, pairs or single 16-bit floats.
+template <int Width> using FloatsOf = typename Register<float, 4 * Width>::type;
+template <int Width> struct SixteenBits {
+    typedef uint32_t Pairs __attribute__((vector_size(4 * Width), may_alias));
+    typedef uint16_t Singles __attribute__((vector_size(2 * Width)));
+};
+template <int Width> using PairsOf = typename SixteenBits<Width>::Pairs;
+
+void transpose_by_halves(PairsOf<16> *x); // what follows, for registers of 32 bytes
 
 // 16 pairs of neighbouring 16-bit floats of 16 lanes: x[q] = the q-th pair of each lane, from x[i] = all pairs of lane i.
 // Every step is one that AVX-512 has an instruction of two operands for.
 using Pairs = PairsOf<16>;
 typedef uint64_t Fours __attribute__((vector_size(64), may_alias));
 RESILIN_INLINE void transpose_pairs(Pairs *x) {
+    if (!has_wide_registers) {
+        Pairs turned[16]; // so that x need not have an address
+        for (int i = 0; i < 16; i++) turned[i] = x[i];
+        transpose_by_halves(turned);
+        for (int i = 0; i < 16; i++) x[i] = turned[i];
+        return;
+    }
     Fours y[16], z[16];
     for (int i = 0; i < 16; i += 2) {
         y[i] = reinterpret_cast<Fours>(

@@ -1,6 +1,7 @@
 #include "panels.hpp"
 
 #include "kernels/halves.hpp"
+#include "pairs.hpp"
 
 #include <cstring>
 
@@ -158,6 +159,19 @@ RESILIN_SIMD void round_row(const float *x, int64_t n, BFloat *y) {
 }
 RESILIN_SIMD void round_row(const float *x, int64_t n, Half *y) {
     for (int64_t i = 0; i < n; i++) y[i].bits = half_of(x[i]);
+}
+
+RESILIN_SIMD void transpose_by_halves(Pairs *x) {
+    auto *rows = reinterpret_cast<HalfPairs *>(x); // two of each lane, then of each pair
+    HalfPairs quarters[2][2][8];                   // by lanes and pairs
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 2; k++) {
+            for (int lane = 0; lane < 8; lane++) quarters[i][k][lane] = rows[2 * (8 * i + lane) + k];
+            transpose_pairs(quarters[i][k]);
+        }
+    for (int i = 0; i < 2; i++)
+        for (int k = 0; k < 2; k++)
+            for (int pair = 0; pair < 8; pair++) rows[2 * (8 * k + pair) + i] = quarters[i][k][pair];
 }
 
 } // namespace resilin
