@@ -78,8 +78,10 @@ def _padded(shape: tuple[int, ...], widths: tuple[tuple[int, int], ...]) -> Arra
     return _table(shape, runs)
 
 
-def padded(x: Array, widths: tuple[tuple[int, int], ...], value: Any) -> Array | None:
+def padded(x: Any, widths: tuple[tuple[int, int], ...], value: Any) -> Array | None:
     """`x` with `value` (zeros for None) around it, negative widths cut; None for what has no kernel."""
+    if not isinstance(x, np.ndarray) or not x.ndim:
+        return None
     fill = None if value is None else np.full((), value, x.dtype)
     return _native_arranged(x, _padded(x.shape, widths), fill)  # type: ignore[no-any-return]
 
@@ -91,6 +93,7 @@ def _repeated(shape: tuple[int, ...], reps: tuple[int, ...]) -> Array:
 
 def repeated(x: Array, reps: tuple[int, ...]) -> Array | None:
     """`x` as often as `reps` say along its dimensions; None for what has no kernel, or is many short copies."""
-    if sum(reps) > 64:
+    if not x.ndim or len(reps) < x.ndim or sum(reps) > 64:
         return None
-    return _native_arranged(x, _repeated(x.shape, reps), None)  # type: ignore[no-any-return]
+    seen = x.reshape((1,) * (len(reps) - x.ndim) + x.shape)
+    return _native_arranged(seen, _repeated(seen.shape, reps), None)  # type: ignore[no-any-return]

@@ -194,10 +194,8 @@ def _(xp, g, _y, _x, shift=0, axis=None):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), (2, 1)), (r(2), (2, 3))])
 def tile(xp, x, reps=()):
     """`x` repeated `reps` times along the dimensions (as many as `x` has, or more in front)."""
-    if isinstance(x, np.ndarray) and x.ndim and len(reps) >= x.ndim:
-        seen = x.reshape((1,) * (len(reps) - x.ndim) + x.shape)
-        if (found := contiguous.repeated(seen, tuple(reps))) is not None:
-            return found
+    if isinstance(x, np.ndarray) and (found := contiguous.repeated(x, tuple(reps))) is not None:
+        return found
     return xp.tile(x, reps)
 
 
@@ -212,9 +210,9 @@ def _(xp, g, _y, _x, reps=()):
 def pad_constant(xp, x, widths=(), value=0.0):
     """`widths[i]` = (before, after) elements of `value` around dimension i; negative widths cut."""
     nothing = type(value) is float and value == 0.0 and math.copysign(1.0, value) > 0
-    if isinstance(x, np.ndarray) and x.ndim:
-        if (found := contiguous.padded(x, tuple(widths), None if nothing else value)) is not None:
-            return found
+    found = contiguous.padded(x, tuple(widths), None if nothing else value)
+    if found is not None:
+        return found
     cut, shape, inside = _padding(x.shape, tuple(widths))
     inner = x if cut is None else x[cut]
     out = xp.zeros(shape, x.dtype) if nothing else xp.full(shape, value, dtype=x.dtype)

@@ -2,6 +2,7 @@
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
+#include "runs.hpp"
 #include "binding/tensors.hpp"
 
 #include <algorithm>
@@ -74,7 +75,7 @@ nb::object concatenate(nb::handle arrays, nb::handle along) {
         parallel_rows(static_cast<int64_t>(stretches.size()), STRETCH / 4, [&](int64_t begin, int64_t end) {
             for (int64_t i = begin; i < end; i++) {
                 const Stretch &of = stretches[static_cast<size_t>(i)];
-                std::memcpy(of.to, of.from, static_cast<size_t>(of.bytes));
+                copy_bytes(of.from, of.bytes, of.to);
             }
         });
         return y;

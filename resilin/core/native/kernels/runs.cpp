@@ -13,6 +13,8 @@ namespace {
 
 constexpr int64_t STRETCH = 16 << 10; // elements of a row that are copied at a time: long rows are shared by threads
 
+constexpr int64_t MICROCODED = 1 << 10; // bytes from which the C library may copy by such a loop
+
 struct Bytes16 {
     uint64_t half[2];
 };
@@ -21,7 +23,7 @@ struct Bytes16 {
     RESILIN_SIMD void copy_run(const char *from, int64_t step, int64_t n, T *__restrict y) {                           \
         const T *x = reinterpret_cast<const T *>(from);                                                                \
         if (step == static_cast<int64_t>(sizeof(T))) {                                                                 \
-            std::memcpy(y, x, static_cast<size_t>(n) * sizeof(T));                                                     \
+            copy_bytes(from, n * static_cast<int64_t>(sizeof(T)), reinterpret_cast<char *>(y));                        \
         } else if (step == -static_cast<int64_t>(sizeof(T))) {                                                         \
             for (int64_t i = 0; i < n; i++) y[i] = x[-i];                                                              \
         } else if (!step) {                                                                                            \
@@ -38,6 +40,16 @@ RESILIN_COPY_RUN(uint16_t)
 RESILIN_COPY_RUN(uint32_t)
 RESILIN_COPY_RUN(uint64_t)
 RESILIN_COPY_RUN(Bytes16)
+
+// By vectors; the barrier keeps the compiler from making memcpy of it.
+RESILIN_SIMD void copy_vectors(const char *from, int64_t bytes, char *to) {
+    int64_t i = 0;
+    for (; i + 128 <= bytes; i += 128) {
+        std::memcpy(to + i, from + i, 128);
+        __asm__ volatile("" ::: "memory");
+    }
+    std::memcpy(to + i, from + i, static_cast<size_t>(bytes - i));
+}
 
 int64_t length_of(const std::vector<Run> &runs) {
     int64_t n = 0;
@@ -142,6 +154,12 @@ nb::object arranged(ExactArray x, ExactArray of, ExactArray fill) {
 }
 
 } // namespace
+
+void copy_bytes(const char *from, int64_t bytes, char *to) {
+    const bool alike = (reinterpret_cast<uintptr_t>(from) - reinterpret_cast<uintptr_t>(to)) % 64 == 0;
+    if (bytes < MICROCODED || alike) std::memcpy(to, from, static_cast<size_t>(bytes));
+    else copy_vectors(from, bytes, to);
+}
 
 void copy_runs(const char *x, Runs runs, int64_t bytes, const char *fill, char *y) {
     join_dimensions(runs, bytes);
