@@ -14,6 +14,7 @@ from resilin.core.kernels import silu as silu_kernel
 from resilin.core.kernels import softmax as softmax_kernel
 from resilin.core.kernels.cuda import rows as rows_cuda
 from resilin.core.kernels.loader import kernel
+from resilin.core.ops.errstate import widened
 from resilin.core.ops.registry import accelerate, is_complex, op, override
 
 _SQRT_HALF = math.sqrt(0.5)
@@ -88,6 +89,34 @@ override(
     halves=True,
     kernel=kernel("silu_forward"),
 )
+
+
+@op(takes="f", samples=lambda r: [(r(3, 4), r(3, 4)), (r(3), r(3, low=-40, high=40))])
+def gated(xp, x, gate):
+    """x * sigmoid(gate), of arrays of one shape."""
+    return x * xp.sigmoid(gate)
+
+
+@gated.vjp(0)
+def _(xp, g, _y, _x, gate):
+    return g * xp.sigmoid(gate)
+
+
+@gated.vjp(1)
+def _(xp, g, _y, x, gate):
+    s = xp.sigmoid(gate)
+    return g * x * (s * (1 - s))
+
+
+def _gated_forward(xp: Any, x: Any, gate: Any) -> Any:
+    return gated.generic.forward(xp, widened(x), widened(gate)).astype(x.dtype, copy=False)
+
+
+def _gated_backward(xp: Any, needs: Any, g: Any, y: Any, x: Any, gate: Any) -> Any:
+    return gated.generic.vjp(xp, needs, widened(g), y, widened(x), widened(gate))
+
+
+override("gated", "cpu", _gated_forward, _gated_backward, quiet=False, halves=True, kernel=kernel("gated"))
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4),), (r(3, low=-40, high=40),)])

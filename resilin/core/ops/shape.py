@@ -137,6 +137,7 @@ def _(xp, g, _y, _x, source=0, destination=0):
     return xp.moveaxis(g, destination, source)
 
 
+_interleaved = kernel("interleaved")
 _ALL, _TURNED = slice(None), slice(None, None, -1)
 
 
@@ -165,13 +166,14 @@ def roll(xp, x, shift=0, axis=None):
 
 
 def _rolled(x: Any, shift: Any, axis: Any) -> Any:
-    """`np.roll` along one dimension after the other: two runs of elements are exchanged, each copied at once."""
+    """`np.roll`, in one pass by native code; else one dimension after the other, two runs of elements exchanged."""
     if axis is None:
         return _rolled(x.reshape(-1), (shift,) if isinstance(shift, int) else (sum(shift),), (0,)).reshape(x.shape)
-    for by, d in zip(
-        shift if isinstance(shift, tuple) else (shift,), axis if isinstance(axis, tuple) else (axis,), strict=True
-    ):
-        d %= x.ndim
+    shifts, axes = (v if isinstance(v, tuple) else (v,) for v in (shift, axis))
+    axes = tuple([d % x.ndim for d in axes])
+    if (found := contiguous.rolled(x, shifts, axes)) is not None:
+        return found
+    for by, d in zip(shifts, axes, strict=True):
         n = x.shape[d]
         by %= n
         out = np.empty(x.shape, x.dtype)
@@ -192,6 +194,8 @@ def _(xp, g, _y, _x, shift=0, axis=None):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), (2, 1)), (r(2), (2, 3))])
 def tile(xp, x, reps=()):
     """`x` repeated `reps` times along the dimensions (as many as `x` has, or more in front)."""
+    if isinstance(x, np.ndarray) and (found := contiguous.repeated(x, tuple(reps))) is not None:
+        return found
     return xp.tile(x, reps)
 
 
@@ -205,9 +209,12 @@ def _(xp, g, _y, _x, reps=()):
 @op(complex=True, moves=True, samples=lambda r: [(r(3, 4), ((1, 2), (0, 1)), 0.0)])
 def pad_constant(xp, x, widths=(), value=0.0):
     """`widths[i]` = (before, after) elements of `value` around dimension i; negative widths cut."""
+    nothing = type(value) is float and value == 0.0 and math.copysign(1.0, value) > 0
+    found = contiguous.padded(x, tuple(widths), None if nothing else value)
+    if found is not None:
+        return found
     cut, shape, inside = _padding(x.shape, tuple(widths))
     inner = x if cut is None else x[cut]
-    nothing = type(value) is float and value == 0.0 and math.copysign(1.0, value) > 0
     out = xp.zeros(shape, x.dtype) if nothing else xp.full(shape, value, dtype=x.dtype)
     out[inside] = inner
     return out
@@ -389,6 +396,8 @@ def _(xp, g, _y, _x):
 @op(takes="biuf", samples=lambda r: [(r(3, 4), r(3, 4))])
 def make_complex(xp, re, im):
     """Complex numbers with these real and imaginary parts; unlike re + 1j * im also of infinities and NaN."""
+    if isinstance(re, np.ndarray) and (found := _interleaved(re, im)) is not None:
+        return found
     total = re + im
     narrow = total.dtype.kind in "fV" and total.dtype.itemsize <= 4
     out = xp.empty(total.shape, "complex64" if narrow else "complex128")

@@ -359,7 +359,8 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
             raise RuntimeError(f"meshgrid: expected 0D or 1D tensors, but got shape {tuple(x.shape)}")
     lengths = tuple(x._array.size for x in axes)
     shapes = [tuple(n if i == j else 1 for j, n in enumerate(lengths)) for i in range(len(axes))]
-    grid = tuple(shaping.expand(x.reshape(shape), lengths) for x, shape in zip(axes, shapes, strict=True))
+    reshape, stretch = shape_ops.reshape.call, shape_ops.broadcast_to.call
+    grid = tuple([stretch(reshape(x, shape), lengths) for x, shape in zip(axes, shapes, strict=True)])
     return tuple(x.transpose(0, 1) for x in grid) if indexing == "xy" and len(axes) > 1 else grid
 
 

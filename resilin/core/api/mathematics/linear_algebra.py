@@ -222,6 +222,9 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
 def kron(input: Tensor, other: Tensor) -> Tensor:
     """The Kronecker product: every element of `input` times the whole of `other`."""
     ndim = max(input._array.ndim, other._array.ndim)
+    if input._array.ndim == other._array.ndim == 1:
+        vectors = shape_ops.reshape.call(input, (input._array.size, 1)) * other
+        return shape_ops.reshape.call(vectors, (vectors._array.size,))
     a, b = ((1,) * (ndim - x._array.ndim) + x._array.shape for x in (input, other))
     left = shape_ops.reshape.call(input, tuple([part for n in a for part in (n, 1)]))
     right = shape_ops.reshape.call(other, tuple([part for n in b for part in (1, n)]))

@@ -8,6 +8,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.api.mathematics.arithmetic import conj
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.ops import matmul as products
+from resilin.core.ops import shape as shape_ops
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -69,7 +70,7 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """The outer product of two vectors."""
     if input._array.ndim != 1 or vec2._array.ndim != 1:
         raise RuntimeError(f"outer: expected 1-D arguments, got {input.dim()}-D and {vec2.dim()}-D")
-    return input.unsqueeze(1) * vec2
+    return shape_ops.reshape.call(input, (input._array.size, 1)) * vec2
 
 
 @rounded_once

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from resilin.core import dtype as dtypes
-from resilin.core.api.manipulation import indexing, joining, shaping
+from resilin.core.api.manipulation import indexing, shaping
 from resilin.core.api.mathematics import one_pass
 from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.api.nn.neural import need_numbers, need_tensors, relu, softmax, widened
 from resilin.core.autograd.grad_mode import no_grad
 from resilin.core.kernels.loader import guarded
 from resilin.core.ops import activation, random
+from resilin.core.ops import index as index_ops
 from resilin.core.ops import rectifier as ops
 from resilin.core.state import inplace as inplace_ops
 from resilin.core.state.size import check_dim
@@ -216,7 +217,6 @@ def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
     return softmax(-input, dim, dtype=dtype)
 
 
-@rounded_once
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """a * sigmoid(b) for the two halves a, b of input along `dim`."""
     _need_real("glu", input)
@@ -226,9 +226,10 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     size = input._array.shape[axis]
     if size % 2:
         raise RuntimeError(f"glu: halving dimension must be even, but dimension {axis} is size {size}")
-    kept: Tensor = joining.narrow(input, axis, 0, size // 2)
-    gate: Any = joining.narrow(input, axis, size // 2, size // 2)
-    made: Tensor = kept * gate.sigmoid()
+    before, half = (slice(None),) * axis, size // 2
+    kept = index_ops.getitem.call(input, (*before, slice(0, half)))
+    gate = index_ops.getitem.call(input, (*before, slice(half, size)))
+    made: Tensor = activation.gated.call(kept, gate)
     return made
 
 

@@ -107,37 +107,69 @@ template <bool Turned, class T> struct Butterfly<5, Turned, T> {
     }
 };
 
-// An odd radix r: pairs of points from both ends, whose sums get the cosines and whose differences the sines.
+// An odd radix r: pairs of points from both ends, whose sums get the cosines and whose differences the sines. Two pairs
+// of results at a time, so that what is loaded serves both, and as many elements as stay in registers meanwhile.
+template <class T> struct OddPoints {
+    static constexpr int64_t W = LANES_OF<T>;
+    T sums[LARGEST_RADIX / 2][2 * W], differences[LARGEST_RADIX / 2][2 * W], first[2 * W];
+};
+
+template <int Results, class T>
+RESILIN_INLINE void odd_sums(const OddPoints<T> &points, int64_t r, const T *__restrict roots, int64_t k,
+                             T (*__restrict evens)[2 * LANES_OF<T>], T (*__restrict odds)[2 * LANES_OF<T>]) {
+    constexpr int64_t S = LANES_OF<T>;
+    for (int64_t part = 0; part < 2 * S; part += S) {
+        T even[Results][S], odd[Results][S];
+        for (int n = 0; n < Results; n++)
+            for (int64_t i = 0; i < S; i++) even[n][i] = points.first[part + i], odd[n][i] = 0;
+        int64_t at[Results] = {};
+        for (int64_t j = 0; j < r / 2; j++) {
+            const T *sum = points.sums[j] + part, *difference = points.differences[j] + part;
+            for (int n = 0; n < Results; n++) {
+                at[n] += k + n;
+                if (at[n] >= r) at[n] -= r;
+                const T c = roots[2 * at[n]], s = roots[2 * at[n] + 1];
+                for (int64_t i = 0; i < S; i++) even[n][i] = fma(c, sum[i], even[n][i]);
+                for (int64_t i = 0; i < S; i++) odd[n][i] = fma(s, difference[i], odd[n][i]);
+            }
+        }
+        for (int n = 0; n < Results; n++)
+            for (int64_t i = 0; i < S; i++) evens[n][part + i] = even[n][i], odds[n][part + i] = odd[n][i];
+    }
+}
+
+template <int Results, bool Turned, class T>
+RESILIN_INLINE void odd_results(const OddPoints<T> &points, int64_t r, const T *__restrict roots, int64_t k, T *__restrict y,
+                                int64_t to, const T *w) {
+    alignas(64) T evens[Results][2 * LANES_OF<T>], odds[Results][2 * LANES_OF<T>];
+    odd_sums<Results>(points, r, roots, k, evens, odds);
+    for (int n = 0; n < Results; n++) {
+        T *up = y + (k + n) * to, *down = y + (r - k - n) * to;
+        RESILIN_LANE_LOOP {
+            const Complex<T> e = point(evens[n], l), o = times_minus_i(point(odds[n], l));
+            put<Turned>(up, l, e + o, w + 2 * (k + n - 1));
+            put<Turned>(down, l, e - o, w + 2 * (r - k - n - 1));
+        }
+    }
+}
+
 template <bool Turned, class T>
 RESILIN_INLINE void odd_butterfly(int64_t r, const T *__restrict roots, const T *__restrict x, int64_t from, T *__restrict y,
                                   int64_t to, const T *w) {
     constexpr int64_t W = LANES_OF<T>;
-    alignas(64) T sums[LARGEST_RADIX / 2][2 * W], differences[LARGEST_RADIX / 2][2 * W], first[2 * W], even[2 * W], odd[2 * W];
-    for (int64_t i = 0; i < 2 * W; i++) first[i] = x[i];
+    alignas(64) OddPoints<T> points;
+    alignas(64) T all[2 * W];
+    for (int64_t i = 0; i < 2 * W; i++) points.first[i] = all[i] = x[i];
     for (int64_t j = 1; j <= r / 2; j++) {
         const T *a = x + j * from, *b = x + (r - j) * from;
-        for (int64_t i = 0; i < 2 * W; i++) sums[j - 1][i] = a[i] + b[i];
-        for (int64_t i = 0; i < 2 * W; i++) differences[j - 1][i] = a[i] - b[i];
+        for (int64_t i = 0; i < 2 * W; i++) points.sums[j - 1][i] = a[i] + b[i];
+        for (int64_t i = 0; i < 2 * W; i++) points.differences[j - 1][i] = a[i] - b[i];
+        for (int64_t i = 0; i < 2 * W; i++) all[i] += points.sums[j - 1][i];
     }
-    for (int64_t i = 0; i < 2 * W; i++) even[i] = first[i];
-    for (int64_t j = 0; j < r / 2; j++)
-        for (int64_t i = 0; i < 2 * W; i++) even[i] += sums[j][i];
-    for (int64_t i = 0; i < 2 * W; i++) y[i] = even[i];
-    for (int64_t k = 1; k <= r / 2; k++) {
-        for (int64_t i = 0; i < 2 * W; i++) even[i] = first[i], odd[i] = 0;
-        for (int64_t j = 1; j <= r / 2; j++) {
-            const T c = roots[2 * (j * k % r)], s = roots[2 * (j * k % r) + 1];
-            const T *sum = sums[j - 1], *difference = differences[j - 1];
-            for (int64_t i = 0; i < 2 * W; i++) even[i] = fma(c, sum[i], even[i]);
-            for (int64_t i = 0; i < 2 * W; i++) odd[i] = fma(s, difference[i], odd[i]);
-        }
-        T *up = y + k * to, *down = y + (r - k) * to;
-        RESILIN_LANE_LOOP {
-            const Complex<T> e = point(even, l), o = times_minus_i(point(odd, l));
-            put<Turned>(up, l, e + o, w + 2 * (k - 1));
-            put<Turned>(down, l, e - o, w + 2 * (r - k - 1));
-        }
-    }
+    for (int64_t i = 0; i < 2 * W; i++) y[i] = all[i];
+    int64_t k = 1;
+    for (; k < r / 2; k += 2) odd_results<2, Turned>(points, r, roots, k, y, to, w);
+    if (k == r / 2) odd_results<1, Turned>(points, r, roots, k, y, to, w);
 }
 
 template <int R, bool Turned, class T> RESILIN_INLINE void butterflies(const LaneStep<T> &step, const T *table, const T *x, T *y) {

@@ -6,7 +6,7 @@
 namespace resilin {
 
 template <class T> constexpr int64_t LANES_OF = 64 / sizeof(T);
-constexpr int64_t LARGEST_RADIX = 31; // prime factors up to it are steps of their own
+constexpr int64_t LARGEST_RADIX = 127; // prime factors up to it are steps of their own: p operations for a point, a chirp's take more
 
 // One step: for all p < m, q < s it takes the points q + s (p + m j), j < radix, to q + s (radix p + k), k < radix: the
 // transform of length `radix`, times w^(p k), w = exp(-2 pi i / (radix m)).

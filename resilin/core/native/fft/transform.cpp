@@ -13,6 +13,7 @@ namespace resilin {
 namespace {
 
 constexpr int64_t SHORT = 256;             // below, rows share vectors: two buffers of so many points take 64 KiB
+constexpr int64_t AWKWARD = 1024;          // below, they do so, too, where every split leaves half of its lanes empty
 constexpr int64_t TABLE = 1 << 16;         // elements up to which all of `turns` are kept, 8 bytes each
 constexpr int64_t KEPT = 32;               // plans
 constexpr int64_t WORK = 16;               // operations for an element, roughly
@@ -203,17 +204,18 @@ RESILIN_FOURIER(double)
 
 int64_t up(int64_t n, int64_t width) { return (n + width - 1) / width; }
 
-// The first factor of a length with small factors: both near its root, and wasting few lanes.
+// The first factor of a length with small factors: both near its root, and wasting few lanes; 1 for rows in lanes.
 template <class T> int64_t first_factor(int64_t n) {
-    int64_t best = 1, least = INT64_MAX;
+    if (n < SHORT) return 1;
+    int64_t best = 1, least = INT64_MAX, taken = 0;
     for (int64_t a = 2; a <= n / 2; a++) {
         if (n % a) continue;
         const int64_t b = n / a, waste = up(b, LANES_OF<T>) * a + up(a, LANES_OF<T>) * b, longer = std::max(a, b);
         const int64_t cost = waste * LANES_OF<T> + (longer > 4096 ? 4 : 1) * longer; // two buffers of 4096 points fill an L2 cache
-        if (cost < least) least = cost, best = a;
+        if (cost < least) least = cost, best = a, taken = waste * LANES_OF<T>;
         if (a > 8192) break;
     }
-    return best;
+    return n < AWKWARD && taken > 4 * n ? 1 : best;
 }
 
 // The next length for which everything is fast.
@@ -344,7 +346,7 @@ template <class T> Fourier<T>::Fourier(int64_t length) : n(length) {
         transform_row(*whole, chirp_spectrum.data(), false, chirp_spectrum.data(), false, T(1) / static_cast<T>(whole->n), false);
         return;
     }
-    const int64_t factor = n < SHORT ? 1 : first_factor<T>(n);
+    const int64_t factor = first_factor<T>(n);
     a = std::make_unique<LaneTransform<T>>(factor == 1 ? n : factor);
     if (factor == 1) return;
     way = Way::split;

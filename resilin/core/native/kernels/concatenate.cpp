@@ -2,8 +2,10 @@
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
+#include "runs.hpp"
 #include "binding/tensors.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -13,6 +15,13 @@ namespace {
 struct Part {
     const char *data;
     int64_t bytes; // of one row: of what lies behind the place in the dimensions before `axis`
+};
+
+constexpr int64_t FEW_ROWS = 16, STRETCH = 64 << 10;
+struct Stretch {
+    const char *from;
+    char *to;
+    int64_t bytes;
 };
 
 // Whether x goes with `first`: contiguous, of its dtype, and of its shape but along `axis`.
@@ -55,6 +64,22 @@ nb::object concatenate(nb::handle arrays, nb::handle along) {
     if (!y.ptr()) throw nb::python_error();
     char *out = PyArray_BYTES(reinterpret_cast<PyArrayObject *>(y.ptr()));
     WithoutGil free(rows * row_bytes / 4);
+    if (rows < FEW_ROWS) { // shared by threads in stretches
+        std::vector<Stretch> stretches;
+        for (int64_t row = 0; row < rows; row++)
+            for (const Part &part : parts) {
+                for (int64_t at = 0; at < part.bytes; at += STRETCH)
+                    stretches.push_back({part.data + row * part.bytes + at, out + at, std::min(STRETCH, part.bytes - at)});
+                out += part.bytes;
+            }
+        parallel_rows(static_cast<int64_t>(stretches.size()), STRETCH / 4, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; i++) {
+                const Stretch &of = stretches[static_cast<size_t>(i)];
+                copy_bytes(of.from, of.bytes, of.to);
+            }
+        });
+        return y;
+    }
     parallel_rows(rows, row_bytes / 4, [&](int64_t begin, int64_t end) {
         char *to = out + begin * row_bytes;
         for (int64_t row = begin; row < end; row++)

@@ -1,13 +1,16 @@
 // Arrays copied into C order from an order in which another dimension than the last is the fastest: by square blocks,
-// so that what is read along one dimension and written along the other stays in the first cache meanwhile.
+// so that what is read along one dimension and written along the other stays in the first cache meanwhile. Arrays of all
+// other orders are copied row by row.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
-#include "simd.hpp"
+#include "runs.hpp"
+#include "squares.hpp"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 namespace resilin {
@@ -36,10 +39,28 @@ struct Bytes16 {
     uint64_t half[2];
 };
 
-template <class T> void copy_block(const char *x, const Dim &a, const Dim &last, int64_t rows, int64_t columns, T *y) {
+template <class T> RESILIN_INLINE void copy_elements(const char *x, const Dim &a, const Dim &last, int64_t rows, int64_t columns, T *y) {
     for (int64_t j = 0; j < rows; j++)
         for (int64_t i = 0; i < columns; i++)
             y[j * a.to + i] = *reinterpret_cast<const T *>(x + j * a.from + i * last.from);
+}
+
+// Whole blocks of what lies side by side along `a`, forwards or backwards, are turned around by small squares.
+template <class T> RESILIN_INLINE void copy_block(const char *x, const Dim &a, const Dim &last, int64_t rows, int64_t columns, T *y) {
+    if constexpr (sizeof(T) <= 8) {
+        constexpr int64_t bytes = sizeof(T), W = SQUARE<T>;
+        if (rows == BLOCK && columns == BLOCK && (a.from == bytes || a.from == -bytes)) {
+            const bool forwards = a.from > 0;
+            const char *first = forwards ? x : x - (BLOCK - 1) * bytes;
+            T *to = forwards ? y : y + (BLOCK - 1) * a.to;
+            for (int64_t j = 0; j < BLOCK; j += W)
+                for (int64_t i = 0; i < BLOCK; i += W)
+                    turn_small_square(first + j * bytes + i * last.from, last.from, to + (forwards ? j : -j) * a.to + i,
+                                      forwards ? a.to : -a.to);
+            return;
+        }
+    }
+    copy_elements(x, a, last, rows, columns, y);
 }
 
 // One matrix: dimension `a` from `begin` to `end`, and the last one.
@@ -68,49 +89,15 @@ template <class T> void copy_all(const char *x, const std::vector<Dim> &others, 
     });
 }
 
-// Rows that are read from their ends.
-#define RESILIN_REVERSE(T)                                                                                             \
-    RESILIN_SIMD void reverse_row(const T *last, int64_t n, T *y) {                                                    \
-        for (int64_t i = 0; i < n; i++) y[i] = last[-i];                                                               \
-    }
-RESILIN_REVERSE(uint8_t)
-RESILIN_REVERSE(uint16_t)
-RESILIN_REVERSE(uint32_t)
-RESILIN_REVERSE(uint64_t)
-
-template <class T> void reverse_all(const char *x, const std::vector<Dim> &others, int64_t length, T *y) {
-    int64_t rows = 1;
-    for (const Dim &dim : others) rows *= dim.length;
-    parallel_rows(rows, length, [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; row++) {
-            int64_t rest = row, from = 0;
-            for (size_t k = others.size(); k-- > 0; rest /= others[k].length) from += rest % others[k].length * others[k].from;
-            reverse_row(reinterpret_cast<const T *>(x + from), length, y + row * length);
-        }
-    });
-}
-
 } // namespace
 
 PyObject *contiguous_copy(PyArrayObject *x) {
     std::vector<Dim> dims = dims_of(x);
     const npy_intp bytes = PyArray_ITEMSIZE(x);
-    const bool turned = !dims.empty() && (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8) && dims.back().from == -bytes;
-    if ((dims.size() < 2 && !turned) || !PyArray_SIZE(x) || PyDataType_REFCHK(PyArray_DESCR(x)) || !PyArray_ISALIGNED(x) ||
-        !PyArray_ISNOTSWAPPED(x))
+    if (!PyArray_SIZE(x) || !has_runs(bytes) || PyDataType_REFCHK(PyArray_DESCR(x)) || !PyArray_ISALIGNED(x) || !PyArray_ISNOTSWAPPED(x))
         return nullptr;
-    const Dim last = dims.back();
-    dims.pop_back();
-    size_t fastest = 0;
-    for (size_t i = 1; i < dims.size(); i++)
-        if (dims[i].from && (!dims[fastest].from || std::abs(dims[i].from) < std::abs(dims[fastest].from))) fastest = i;
-    const Dim a = turned ? last : dims[fastest];
-    if (!turned) {
-        if (!a.from || std::abs(a.from) >= std::abs(last.from)) return nullptr; // numpy reads it in its order
-        dims.erase(dims.begin() + static_cast<int64_t>(fastest));
-    }
+    if (dims.empty()) dims.push_back({1, bytes, 1});
     PyArray_Descr *descr = PyArray_DESCR(x);
-    if (bytes != 1 && bytes != 2 && bytes != 4 && bytes != 8 && bytes != 16) return nullptr;
     Py_INCREF(descr);
     PyObject *y = PyArray_Empty(PyArray_NDIM(x), PyArray_DIMS(x), descr, 0);
     if (!y) {
@@ -120,13 +107,19 @@ PyObject *contiguous_copy(PyArrayObject *x) {
     void *data = PyArray_DATA(reinterpret_cast<PyArrayObject *>(y));
     const char *source = PyArray_BYTES(x);
     WithoutGil free(PyArray_SIZE(x));
-    if (turned) {
-        if (bytes == 1) reverse_all(source, dims, last.length, static_cast<uint8_t *>(data));
-        else if (bytes == 2) reverse_all(source, dims, last.length, static_cast<uint16_t *>(data));
-        else if (bytes == 4) reverse_all(source, dims, last.length, static_cast<uint32_t *>(data));
-        else reverse_all(source, dims, last.length, static_cast<uint64_t *>(data));
+    const Dim last = dims.back();
+    size_t fastest = dims.size() - 1;
+    for (size_t i = 0; i + 1 < dims.size(); i++)
+        if (dims[i].from && std::abs(dims[i].from) < std::abs(dims[fastest].from)) fastest = i;
+    if (fastest == dims.size() - 1 || last.from == -bytes) { // read in the order of the copy
+        Runs runs;
+        for (const Dim &dim : dims) runs.push_back({{0, dim.from, dim.length}});
+        copy_runs(source, std::move(runs), bytes, nullptr, static_cast<char *>(data));
         return y;
     }
+    const Dim a = dims[fastest];
+    dims.pop_back();
+    dims.erase(dims.begin() + static_cast<int64_t>(fastest));
     if (bytes == 1) copy_all(source, dims, a, last, static_cast<uint8_t *>(data));
     if (bytes == 2) copy_all(source, dims, a, last, static_cast<uint16_t *>(data));
     if (bytes == 4) copy_all(source, dims, a, last, static_cast<uint32_t *>(data));
@@ -173,6 +166,7 @@ nb::object triangle(ExactArray x, int64_t diagonal, bool upper) {
 } // namespace
 
 void bind_contiguous(nb::module_ &m) {
+    bind_runs(m);
     m.def("triangle", &triangle);
     m.def("contiguous_copy", [](ExactArray x) {
         PyObject *y = x ? contiguous_copy(x.array) : nullptr;
