@@ -7,8 +7,8 @@
 #include "fast_path/short_call.hpp"
 #include "kernels.hpp"
 #include "memory/parallel.hpp"
-#include "kernels/masks.hpp"
-#include "kernels/places.hpp"
+#include "indexing/masks.hpp"
+#include "indexing/places.hpp"
 #include "kernels/search.hpp"
 #include "kernels/simd.hpp"
 

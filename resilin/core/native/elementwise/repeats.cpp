@@ -1,6 +1,6 @@
 // Elements repeated in place, and numbers of classes as rows of zeros with a one.
 #include "binding/kernels.hpp"
-#include "kernels/places.hpp"
+#include "indexing/places.hpp"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
-#include "simd.hpp"
+#include "kernels/simd.hpp"
 
 #include <nanobind/stl/vector.h>
 

@@ -3,7 +3,7 @@
 #include "binding/array.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
-#include "halves.hpp"
+#include "kernels/halves.hpp"
 
 #include <type_traits>
 

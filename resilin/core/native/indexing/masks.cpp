@@ -4,7 +4,7 @@
 
 #include "binding/kernels.hpp"
 #include "elementwise/ufunc_loops.hpp"
-#include "halves.hpp"
+#include "kernels/halves.hpp"
 #include "places.hpp"
 
 #include <algorithm>

@@ -4,7 +4,7 @@
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
 #include "places.hpp"
-#include "simd.hpp"
+#include "kernels/simd.hpp"
 #include "stored.hpp"
 
 #include <algorithm>

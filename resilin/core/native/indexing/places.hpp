@@ -2,7 +2,7 @@
 #pragma once
 #include "binding/array.hpp"
 #include "memory/parallel.hpp"
-#include "simd.hpp"
+#include "kernels/simd.hpp"
 
 #include <atomic>
 #include <cstring>
