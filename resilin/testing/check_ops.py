@@ -202,6 +202,7 @@ LAYOUTS: dict[str, Callable[[Any], Any]] = {
 # no numbers, or no gradients, where rows or columns are equal
 _SINGULAR = (
     *("cholesky", "cofactors", "det", "eig", "eigh", "eigvals", "eigvalsh", "euclidean_distances", "inv", "lstsq"),
+    "row_distances",
     *("lu_packed", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals"),
 )
 

@@ -28,7 +28,7 @@ REAL_ONLY = {
     "layers and losses of real numbers": """attention avg_pool2d avg_pool2d_spread batch_norm batch_norm_fixed
         bce_with_logits binary_cross_entropy cross_entropy embedding embedding_bags embedding_bags_grad embedding_grad
         gelu layer_norm log_sigmoid log_softmax mish silu scale_channels smooth_absolute softmax softplus
-        ctc_loss ctc_loss_grad euclidean_distances weighted_points""",
+        ctc_loss ctc_loss_grad euclidean_distances gated row_distances weighted_points""",
     "sizes": "norm_of",
 }
 # Differentiable ops whose derivatives finite differences cannot show: (of first order, of second order).

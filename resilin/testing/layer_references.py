@@ -231,6 +231,11 @@ def euclidean_distances(x1: Array, x2: Array, _products: bool = False) -> Array:
     return np.linalg.norm(x1[..., :, None, :] - x2[..., None, :, :], axis=-1)
 
 
+def row_distances(x1: Array, x2: Array, p: float = 1.0) -> Array:
+    """Difference by difference."""
+    return np.linalg.norm(x1[..., :, None, :] - x2[..., None, :, :], ord=p, axis=-1)
+
+
 def recurrent(
     x: Array, h0: Array, c0: Array, w_ih: Array, w_hh: Array, b_ih: Array, b_hh: Array, w_hr: Array, kind: str,
     sizes: Any, reverse: bool,
@@ -305,6 +310,6 @@ ALL = {
         conv2d, conv2d_input, conv2d_weight, unfold_windows, fold_windows, max_pool2d, max_pool2d_scatter, avg_pool2d,
         avg_pool2d_spread, layer_norm, batch_norm, batch_norm_fixed, scale_channels, attention, cross_entropy,
         bce_with_logits, binary_cross_entropy, embedding_grad, embedding_bags, embedding_bags_grad,
-        euclidean_distances, recurrent, ctc_loss, ctc_loss_grad,
+        euclidean_distances, row_distances, recurrent, ctc_loss, ctc_loss_grad,
     )
 }  # fmt: skip

@@ -100,6 +100,7 @@ _WRITTEN: dict[str, Callable[..., Any]] = {
     "sign": lambda x: x if x.dtype.kind == "b" else np.sign(x),
     "rsqrt": lambda x: x**-0.5,
     "relu": lambda x: np.where(x > 0, x, 0),
+    "gated": lambda x, gate: x / (1 + np.exp(-gate)),
     "silu": lambda x: x / (1 + np.exp(-x)),
     "softsign": lambda x: x / (1 + np.abs(x)),
     "mish": lambda x: x * np.tanh(np.log(1 + np.exp(x))),

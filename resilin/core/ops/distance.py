@@ -64,7 +64,7 @@ def row_distances(xp, x1, x2, p=1.0):
     Of the host's floats, columns are added one after the other in blocks of 128, and the blocks' sums in turn.
     """
     if not isinstance(x1, np.ndarray):
-        size = xp.abs(_differences(x1, x2))
+        size = xp.absolute(_differences(x1, x2))
         return xp.max(size, axis=-1) if p == math.inf else xp.sum(size**p, axis=-1) ** (1 / p)
     lead = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     flat = [ascontiguousarray(_with_lead(x, lead)).reshape(math.prod(lead), *x.shape[-2:]) for x in (x1, x2)]
@@ -101,7 +101,7 @@ def _differences(x1: Any, x2: Any) -> Any:
 def _shares(xp, g, y, x1, x2, p):
     """The gradient of each difference of two elements; of the largest ones, equals share it."""
     g, y, d = g[..., None], y[..., None], _differences(x1, x2)
-    size, sign = xp.abs(d), xp.sign(d)
+    size, sign = xp.absolute(d), xp.sign(d)
     if p == math.inf:
         mine = xp.astype(xp.logical_or(size == y, xp.logical_and(size != size, y != y)), g.dtype)
         return g * sign * (mine / xp.sum(mine, -1, keepdims=True))

@@ -3,7 +3,7 @@
 // once.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
-#include "elementwise/doubles.hpp"
+#include "elementwise/double_logarithms.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "kernels/halves.hpp"
@@ -28,7 +28,7 @@ RESILIN_INLINE float beyond_of(float z) {
     const float e = exp_low(-__builtin_fabsf(z)), one = 1.0f + e, rest = one - 1.0f;
     return rest == 0.0f ? e : log_(one) * e / rest; // NaN: e is
 }
-RESILIN_INLINE double beyond_of(double z) { return log1p_(exp_(-__builtin_fabs(z))); }
+RESILIN_INLINE double beyond_of(double z) { return log1p_(exp_(-__builtin_fabs(z)), 0.0); }
 
 template <class T> RESILIN_INLINE void logit_losses_of(const T *x, const T *t, int64_t n, T *out) {
 #pragma omp simd
