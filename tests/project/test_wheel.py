@@ -34,7 +34,7 @@ def smoke(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def wheel(folder: Path, names: list[str], tag: str = TAG, size: int = 5_200_000) -> Path:
+def wheel(folder: Path, names: list[str], tag: str = TAG, size: int = 6_700_000) -> Path:
     path = folder / f"resilin-0.1.0-{tag}.whl"
     with zipfile.ZipFile(path, "w") as archive:
         for name in names:
