@@ -50,6 +50,11 @@ def triangle(x: Any, diagonal: int, upper: bool) -> Array | None:
 # Each dimension of the result shows runs of places of the source: rows (dimension, first place, step, count).
 
 
+def _arranged(x: Array, runs: Array, fill: Array | None = None) -> Array | None:
+    found: Array | None = _native_arranged(x, runs, fill)
+    return found
+
+
 def _table(shape: tuple[int, ...], runs: dict[int, list[tuple[int, int, int]]]) -> Array:
     whole = [(0, 1, n) for n in shape]
     rows = [(d, *run) for d, all_of_it in enumerate(whole) for run in runs.get(d, [all_of_it])]
@@ -66,7 +71,7 @@ def _rolled(shape: tuple[int, ...], shifts: tuple[int, ...], axes: tuple[int, ..
 
 def rolled(x: Array, shifts: tuple[int, ...], axes: tuple[int, ...]) -> Array | None:
     """Elements moved along dimensions counted from the front, in one pass; None for what has no kernel."""
-    return _native_arranged(x, _rolled(x.shape, shifts, axes), None)  # type: ignore[no-any-return]
+    return _arranged(x, _rolled(x.shape, shifts, axes))
 
 
 @functools.lru_cache(256)
@@ -83,7 +88,7 @@ def padded(x: Any, widths: tuple[tuple[int, int], ...], value: Any) -> Array | N
     if not isinstance(x, np.ndarray) or not x.ndim:
         return None
     fill = None if value is None else np.full((), value, x.dtype)
-    return _native_arranged(x, _padded(x.shape, widths), fill)  # type: ignore[no-any-return]
+    return _arranged(x, _padded(x.shape, widths), fill)
 
 
 @functools.lru_cache(256)
@@ -96,4 +101,4 @@ def repeated(x: Array, reps: tuple[int, ...]) -> Array | None:
     if not x.ndim or len(reps) < x.ndim or sum(reps) > 64:
         return None
     seen = x.reshape((1,) * (len(reps) - x.ndim) + x.shape)
-    return _native_arranged(seen, _repeated(seen.shape, reps), None)  # type: ignore[no-any-return]
+    return _arranged(seen, _repeated(seen.shape, reps))

@@ -30,9 +30,10 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     16-bit floats are summed in float32 and rounded once. bfloat16: 32 of K at a time, the sum over the even ones plus
     that over the odd ones is added to what there is; subnormal numbers and sums count as zero. Two vectors: pairwise.
     """
-    y: Array | None
-    if a.ndim == 1 and b.ndim == 1 and out is None and (y := _native_dot(a, b)) is not None:
-        return y  # type: ignore[no-any-return]
+    of_vectors = a.ndim == b.ndim == 1 and out is None
+    y: Array | None = _native_dot(a, b) if of_vectors else None
+    if y is not None:
+        return y
     y = _native_matmul(a, b, out, None)
     if y is None and (pack.is_half(a) or pack.is_half(b)):
         y = _of_vectors(a, b)

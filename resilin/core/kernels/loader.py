@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from resilin._base import env
 
@@ -59,7 +59,7 @@ def short(kernel: str, parameters: str, lists: bool = False) -> Callable[[_F], _
         if native is None:
             return function
         call = native.short_call(getattr(native, kernel), function, tuple(parameters.split()), False, lists)
-        return functools.update_wrapper(call, function)  # type: ignore[return-value]
+        return cast(_F, functools.update_wrapper(call, function))
 
     return decorate
 
@@ -69,7 +69,7 @@ def short_write(kernel: str, method: _F, parameters: str, lists: bool = False) -
     if native is None:
         return method
     call = native.short_call(getattr(native, kernel), method, tuple(parameters.split()), True, lists)
-    return functools.update_wrapper(call, method)  # type: ignore[return-value]
+    return cast(_F, functools.update_wrapper(call, method))
 
 
 def describe() -> str:

@@ -34,19 +34,23 @@ bool all_equal(bool (*equal)(const T *, const T *, int64_t), char **at, npy_intp
     return true;
 }
 
+bool plan_both(Walk &walk, const ExactArray &x, const ExactArray &y) {
+    Walked operands[2];
+    operands[0].array = x.array;
+    operands[1].array = y.array;
+    for (const Walked &given : operands)
+        if (!PyArray_ISALIGNED(given.array) || !PyArray_ISNOTSWAPPED(given.array)) return false;
+    return walk.plan(operands, 2);
+}
+
 // Of arrays of one shape and dtype; None for dtypes that are not known here. NaN equals nothing.
 nb::object equal_elements(ExactArray x, ExactArray y) {
     if (!x || !y || !x.same_shape(y)) return nb::none();
     const int type = PyArray_TYPE(x.array);
     const bool whole = PyTypeNum_ISINTEGER(type) || type == NPY_BOOL;
     if (type != PyArray_TYPE(y.array) || (!whole && type != NPY_FLOAT && type != NPY_DOUBLE)) return nb::none();
-    Walked operands[2];
-    for (const ExactArray *given : {&x, &y}) {
-        if (!PyArray_ISALIGNED(given->array) || !PyArray_ISNOTSWAPPED(given->array)) return nb::none();
-        operands[given == &y].array = given->array;
-    }
     Walk walk;
-    if (!walk.plan(operands, 2)) return nb::none();
+    if (!plan_both(walk, x, y)) return nb::none();
     if (!walk.size) return nb::bool_(true);
     walk.merge();
     std::atomic<bool> equal{true};
@@ -101,13 +105,8 @@ nb::object close_elements(ExactArray x, ExactArray y, Number relative, Number ab
     if (PyArray_TYPE(x.array) != PyArray_TYPE(y.array)) return nb::none();
     const int type = PyArray_TYPE(x.array);
     if (type != NPY_FLOAT && type != NPY_DOUBLE) return nb::none();
-    Walked operands[2];
-    for (const ExactArray *given : {&x, &y}) {
-        if (!PyArray_ISALIGNED(given->array) || !PyArray_ISNOTSWAPPED(given->array)) return nb::none();
-        operands[given == &y].array = given->array;
-    }
     Walk walk;
-    if (!walk.plan(operands, 2)) return nb::none();
+    if (!plan_both(walk, x, y)) return nb::none();
     const auto single = [&](const float *a, const float *b, int64_t n, uint8_t *out) {
         close_float(a, b, n, out, relative.value, absolute.value, nans);
     };

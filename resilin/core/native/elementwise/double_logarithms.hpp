@@ -85,24 +85,26 @@ RESILIN_INLINE Sum log_sum(double x) {
     return {found, (high - found) + low};
 }
 
-// x^y as C99 has it
-RESILIN_INLINE double pow_(double x, double y) {
-    const double a = __builtin_fabs(x), b = __builtin_fabs(y);
-    const bool plain = (a > 0.0) & (a < INFINITE);
-    const Sum l = log_sum(plain ? a : 1.0);
-    const double v = b > 1e300 ? __builtin_copysign(1e300, y) : y; // beyond, the result is 0, 1 or infinite
-    const double product = l.high * v, limited = product > 800.0 ? 800.0 : product < -800.0 ? -800.0 : product;
-    const double low = select(limited == product, fma(l.high, v, -product) + l.low * v, 0.0);
-    const double found = exp_(limited, low);
-    const double half = 0.5 * b, whole = __builtin_floor(half); // 2^53 and more: even
-    const bool integer = __builtin_floor(b) == b, odd = integer & (half != whole);
+// x^y as C99 has it, from `found` = |x|^y, which counts where x is not 0 and both are finite
+RESILIN_INLINE double whole_power(double x, double y, double found) {
+    const double a = __builtin_fabs(x), b = __builtin_fabs(y), half = 0.5 * b;
+    const bool integer = __builtin_floor(b) == b, odd = integer & (half != __builtin_floor(half)); // 2^53 and more: even
     const bool grows = (y > 0.0) == (a > 1.0), flat = (b == INFINITE) & (a == 1.0);
     const double ends = flat ? 1.0 : grows ? INFINITE : 0.0; // of x or y that are 0 or infinite
-    const double size = select(plain & (b < INFINITE), found, ends);
+    const double size = select((a > 0.0) & (a < INFINITE) & (b < INFINITE), found, ends);
     const double sign = odd & (bit_cast<int64_t>(x) < 0) ? -size : size;
     const double real = select((x < 0.0) & (a < INFINITE) & !integer & (b < INFINITE), UNDEFINED, sign);
     const double known = select((x == x) & (y == y), real, x + y);
     return select((y == 0.0) | (x == 1.0), 1.0, known);
+}
+
+RESILIN_INLINE double pow_(double x, double y) {
+    const double a = __builtin_fabs(x);
+    const Sum l = log_sum((a > 0.0) & (a < INFINITE) ? a : 1.0);
+    const double v = __builtin_fabs(y) > 1e300 ? __builtin_copysign(1e300, y) : y; // beyond, the result is 0, 1 or infinite
+    const double product = l.high * v, limited = product > 800.0 ? 800.0 : product < -800.0 ? -800.0 : product;
+    const double low = select(limited == product, fma(l.high, v, -product) + l.low * v, 0.0);
+    return whole_power(x, y, exp_(limited, low));
 }
 
 } // namespace resilin

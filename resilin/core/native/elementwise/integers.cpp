@@ -2,7 +2,7 @@
 // where they hold both numbers and their product with the divisor: of float32 for up to 16 bits, of float64 for 32 and,
 // in blocks whose numbers are below 2^51, for 64. The divisor is not 0: who calls looks for one first.
 #include "elementwise/integers.hpp"
-#include "elementwise/blocks.hpp"
+#include "elementwise/named_loops.hpp"
 #include "elementwise/doubles.hpp"
 #include "binding/kernels.hpp"
 #include "kernels/spans.hpp"
@@ -13,19 +13,12 @@
 namespace resilin {
 namespace {
 
-#define RESILIN_LOOP_2(name, T, result)                                                                                \
-    RESILIN_SIMD void name##_##T(const T *X, const T *Y, int64_t n, T *out) {                                          \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                          \
-            const T x = X[i], y = Y[i];                                                                                \
-            out[i] = static_cast<T>(result);                                                                           \
-        }                                                                                                              \
-    }
 #define RESILIN_LOOPS_2(name, result)                                                                                  \
-    RESILIN_LOOP_2(name, int8_t, result)                                                                               \
-    RESILIN_LOOP_2(name, uint8_t, result)                                                                              \
-    RESILIN_LOOP_2(name, int16_t, result)                                                                              \
-    RESILIN_LOOP_2(name, int32_t, result)                                                                              \
-    RESILIN_LOOP_2(name, int64_t, result)
+    RESILIN_LOOP_2(name, int8_t, static_cast<int8_t>(result))                                                          \
+    RESILIN_LOOP_2(name, uint8_t, static_cast<uint8_t>(result))                                                        \
+    RESILIN_LOOP_2(name, int16_t, static_cast<int16_t>(result))                                                        \
+    RESILIN_LOOP_2(name, int32_t, static_cast<int32_t>(result))                                                        \
+    RESILIN_LOOP_2(name, int64_t, static_cast<int64_t>(result))
 
 RESILIN_LOOPS_2(maximum, x > y ? x : y)
 RESILIN_LOOPS_2(minimum, x < y ? x : y)
@@ -136,21 +129,15 @@ RESILIN_DIVISION(fmod, d.rest)
 RESILIN_DIVISION(floor_divide, d.quotient - (opposed(d.rest, y) ? 1 : 0))
 RESILIN_DIVISION(remainder, d.rest + (opposed(d.rest, y) ? y : 0))
 
-struct Own {
-    const char *name;
-    int type;
-    Loop loop;
-};
-
 #define RESILIN_OWN(name)                                                                                              \
-    {#name, NPY_INT8, loop_of_two<int8_t, int8_t, name##_int8_t>},                                                     \
-        {#name, NPY_UINT8, loop_of_two<uint8_t, uint8_t, name##_uint8_t>},                                             \
-        {#name, NPY_INT16, loop_of_two<int16_t, int16_t, name##_int16_t>},                                             \
-        {#name, NPY_INT32, loop_of_two<int32_t, int32_t, name##_int32_t>}, {                                           \
-        #name, NPY_INT64, loop_of_two<int64_t, int64_t, name##_int64_t>                                                \
+    {#name, NPY_INT8, 2, loop_of_two<int8_t, int8_t, name##_int8_t>},                                                  \
+        {#name, NPY_UINT8, 2, loop_of_two<uint8_t, uint8_t, name##_uint8_t>},                                          \
+        {#name, NPY_INT16, 2, loop_of_two<int16_t, int16_t, name##_int16_t>},                                          \
+        {#name, NPY_INT32, 2, loop_of_two<int32_t, int32_t, name##_int32_t>}, {                                        \
+        #name, NPY_INT64, 2, loop_of_two<int64_t, int64_t, name##_int64_t>                                             \
     }
 
-const Own OWN[] = {
+const NamedLoop OWN[] = {
     RESILIN_OWN(maximum),     RESILIN_OWN(minimum),      RESILIN_OWN(bitwise_and),  RESILIN_OWN(bitwise_or),
     RESILIN_OWN(bitwise_xor), RESILIN_OWN(heaviside),    RESILIN_OWN(left_shift),   RESILIN_OWN(right_shift),
     RESILIN_OWN(fmod),        RESILIN_OWN(trunc_divide), RESILIN_OWN(floor_divide), RESILIN_OWN(remainder),
@@ -216,14 +203,7 @@ template <class T> bool any_zero(const char *at, npy_intp n, npy_intp step) {
 
 } // namespace
 
-TypeLoop integer_loop(const char *name, int type, int &inputs) {
-    for (const Own &own : OWN)
-        if (own.type == type && !std::strcmp(own.name, name)) {
-            inputs = 2;
-            return {own.loop, nullptr, type, true};
-        }
-    return {};
-}
+TypeLoop integer_loop(const char *name, int type, int &inputs) { return found_in(OWN, name, type, inputs); }
 
 bool has_zero(PyArrayObject *array) {
     Walked operand;

@@ -1,33 +1,16 @@
 // Loops of functions that numpy has none for, or computes element by element. Results are numpy's own.
-#include "elementwise/blocks.hpp"
 #include "elementwise/divisions.hpp"
 #include "elementwise/double_logarithms.hpp"
 #include "elementwise/double_loops.hpp"
 #include "elementwise/integers.hpp"
+#include "elementwise/named_loops.hpp"
 #include "elementwise/single_loops.hpp"
-#include "elementwise/ufunc_loops.hpp"
-#include "kernels/simd.hpp"
 
 #include <cmath>
 
 namespace resilin {
 namespace {
 
-// The output may be one of the inputs, so that the loop's iterations are independent, which the compiler cannot know.
-#define RESILIN_LOOP(name, T, result)                                                                                  \
-    RESILIN_SIMD void name##_##T(const T *X, int64_t n, T *out) {                                                      \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                          \
-            const T x = X[i];                                                                                          \
-            out[i] = result;                                                                                           \
-        }                                                                                                              \
-    }
-#define RESILIN_LOOP_2(name, T, result)                                                                                \
-    RESILIN_SIMD void name##_##T(const T *X, const T *Y, int64_t n, T *out) {                                          \
-        _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {                                                          \
-            const T x = X[i], y = Y[i];                                                                                \
-            out[i] = result;                                                                                           \
-        }                                                                                                              \
-    }
 #define RESILIN_LOOPS(name, result) RESILIN_LOOP(name, float, result) RESILIN_LOOP(name, double, result)
 #define RESILIN_LOOPS_2(name, result) RESILIN_LOOP_2(name, float, result) RESILIN_LOOP_2(name, double, result)
 
@@ -248,29 +231,15 @@ RESILIN_SIMD void signbit_int64_t(const int64_t *x, int64_t n, uint8_t *out) {
     for (int64_t i = 0; i < n; i++) out[i] = x[i] < 0;
 }
 
-struct Own {
-    const char *name;
-    int type, inputs;
-    Loop loop;
-    int out = NPY_NOTYPE; // `type`
-};
-
-#define RESILIN_OWN(name)                                                                                              \
-    {#name, NPY_FLOAT, 1, loop_of_one<float, float, name##_float>}, {                                                  \
-        #name, NPY_DOUBLE, 1, loop_of_one<double, double, name##_double>                                               \
-    }
-#define RESILIN_OWN_2(name)                                                                                            \
-    {#name, NPY_FLOAT, 2, loop_of_two<float, float, name##_float>}, {                                                  \
-        #name, NPY_DOUBLE, 2, loop_of_two<double, double, name##_double>                                               \
-    }
-
+#define RESILIN_OWN(name) RESILIN_NAMED(name, float), RESILIN_NAMED(name, double)
+#define RESILIN_OWN_2(name) RESILIN_NAMED_2(name, float), RESILIN_NAMED_2(name, double)
 #define RESILIN_OWN_TEST(name)                                                                                         \
     {#name, NPY_FLOAT, 2, loop_of_two<float, uint8_t, name##_float>, NPY_BOOL},                                        \
         {#name, NPY_DOUBLE, 2, loop_of_two<double, uint8_t, name##_double>, NPY_BOOL}, {                               \
         #name, NPY_INT64, 2, loop_of_two<int64_t, uint8_t, name##_int64_t>, NPY_BOOL                                   \
     }
 
-const Own OWN[] = {
+const NamedLoop OWN[] = {
     RESILIN_OWN_TEST(logical_and),
     RESILIN_OWN_TEST(logical_or),
     RESILIN_OWN_TEST(logical_xor),
@@ -292,14 +261,14 @@ const Own OWN[] = {
     RESILIN_OWN_2(prelu),
     RESILIN_OWN_2(fmax),
     RESILIN_OWN_2(fmin),
-    {"sin", NPY_DOUBLE, 1, loop_of_one<double, double, sin_double>},
-    {"cos", NPY_DOUBLE, 1, loop_of_one<double, double, cos_double>},
-    {"exp", NPY_FLOAT, 1, loop_of_one<float, float, exp_float>},
-    {"exp2", NPY_FLOAT, 1, loop_of_one<float, float, exp2_float>},
-    {"ldexp", NPY_FLOAT, 2, loop_of_two<float, float, ldexp_float>},
-    {"hypot", NPY_FLOAT, 2, loop_of_two<float, float, hypot_float>},
-    {"hypot", NPY_DOUBLE, 2, loop_of_two<double, double, hypot_double>},
-    {"logaddexp", NPY_DOUBLE, 2, loop_of_two<double, double, logaddexp_double>},
+    RESILIN_NAMED(sin, double),
+    RESILIN_NAMED(cos, double),
+    RESILIN_NAMED(exp, float),
+    RESILIN_NAMED(exp2, float),
+    RESILIN_NAMED_2(ldexp, float),
+    RESILIN_NAMED_2(hypot, float),
+    RESILIN_NAMED_2(hypot, double),
+    RESILIN_NAMED_2(logaddexp, double),
     {"copysign", NPY_HALF, 2, loop_of_two<uint16_t, uint16_t, copysign_uint16_t>},
     RESILIN_OWN_2(copysign),
     RESILIN_OWN_2(fmod),
@@ -310,14 +279,10 @@ const Own OWN[] = {
 } // namespace
 
 TypeLoop own_loop(const char *name, int type, int &inputs) {
-    for (const Own &own : OWN)
-        if (own.type == type && !std::strcmp(own.name, name)) {
-            inputs = own.inputs;
-            return {own.loop, nullptr, own.out == NPY_NOTYPE ? type : own.out, true};
-        }
-    for (const auto others : {single_loop, double_loop})
-        if (const TypeLoop found = others(name, type, inputs); found.loop) return found;
-    return integer_loop(name, type, inputs);
+    TypeLoop found = found_in(OWN, name, type, inputs);
+    for (const auto others : {single_loop, double_loop, integer_loop})
+        if (!found.loop) found = others(name, type, inputs);
+    return found;
 }
 
 } // namespace resilin

@@ -15,31 +15,28 @@ RESILIN_INLINE double log_of_mantissa(double f) {
     return s * fma(z, p, 2.0);
 }
 
-struct Parts {
-    double mantissa, power;
-};
-RESILIN_INLINE Parts parts_of(double x) { // of a positive number, which is a normal one of float64
+RESILIN_INLINE Normal parts_of(double x) { // of a positive number, which is a normal one of float64
     const int64_t e = exponent_of(x);
     return {bit_cast<double>(bit_cast<int64_t>(x) - (e << 52)), bit_cast<double>(e + WHOLE_BITS) - WHOLE};
 }
 
 RESILIN_INLINE double log_(double x) {
-    const Parts p = parts_of(x);
+    const Normal p = parts_of(x);
     return log_edges(x, fma(p.power, LN2, log_of_mantissa(p.mantissa - 1.0)));
 }
 RESILIN_INLINE double log2_(double x) {
-    const Parts p = parts_of(x);
+    const Normal p = parts_of(x);
     return log_edges(x, fma(log_of_mantissa(p.mantissa - 1.0), 1.4426950408889634, p.power));
 }
 RESILIN_INLINE double log10_(double x) {
-    const Parts p = parts_of(x);
+    const Normal p = parts_of(x);
     return log_edges(x, fma(p.power, 0.30102999566398120, log_of_mantissa(p.mantissa - 1.0) * 0.4342944819032518));
 }
 
 // log(1 + x), also of an x that 1 + x does not show
 RESILIN_INLINE double log1p_(double x) {
     const double u = 1.0 + x, lost = x - (u - 1.0);
-    const Parts p = parts_of(u);
+    const Normal p = parts_of(u);
     const double f = p.mantissa - 1.0, near = p.power == 0.0 ? f + lost : f;
     return select(x == 0.0, x, log_edges(u, fma(p.power, LN2, log_of_mantissa(near))));
 }
@@ -157,20 +154,9 @@ RESILIN_INLINE double pow_plain(double x, double y) {
     const double product = log_normal<SINGLE>(x) * y;
     return exp_<SINGLE>(product > 200.0 ? 200.0 : product < -200.0 ? -200.0 : product);
 }
-// x^y as C99 has it
 RESILIN_INLINE double pow_(double x, double y) {
-    const double a = __builtin_fabs(x), b = __builtin_fabs(y);
-    const bool plain = (a > 0.0) & (a < INFINITE);
-    const double found = pow_plain(plain ? a : 1.0, y);
-    const double half = 0.5 * b;
-    const bool integer = __builtin_floor(b) == b, odd = integer & (half != __builtin_floor(half));
-    const bool grows = (y > 0.0) == (a > 1.0), flat = (b == INFINITE) & (a == 1.0);
-    const double ends = flat ? 1.0 : grows ? INFINITE : 0.0; // of x or y that are 0 or infinite
-    const double size = select(plain & (b < INFINITE), found, ends);
-    const double sign = odd & (bit_cast<int64_t>(x) < 0) ? -size : size;
-    const double real = select((x < 0.0) & (a < INFINITE) & !integer & (b < INFINITE), UNDEFINED, sign);
-    const double known = select((x == x) & (y == y), real, x + y);
-    return select((y == 0.0) | (x == 1.0), 1.0, known);
+    const double a = __builtin_fabs(x);
+    return whole_power(x, y, pow_plain((a > 0.0) & (a < INFINITE) ? a : 1.0, y));
 }
 
 } // namespace resilin::single
