@@ -26,7 +26,7 @@ def strike(pid, number):
 os.kill = strike
 plan = FaultPlan().signal(int(os.environ["VICTIM"]), number, at, call, phase, nth)
 array = np.ones(400_000, np.float32)
-rows = np.ones((size, 4_000_000), np.float32)  # more than a socket takes at once: it goes in several pieces
+rows = np.ones((size, 1_500_000), np.float32)  # more than sockets take at once; freed before they close
 def work(group):
     for _ in range(3):
         if at == "broadcast":
