@@ -32,12 +32,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: pyproject.toml $(NATIVE) | $(BIN)/python
-	@echo "installing resilin and what it needs into $(VENV) (about a minute, once)"
+	@echo "installing resilin and what it needs into $(VENV) (about five minutes on two cores, once)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml $(NATIVE) | $(BIN)/python  # not after `installed`: that would build the C++ twice
-	@echo "installing resilin, what it needs and the tools of its tests into $(VENV) (about two minutes, once)"
+	@echo "installing resilin, what it needs and the tools of its tests into $(VENV) (about six minutes on two cores, once)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(BUILD_TOOLS)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --editable '.[test,dev]'
 	@touch $(VENV)/installed $@
