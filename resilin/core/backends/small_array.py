@@ -17,6 +17,7 @@ Array = np.ndarray[Any, Any]
 _native_broadcast_to = kernel("broadcast_to")
 _native_extreme_last = kernel("extreme_last")
 _native_count_last = kernel("count_last")
+_native_stack = kernel("stack")
 _native_largest_place, _native_smallest_place = kernel("largest_place"), kernel("smallest_place")
 _or: Any = np.logical_or.reduce
 _and: Any = np.logical_and.reduce
@@ -64,6 +65,9 @@ def ones_like(x: Array) -> Array:
 
 def stack(arrays: Sequence[Array], axis: int = 0) -> Array:
     """Arrays of one shape joined along a new dimension."""
+    found: Array | None = _native_stack(arrays, axis)
+    if found is not None:
+        return found
     shape = arrays[0].shape
     for x in arrays:
         if x.shape != shape:

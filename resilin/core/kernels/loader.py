@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
@@ -48,17 +49,21 @@ def guarded(function: Callable[..., Any] | None, otherwise: Callable[..., Any], 
     return functools.update_wrapper(native.guarded_call(function, otherwise, check), otherwise)
 
 
-def short(kernel: str, parameters: str, lists: bool = False) -> Callable[[_F], _F]:
+def short(kernel: str, parameters: str, lists: bool = False, sequence: bool = False) -> Callable[[_F], _F]:
     """Decorate a function that native `kernel` stands in front of for plain tensors which nothing follows.
 
     It gets the arrays of tensors, and numbers as they are, by the places of `parameters`, and answers the array of the
-    result or None (`fast_path/short_call.cpp`). lists: the second parameter is a sequence, here of one tensor.
+    result or None (`fast_path/short_call.cpp`); a last name with a star stands for all that follows. lists: the second
+    parameter is a sequence, here of one tensor. sequence: the first one is a sequence of tensors, of whose arrays the
+    kernel gets a tuple.
     """
 
     def decorate(function: _F) -> _F:
         if native is None:
             return function
-        call = native.short_call(getattr(native, kernel), function, tuple(parameters.split()), False, lists)
+        call = native.short_call(
+            getattr(native, kernel), function, *_named(function, parameters), False, lists, sequence
+        )
         return cast(_F, functools.update_wrapper(call, function))
 
     return decorate
@@ -68,8 +73,17 @@ def short_write(kernel: str, method: _F, parameters: str, lists: bool = False) -
     """The in-place `method` behind native `kernel`, as by `short`: it writes into its first array, or answers False."""
     if native is None:
         return method
-    call = native.short_call(getattr(native, kernel), method, tuple(parameters.split()), True, lists)
+    call = native.short_call(getattr(native, kernel), method, *_named(method, parameters), True, lists)
     return cast(_F, functools.update_wrapper(call, method))
+
+
+def _named(function: Callable[..., Any], parameters: str) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """The parameters' names, and their defaults: an ellipsis where `function` has none."""
+    plain: Any = inspect.unwrap(function)
+    names, defaults = plain.__code__.co_varnames[: plain.__code__.co_argcount], plain.__defaults__ or ()
+    known = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True)) | (plain.__kwdefaults__ or {})
+    wanted = tuple(parameters.split())
+    return wanted, tuple([known.get(name, ...) for name in wanted])
 
 
 def describe() -> str:

@@ -53,7 +53,10 @@ class _Plan(NamedTuple):
 
 @functools.lru_cache(256)
 def _plan(a: str, b: str, out: str) -> _Plan | None:
-    """None for what is no product of matrices: a letter that one operand has alone is summed, or nothing is."""
+    """None for what is no product of matrices: a letter that one operand has alone is summed, or nothing is.
+
+    Products of the last dimensions alone are one row by one column each, if both operands lie alike.
+    """
     if (
         len(set(a)) < len(a)
         or len(set(b)) < len(b)
@@ -64,7 +67,8 @@ def _plan(a: str, b: str, out: str) -> _Plan | None:
     shared = [x for x in out if x in a and x in b]
     rows, columns = [x for x in out if x in a and x not in b], [x for x in out if x in b and x not in a]
     summed = [x for x in a if x in b and x not in out]
-    if not summed or (not rows and not columns):
+    in_rows = bool(shared) and a == b and a.endswith("".join(summed))
+    if not summed or (not rows and not columns and not in_rows):
         return None
     made = [*shared, *rows, *columns]
     back = tuple(made.index(x) for x in out)

@@ -13,6 +13,7 @@ from resilin.core.batching.active import ACTIVE, BATCHED
 from resilin.core.device import CPU, default_device, device
 from resilin.core.kernels import philox
 from resilin.core.kernels.common import compute_dtype
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops.creation import factory, finish, finish_new, shape_of
 from resilin.core.ops.errstate import quietly
 from resilin.core.ops.registry import op
@@ -411,7 +412,11 @@ def _fill(self: Tensor, draw: Callable[[], Any], scale: float, shift: float) -> 
     return self.copy_(there if self._dev is CPU else there.to(self._dev))
 
 
-@op(complex=True, samples=lambda r: [(r(3, 4), np.array([[0.0, 2, 2, 0]] * 3))])
+@op(
+    complex=True,
+    samples=lambda r: [(r(3, 4), np.array([[0.0, 2, 2, 0]] * 3))],
+    kernel=kernel("looped")(np.multiply, "multiply", True),
+)
 def apply_mask(xp, x, mask=None):
     """x * mask for a constant mask of factors."""
     return x * mask

@@ -138,20 +138,12 @@ def _(xp, g, _y, _x, source=0, destination=0):
 
 
 _interleaved = kernel("interleaved")
-_ALL, _TURNED = slice(None), slice(None, None, -1)
 
 
-@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), (0, 1))])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 0), (r(3, 4), (0, 1))], kernel=kernel("flip"))
 def flip(xp, x, axis=0):
     """The order along `axis` reversed (a copy)."""
-    if not isinstance(x, np.ndarray):
-        return xp.flip(x, axis).copy()
-    index = [_ALL] * x.ndim
-    for d in (axis,) if isinstance(axis, int) else axis:
-        index[d] = _TURNED
-    turned = x[tuple(index)]  # np.flip takes several times as long to say the same
-    copied = contiguous.turned_copy(turned)
-    return turned.copy() if copied is None else copied  # not ascontiguousarray, which copies no dimension of length 1
+    return xp.flip(x, axis).copy()
 
 
 @flip.vjp
@@ -159,30 +151,15 @@ def _(xp, g, _y, _x, axis=0):
     return xp.flip(g, axis)
 
 
-@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), 1, None), (r(3, 4), (1, -2), (0, 1))])
+@op(
+    complex=True,
+    moves=True,
+    samples=lambda r: [(r(3, 4), 1, None), (r(3, 4), (1, -2), (0, 1))],
+    kernel=kernel("roll"),
+)
 def roll(xp, x, shift=0, axis=None):
     """Elements moved by `shift` along `axis`; those that leave come back at the start."""
-    return xp.roll(x, shift, axis) if not isinstance(x, np.ndarray) or not x.size else _rolled(x, shift, axis)
-
-
-def _rolled(x: Any, shift: Any, axis: Any) -> Any:
-    """`np.roll`, in one pass by native code; else one dimension after the other, two runs of elements exchanged."""
-    if axis is None:
-        return _rolled(x.reshape(-1), (shift,) if isinstance(shift, int) else (sum(shift),), (0,)).reshape(x.shape)
-    shifts, axes = (v if isinstance(v, tuple) else (v,) for v in (shift, axis))
-    axes = tuple([d % x.ndim for d in axes])
-    if (found := contiguous.rolled(x, shifts, axes)) is not None:
-        return found
-    for by, d in zip(shifts, axes, strict=True):
-        n = x.shape[d]
-        by %= n
-        out = np.empty(x.shape, x.dtype)
-        before, after = (math.prod(x.shape[:d]), math.prod(x.shape[d + 1 :]))
-        to, of = out.reshape(before, n * after), x.reshape(before, n * after)
-        to[:, by * after :] = of[:, : (n - by) * after]
-        to[:, : by * after] = of[:, (n - by) * after :]
-        x = out
-    return x
+    return xp.roll(x, shift, axis)
 
 
 @roll.vjp
@@ -191,11 +168,9 @@ def _(xp, g, _y, _x, shift=0, axis=None):
     return xp.roll(g, back, axis)
 
 
-@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), (2, 1)), (r(2), (2, 3))])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), (2, 1)), (r(2), (2, 3))], kernel=kernel("tile"))
 def tile(xp, x, reps=()):
     """`x` repeated `reps` times along the dimensions (as many as `x` has, or more in front)."""
-    if isinstance(x, np.ndarray) and (found := contiguous.repeated(x, tuple(reps))) is not None:
-        return found
     return xp.tile(x, reps)
 
 
@@ -206,13 +181,10 @@ def _(xp, g, _y, _x, reps=()):
     return xp.sum(g.reshape(split), axis=tuple(range(0, len(split), 2))).reshape(_x.shape)
 
 
-@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), ((1, 2), (0, 1)), 0.0)])
+@op(complex=True, moves=True, samples=lambda r: [(r(3, 4), ((1, 2), (0, 1)), 0.0)], kernel=kernel("pad_constant"))
 def pad_constant(xp, x, widths=(), value=0.0):
     """`widths[i]` = (before, after) elements of `value` around dimension i; negative widths cut."""
     nothing = type(value) is float and value == 0.0 and math.copysign(1.0, value) > 0
-    found = contiguous.padded(x, tuple(widths), None if nothing else value)
-    if found is not None:
-        return found
     cut, shape, inside = _padding(x.shape, tuple(widths))
     inner = x if cut is None else x[cut]
     out = xp.zeros(shape, x.dtype) if nothing else xp.full(shape, value, dtype=x.dtype)

@@ -15,7 +15,7 @@ def also_numpys(function: Callable[..., Any]) -> Callable[..., Any]:
 
     TypeError when both names of one argument are given.
     """
-    code = getattr(function, "__code__", None)
+    code = getattr(function, "__code__", None) or getattr(getattr(function, "__wrapped__", None), "__code__", None)
     if code is None:
         return function
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]

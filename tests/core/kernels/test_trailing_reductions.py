@@ -183,10 +183,10 @@ def test_joined_arrays_are_numpys(shape: tuple[int, ...], axis: int, dtype: Any)
     "arguments",
     [
         lambda a: ([], 0),
-        lambda a: ([a], -1),
+        lambda a: ([a], -3),
         lambda a: ([a], 2),
         lambda a: ([a], None),
-        lambda a: ((a, a), 0),
+        lambda a: (iter((a, a)), 0),
         lambda a: ([a, a.astype(np.float64)], 0),
         lambda a: ([a, np.ones((3, 2), np.float32).T], 0),
         lambda a: ([a, np.ones((3, 3), np.float32)], 1),

@@ -398,6 +398,7 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return wrap(found.astype(np.float32) if narrow else found, input._dev)
 
 
+@short("windows", "input dimension size step")
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """All windows of `size` elements along `dimension`, `step` apart, as a new last dimension. A copy."""
     axis = check_dim(dimension, input._array.ndim)

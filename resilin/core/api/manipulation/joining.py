@@ -11,15 +11,17 @@ from resilin.core import dtype as dtypes
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.autograd.tape import edge_of, mark_view
 from resilin.core.batching.active import BATCHED
-from resilin.core.kernels.loader import kernel
+from resilin.core.kernels.loader import kernel, short
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as ops
 from resilin.core.state.size import check_dim
 from resilin.core.tensor import Tensor
 
 _lengths_along = kernel("lengths_along")  # of plain tensors, what `cat` finds out about them
+_parts = kernel("parts")  # of a plain tensor that nothing follows, views along a dimension, all at once
 
 
+@short("concatenate", "tensors dim", sequence=True)
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors joined along an existing dimension, in their common dtype; other lengths must agree.
 
@@ -58,6 +60,7 @@ def _without_nothing(tensors: list[Tensor]) -> list[Tensor]:
 concat = concatenate = cat
 
 
+@short("stack", "tensors dim", sequence=True)
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors of one shape joined along a new dimension."""
     tensors = list(tensors)
@@ -87,6 +90,8 @@ def split(
         sizes = list(split_size_or_sections)
         if sum(sizes) != length or min(sizes, default=0) < 0:
             raise RuntimeError(f"split sizes {sizes} do not sum to {length}, the length of dimension {dim}")
+    if (found := _parts(tensor, axis, sizes, False, index_ops.getitem)) is not None:
+        return found
     ends = itertools.accumulate(sizes)
     if type(tensor) in BATCHED:
         return tuple([narrow(tensor, axis, end - size, size) for end, size in zip(ends, sizes, strict=True)])
@@ -158,6 +163,8 @@ def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
         raise IndexError("unbind(): expected a tensor of one dimension or more, got one of 0; it has no slices")
     axis = check_dim(dim, input._array.ndim)
     length, before = input._array.shape[axis], (slice(None),) * axis
+    if (found := _parts(input, axis, [1] * length, True, index_ops.getitem)) is not None:
+        return found
     if not (mode.grad and input.requires_grad) and type(input) not in BATCHED:
         call = index_ops.getitem.call
         return tuple([call(input, (*before, place)) for place in range(length)])

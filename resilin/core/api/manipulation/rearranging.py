@@ -16,6 +16,7 @@ from resilin.core import dtype as dtypes
 from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import joining, shaping
 from resilin.core.api.mathematics import one_pass
+from resilin.core.kernels.loader import short
 from resilin.core.ops import creation, strided
 from resilin.core.ops import index as index_ops
 from resilin.core.ops import shape as shape_ops
@@ -189,6 +190,7 @@ def diagflat(input: Tensor, offset: int = 0) -> Tensor:
     return shaping.diag(shaping.ravel(input), offset)
 
 
+@short("rot90", "input k dims")
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """The plane of two dimensions turned by k * 90 degrees, from the first towards the second. A copy."""
     if input._array.ndim < 2:
@@ -293,6 +295,7 @@ def dstack(tensors: Sequence[Tensor]) -> Tensor:
     return joining.cat(_parts("dstack", atleast_3d, tensors), 2)
 
 
+@short("block_diag", "*tensors")
 def block_diag(*tensors: Tensor) -> Tensor:
     """A matrix with the given matrices (vectors are rows) along its diagonal, zeros elsewhere."""
     if not tensors:

@@ -208,6 +208,7 @@ def broadcast_to(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
     return expand(input, *sizes, size=size)
 
 
+@short("tile", "input *sizes")
 def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     """The tensor repeated along each dimension (a copy)."""
     reps = shape_of(sizes if repeats is None else (repeats,))
@@ -251,6 +252,7 @@ def repeat_interleave(
     )
 
 
+@short("flip", "input *axes")
 def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """The order along `dims` reversed (a copy)."""
     given = axes if dims is None else (dims,)
@@ -263,6 +265,7 @@ def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     return ops.flip.call(input, found) if input._array.ndim else input.clone()
 
 
+@short("roll", "input shifts dims")
 def roll(input: Tensor, shifts: Any, dims: Any = None) -> Tensor:
     """Elements moved by `shifts` along `dims`; those that leave come back at the start."""
     shifts = tuple(shifts) if isinstance(shifts, tuple | list) else operator.index(shifts)
@@ -286,6 +289,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     return ops.diagonal.call(input, offset, check_dim(dim1, ndim), check_dim(dim2, ndim))
 
 
+@short("diag", "input diagonal")
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """The diagonal of a matrix, or a matrix with this diagonal."""
     if input._array.ndim == 2:

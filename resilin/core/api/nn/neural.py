@@ -267,6 +267,7 @@ def _plain_attention(query: Any, key: Any, value: Any, mask: Any, causal: bool, 
     return p @ value
 
 
+@short("pad", "input pad mode value")
 def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
     """`value` (0) around the input: `pad` gives (before, after) from the last dimension backwards; negative cuts.
 

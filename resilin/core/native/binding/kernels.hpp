@@ -29,7 +29,6 @@ void bind_broadcast(nanobind::module_ &m);
 void bind_channels(nanobind::module_ &m);
 void bind_choose(nanobind::module_ &m);
 void bind_closeness(nanobind::module_ &m);
-void bind_concatenate(nanobind::module_ &m);
 void bind_contiguous(nanobind::module_ &m);
 void bind_conv2d(nanobind::module_ &m);
 void bind_convert(nanobind::module_ &m);

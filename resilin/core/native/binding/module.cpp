@@ -11,6 +11,7 @@
 #include "indexing/places.hpp"
 #include "kernels/search.hpp"
 #include "kernels/simd.hpp"
+#include "shapes/shapes.hpp"
 
 namespace {
 
@@ -41,7 +42,6 @@ NB_MODULE(_native, m) {
     resilin::bind_channels(m);
     resilin::bind_choose(m);
     resilin::bind_closeness(m);
-    resilin::bind_concatenate(m);
     resilin::bind_contiguous(m);
     resilin::bind_conv2d(m);
     resilin::bind_convert(m);
@@ -98,6 +98,7 @@ NB_MODULE(_native, m) {
     resilin::bind_silu(m);
     resilin::bind_softmax(m);
     resilin::bind_shuffle(m);
+    resilin::bind_shapes(m);
     resilin::bind_short_call(m);
     resilin::bind_sort(m);
     resilin::bind_special(m);

@@ -10,6 +10,8 @@
 
 #include <numpy/ndarrayobject.h>
 
+#include <algorithm>
+
 namespace resilin {
 namespace {
 
@@ -17,33 +19,63 @@ constexpr Py_ssize_t MOST = 8; // parameters
 
 struct Short : Callable {
     static constexpr const char *NAME = "resilin.core._native.ShortCall";
-    static constexpr int REFERENCES = 4;
+    static constexpr int REFERENCES = 5;
     PyObject *kernel, *otherwise;
-    PyObject *names; // of the parameters, a tuple
+    PyObject *names;    // of the parameters, a tuple
+    PyObject *defaults; // theirs, a tuple: an ellipsis for none
     bool writes;     // into the first one, which is the result
     bool lists;      // the second parameter is a sequence, here of one tensor
+    bool sequence;   // the first parameter is a sequence of tensors, of whose arrays the kernel gets a tuple
+    bool rest;       // the last name stands for all arguments from its place on, which have none
 };
 
-// The arguments by the places of their parameters; their number, or -1 where some are missing before others, or unknown.
+// The arguments by the places of their parameters; their number, or -1 where one without a default is missing, or unknown.
 Py_ssize_t placed(Short *self, PyObject *const *args, Py_ssize_t given, PyObject *names, PyObject **found) {
     const Py_ssize_t total = PyTuple_GET_SIZE(self->names), named = names ? PyTuple_GET_SIZE(names) : 0;
-    if (given < 1 || given + named > total || given + named > MOST) return -1;
+    if (given < 1 || given > MOST || (self->rest ? named > 0 : given > total)) return -1;
     std::copy_n(args, given, found);
-    std::fill_n(found + given, named, nullptr);
+    if (!named) return given;
+    Py_ssize_t end = given; // behind the last that was given
+    std::fill_n(found + given, total - given, nullptr);
     for (Py_ssize_t i = 0; i < named; i++) {
         Py_ssize_t at = given;
-        while (at < given + named && PyTuple_GET_ITEM(self->names, at) != PyTuple_GET_ITEM(names, i)) at++; // interned
-        if (at == given + named || found[at]) return -1;
+        while (at < total && PyTuple_GET_ITEM(self->names, at) != PyTuple_GET_ITEM(names, i)) at++; // interned
+        if (at == total || found[at]) return -1;
         found[at] = args[given + i];
+        end = std::max(end, at + 1);
     }
-    return given + named;
+    for (Py_ssize_t at = given; at < end; at++) {
+        if (found[at]) continue;
+        found[at] = PyTuple_GET_ITEM(self->defaults, at);
+        if (found[at] == Py_Ellipsis) return -1;
+    }
+    return end;
 }
 
-// Puts arrays in place of plain tensors. False for others.
-bool opened(Short *self, PyObject **values, Py_ssize_t count) {
+// The arrays of a sequence of plain tensors as a tuple. Null without an error for others.
+PyObject *arrays_of(PyObject *given, bool &tracked) {
+    if (!PyTuple_CheckExact(given) && !PyList_CheckExact(given)) return nullptr;
+    const Py_ssize_t count = PySequence_Fast_GET_SIZE(given);
+    PyObject *arrays = count ? PyTuple_New(count) : nullptr;
+    for (Py_ssize_t i = 0; arrays && i < count; i++) {
+        PyObject *array = nullptr;
+        const Operand kind = look(PySequence_Fast_GET_ITEM(given, i), array);
+        if (kind == Operand::other) Py_CLEAR(arrays);
+        else PyTuple_SET_ITEM(arrays, i, Py_NewRef(array));
+        tracked |= kind == Operand::tracked;
+    }
+    return arrays;
+}
+
+// Puts arrays in place of plain tensors; `kept` is what has to live as long as they are used. False for others.
+bool opened(Short *self, PyObject **values, Py_ssize_t count, PyObject *&kept) {
     bool tracked = false;
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *value = values[i];
+        if (i == 0 && self->sequence) {
+            if (!(kept = values[0] = arrays_of(value, tracked))) return false;
+            continue;
+        }
         if (i == 1 && self->lists) {
             if ((!PyTuple_CheckExact(value) && !PyList_CheckExact(value)) || PySequence_Fast_GET_SIZE(value) != 1) return false;
             value = PySequence_Fast_GET_ITEM(value, 0);
@@ -92,15 +124,16 @@ PyObject *result_of(Short *self, PyObject **values, Py_ssize_t count) {
 
 PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject *names) {
     auto *self = reinterpret_cast<Short *>(object);
-    PyObject *values[MOST], *made = nullptr;
+    PyObject *values[MOST], *made = nullptr, *kept = nullptr;
     const bool free = classes.cpu && unobserved() && !tracing::watched();
     const Py_ssize_t count = free ? placed(self, args, PyVectorcall_NARGS(flagged), names, values) : -1;
-    if (count > 0 && PyObject_TypeCheck(values[0], classes.tensor)) {
+    if (count > 0 && (self->sequence || PyObject_TypeCheck(values[0], classes.tensor))) {
         PyObject *first = values[0];
         if (!self->writes) {
-            made = opened(self, values, count) ? result_of(self, values, count) : nullptr;
+            made = opened(self, values, count, kept) ? result_of(self, values, count) : nullptr;
+            Py_XDECREF(kept);
             if (made) return wrap(made, classes.cpu);
-        } else if (alone(first) && opened(self, values, count) && apart(values[0], values, count)) {
+        } else if (alone(first) && opened(self, values, count, kept) && apart(values[0], values, count)) {
             made = result_of(self, values, count);
             Py_XDECREF(made);
             if (made) return count_write(first) ? Py_NewRef(first) : nullptr;
@@ -110,8 +143,11 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     return PyObject_Vectorcall(self->otherwise, args, flagged, names);
 }
 
-nb::object short_call(nb::object kernel, nb::object otherwise, nb::tuple names, bool writes, bool lists) {
+nb::object short_call(nb::object kernel, nb::object otherwise, nb::tuple names, nb::tuple defaults, bool writes, bool lists,
+                      bool sequence) {
+    if (names.size() > MOST || defaults.size() != names.size()) throw nb::value_error("a default for each of at most 8 names");
     Short *self = make_callable<Short>(call);
+    self->defaults = defaults.release().ptr();
     self->names = PyTuple_New(static_cast<Py_ssize_t>(names.size()));
     if (!self->names) throw nb::python_error();
     for (size_t i = 0; i < names.size(); i++) {
@@ -123,6 +159,8 @@ nb::object short_call(nb::object kernel, nb::object otherwise, nb::tuple names, 
     self->otherwise = otherwise.release().ptr();
     self->writes = writes;
     self->lists = lists;
+    self->sequence = sequence;
+    self->rest = names.size() && nb::cast<nb::str>(names[names.size() - 1]).c_str()[0] == '*';
     return finished(self);
 }
 
@@ -130,8 +168,8 @@ nb::object short_call(nb::object kernel, nb::object otherwise, nb::tuple names, 
 
 void bind_short_call(nb::module_ &m) {
     m.attr("ShortCall") = nb::borrow(reinterpret_cast<PyObject *>(callable_type<Short>()));
-    m.def("short_call", &short_call, nb::arg("kernel"), nb::arg("otherwise"), nb::arg("names"), nb::arg("writes"),
-          nb::arg("lists"));
+    m.def("short_call", &short_call, nb::arg("kernel"), nb::arg("otherwise"), nb::arg("names"), nb::arg("defaults"),
+          nb::arg("writes"), nb::arg("lists"), nb::arg("sequence") = false);
 }
 
 } // namespace resilin

@@ -56,15 +56,18 @@ struct Tile {
     int64_t step, K, count;
 };
 
-// Channels [begin, end) of a sample, of L elements each: y[c * P + p] = the sum of its terms, k ascending. Places are made
-// short once for all of them, with a mask for those outside: many are gathered at a time, without a branch.
-RESILIN_SIMD void sum_tile(const Tile &t, int64_t begin, int64_t end, const float *x, int64_t L, float *y, int64_t P, int32_t *places) {
+// Places made short once for all channels, with a mask for those outside: many are gathered at a time, without a branch.
+RESILIN_SIMD void shorten(const Tile &t, int32_t *places) {
     for (int64_t k = 0; k < t.K; k++) {
         const int64_t *from = t.places + k * t.step;
         int32_t *at = places + 2 * k * TILE, *masks = at + TILE;
         for (int64_t p = 0; p < t.count; p++) at[p] = static_cast<int32_t>(from[p] < 0 ? 0 : from[p]);
         for (int64_t p = 0; p < t.count; p++) masks[p] = from[p] < 0 ? 0 : -1;
     }
+}
+
+// Channels [begin, end) of a sample, of L elements each: y[c * P + p] = the sum of its terms, k ascending.
+RESILIN_SIMD void sum_tile(const Tile &t, int64_t begin, int64_t end, const float *x, int64_t L, float *y, int64_t P, const int32_t *places) {
     for (int64_t c = begin; c < end; c++) {
         const float *row = x + c * L;
         float *__restrict to = y + c * P;
@@ -85,6 +88,7 @@ void sum_channels(const Points &t, int64_t n, int64_t begin, int64_t end, const 
     for (int64_t first = 0; first < t.P; first += TILE) {
         const int64_t at = t.at(0, n, first);
         const Tile tile{t.places + at, t.weights + at, t.N * t.P, t.K, std::min(TILE, t.P - first)};
+        shorten(tile, places);
         sum_tile(tile, begin, end, x + n * t.C * t.L, t.L, y + n * t.C * t.P + first, t.P, places);
     }
 }
@@ -195,47 +199,55 @@ RESILIN_INLINE float mirrored(float place, float low, float span) {
 }
 
 // What grids.py's _Axis.terms gives: the element before a coordinate (-1 outside) and the one behind it, and their weights.
-template <bool Mirrored> RESILIN_INLINE void along(const Axis &axis, const float *coordinates, int64_t step, int64_t count,
-                                                   int32_t *__restrict elements, float *__restrict weights) {
+template <bool Mirrored, bool Nearest> RESILIN_INLINE void along(const Axis axis, const float *coordinates, int64_t step, int64_t count,
+                                                                 int32_t *__restrict elements, float *__restrict weights) {
     const float n = static_cast<float>(axis.length), last = n - 1.0f;
     for (int64_t p = 0; p < count; p++) {
         const float c = coordinates[p * step];
         float place = axis.corners ? (c + 1.0f) / 2.0f * last : ((c + 1.0f) * n - 1.0f) / 2.0f;
         if (Mirrored) place = mirrored(place, axis.corners ? 0.0f : -0.5f, axis.corners ? last : n);
         if (axis.padding) place = (place > 0.0f) & (place < last) ? place : (place >= last ? last : 0.0f);
-        const float first = axis.nearest ? std::nearbyint(place) : std::floor(place), after = place - first;
+        const float first = Nearest ? std::nearbyint(place) : std::floor(place), after = place - first;
         const float second = first + 1.0f;
         elements[p] = (first >= 0.0f) & (first < n) ? static_cast<int32_t>((first >= 0.0f) & (first < n) ? first : 0.0f) : -1;
         elements[TILE + p] = (second >= 0.0f) & (second < n) ? static_cast<int32_t>((second >= 0.0f) & (second < n) ? second : 0.0f) : -1;
-        weights[p] = axis.nearest ? 1.0f : 1.0f - after;
+        weights[p] = Nearest ? 1.0f : 1.0f - after;
         weights[TILE + p] = after;
     }
 }
 RESILIN_SIMD void terms_along(const Axis &axis, const float *coordinates, int64_t step, int64_t count, int32_t *elements, float *weights) {
-    if (axis.padding == 2) along<true>(axis, coordinates, step, count, elements, weights);
-    else along<false>(axis, coordinates, step, count, elements, weights);
+    if (axis.padding == 2 && axis.nearest) along<true, true>(axis, coordinates, step, count, elements, weights);
+    else if (axis.padding == 2) along<true, false>(axis, coordinates, step, count, elements, weights);
+    else if (axis.nearest) along<false, true>(axis, coordinates, step, count, elements, weights);
+    else along<false, false>(axis, coordinates, step, count, elements, weights);
 }
 
-// One neighbour per dimension together: its flat place, -1 outside, and its weight.
-RESILIN_SIMD void join_terms(const Axis *axes, int count_axes, int64_t k, const int32_t *elements, const float *weights,
-                             int64_t count, int64_t *__restrict places, float *__restrict joined) {
-    int64_t at[TILE], bad[TILE];
-    float weight[TILE];
+// One neighbour per dimension together: its flat place, which counts where `good` is -1 and not 0, and its weight.
+template <class T> RESILIN_INLINE void join_sides(const Axis *axes, int count_axes, int64_t k, const int32_t *elements, const float *weights,
+                                                  int64_t count, T *__restrict at, int32_t *__restrict good, float *__restrict joined) {
     for (int d = 0; d < count_axes; d++) {
         const int64_t side = k >> (count_axes - 1 - d) & 1;
         const int32_t *element = elements + (2 * d + side) * TILE;
         const float *own = weights + (2 * d + side) * TILE;
-        const int64_t length = axes[d].length;
-        for (int64_t p = 0; p < count; p++) {
-            at[p] = d ? at[p] * length + element[p] : element[p];
-            bad[p] = (d ? bad[p] : 0) | (element[p] < 0);
-            weight[p] = d ? weight[p] * own[p] : own[p];
-        }
+        const T length = static_cast<T>(axes[d].length);
+        if (d == 0)
+            for (int64_t p = 0; p < count; p++) at[p] = element[p], good[p] = ~(element[p] >> 31), joined[p] = own[p];
+        else
+            for (int64_t p = 0; p < count; p++)
+                at[p] = at[p] * length + element[p], good[p] &= ~(element[p] >> 31), joined[p] *= own[p];
     }
-    for (int64_t p = 0; p < count; p++) {
-        places[p] = bad[p] ? -1 : at[p];
-        joined[p] = weight[p];
-    }
+}
+RESILIN_SIMD void join_terms(const Axis *axes, int count_axes, int64_t k, const int32_t *elements, const float *weights,
+                             int64_t count, int64_t *__restrict places, float *__restrict joined) {
+    int32_t good[TILE];
+    join_sides(axes, count_axes, k, elements, weights, count, places, good, joined);
+    for (int64_t p = 0; p < count; p++) places[p] = good[p] ? places[p] : -1;
+}
+// As `shorten` leaves them.
+RESILIN_SIMD void join_short_terms(const Axis *axes, int count_axes, int64_t k, const int32_t *elements, const float *weights,
+                                   int64_t count, int32_t *__restrict places, float *__restrict joined) {
+    join_sides(axes, count_axes, k, elements, weights, count, places, places + TILE, joined);
+    for (int64_t p = 0; p < count; p++) places[p] &= places[TILE + p];
 }
 
 // How coordinates of a grid are meant, for an input of these lengths.
@@ -257,15 +269,15 @@ bool are_axes(const std::vector<int64_t> &lengths, bool nearest, int padding, bo
     return true;
 }
 
-// Places and weights of a tile, whose coordinates are given; those of the next k are `step` further.
-void terms_of_tile(const Grid &grid, const float *coordinates, int64_t count, int64_t *places, float *weights, int64_t step) {
+// The neighbours along each dimension and their weights, of a tile whose coordinates are given.
+struct Sides {
     int32_t elements[2 * MOST_AXES * TILE];
     float own[2 * MOST_AXES * TILE];
-    for (int d = 0; d < grid.dims; d++)
-        terms_along(grid.axes[d], coordinates + grid.dims - 1 - d, grid.dims, count, elements + 2 * d * TILE, own + 2 * d * TILE);
-    for (int64_t k = 0; k < grid.K(); k++)
-        join_terms(grid.axes, grid.dims, k, elements, own, count, places + k * step, weights + k * step);
-}
+    Sides(const Grid &grid, const float *coordinates, int64_t count) {
+        for (int d = 0; d < grid.dims; d++)
+            terms_along(grid.axes[d], coordinates + grid.dims - 1 - d, grid.dims, count, elements + 2 * d * TILE, own + 2 * d * TILE);
+    }
+};
 
 // (places, weights), both (K, N, P), for a grid (N, P, number of axes), whose last coordinate is that of the first axis;
 // `nearest`: K is 1, else all pairs of neighbours, the last axis' varying fastest. None for what has no kernel.
@@ -282,8 +294,11 @@ nb::object grid_points(Array given, const std::vector<int64_t> &lengths, bool ne
     parallel_rows(N * tiles, TILE * K, [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; task++) {
             const int64_t n = task / tiles, first = task % tiles * TILE, at = n * P + first;
-            terms_of_tile(grid, given.data<float>() + at * grid.dims, std::min<int64_t>(TILE, P - first), places.data + at,
-                          weights.data + at, N * P);
+            const int64_t count = std::min<int64_t>(TILE, P - first);
+            const Sides sides(grid, given.data<float>() + at * grid.dims, count);
+            for (int64_t k = 0; k < K; k++)
+                join_terms(grid.axes, grid.dims, k, sides.elements, sides.own, count, places.data + at + k * N * P,
+                           weights.data + at + k * N * P);
         }
     });
     return made;
@@ -314,19 +329,20 @@ nb::object grid_sample(Array x, Array given, nb::str mode, nb::str padding_mode,
         L *= x.dim(d), P *= given.dim(d - 1);
     }
     Grid grid;
-    if (!are_axes(lengths, how == 1, padding, align_corners.ptr() == Py_True, grid) || L > INT32_MAX) return nb::none();
+    if (!are_axes(lengths, how == 1, padding, align_corners.ptr() == Py_True, grid) || L > INT32_MAX / 2) return nb::none();
     NewArray<float> y(static_cast<int>(dims.size()), dims.data());
     const int64_t N = dims[0], C = dims[1], K = grid.K(), tiles = (P + TILE - 1) / TILE;
     WithoutGil free(N * C * P);
     parallel_rows(N * tiles, TILE * K * C, [&](int64_t begin, int64_t end) {
-        std::vector<int64_t> places(static_cast<size_t>(K * TILE));
-        std::vector<float> weights(static_cast<size_t>(K * TILE));
-        std::vector<int32_t> scratch(static_cast<size_t>(2 * K * TILE));
+        int32_t places[2 * (1 << MOST_AXES) * TILE];
+        float weights[(1 << MOST_AXES) * TILE];
         for (int64_t task = begin; task < end; task++) {
             const int64_t n = task / tiles, first = task % tiles * TILE, count = std::min<int64_t>(TILE, P - first);
-            terms_of_tile(grid, given.data<float>() + (n * P + first) * grid.dims, count, places.data(), weights.data(), TILE);
-            const Tile tile{places.data(), weights.data(), TILE, K, count};
-            sum_tile(tile, 0, C, x.data<float>() + n * C * L, L, y.data + n * C * P + first, P, scratch.data());
+            const Sides sides(grid, given.data<float>() + (n * P + first) * grid.dims, count);
+            for (int64_t k = 0; k < K; k++)
+                join_short_terms(grid.axes, grid.dims, k, sides.elements, sides.own, count, places + 2 * k * TILE, weights + k * TILE);
+            const Tile tile{nullptr, weights, TILE, K, count};
+            sum_tile(tile, 0, C, x.data<float>() + n * C * L, L, y.data + n * C * P + first, P, places);
         }
     });
     return y.object;

@@ -13,33 +13,13 @@ namespace {
 
 constexpr int64_t STRETCH = 16 << 10; // elements of a row that are copied at a time: long rows are shared by threads
 
+constexpr int64_t ROWS = 64; // that are copied by one call
+
 constexpr int64_t MICROCODED = 1 << 10; // bytes from which the C library may copy by such a loop
 
 struct Bytes16 {
     uint64_t half[2];
 };
-
-#define RESILIN_COPY_RUN(T)                                                                                            \
-    RESILIN_SIMD void copy_run(const char *from, int64_t step, int64_t n, T *__restrict y) {                           \
-        const T *x = reinterpret_cast<const T *>(from);                                                                \
-        if (step == static_cast<int64_t>(sizeof(T))) {                                                                 \
-            copy_bytes(from, n * static_cast<int64_t>(sizeof(T)), reinterpret_cast<char *>(y));                        \
-        } else if (step == -static_cast<int64_t>(sizeof(T))) {                                                         \
-            for (int64_t i = 0; i < n; i++) y[i] = x[-i];                                                              \
-        } else if (!step) {                                                                                            \
-            const T value = *x;                                                                                        \
-            for (int64_t i = 0; i < n; i++) y[i] = value;                                                              \
-        } else if (step == 2 * static_cast<int64_t>(sizeof(T))) {                                                      \
-            for (int64_t i = 0; i < n; i++) y[i] = x[2 * i];                                                           \
-        } else {                                                                                                       \
-            for (int64_t i = 0; i < n; i++) y[i] = *reinterpret_cast<const T *>(from + i * step);                      \
-        }                                                                                                              \
-    }
-RESILIN_COPY_RUN(uint8_t)
-RESILIN_COPY_RUN(uint16_t)
-RESILIN_COPY_RUN(uint32_t)
-RESILIN_COPY_RUN(uint64_t)
-RESILIN_COPY_RUN(Bytes16)
 
 // By vectors; the barrier keeps the compiler from making memcpy of it.
 RESILIN_SIMD void copy_vectors(const char *from, int64_t bytes, char *to) {
@@ -50,6 +30,74 @@ RESILIN_SIMD void copy_vectors(const char *from, int64_t bytes, char *to) {
     }
     std::memcpy(to + i, from + i, static_cast<size_t>(bytes - i));
 }
+
+// Backwards from x, by vectors; the last of them may lie over the one before it.
+template <class V, int... I> RESILIN_INLINE V turned(V v, std::integer_sequence<int, I...>) {
+    constexpr int last = sizeof...(I) - 1;
+    return __builtin_shufflevector(v, v, (last - I)...);
+}
+template <int Bytes, class T> RESILIN_INLINE void copy_turned(const T *x, int64_t n, T *y) {
+    typedef T V __attribute__((vector_size(Bytes)));
+    constexpr int W = Bytes / sizeof(T);
+    for (int64_t i = 0; i < n; i += W) {
+        const int64_t at = std::min(i, n - W);
+        V v;
+        std::memcpy(&v, x - at - (W - 1), sizeof(V));
+        v = turned(v, std::make_integer_sequence<int, W>());
+        std::memcpy(y + at, &v, sizeof(V));
+    }
+}
+template <class T> RESILIN_INLINE void copy_backwards(const T *x, int64_t n, T *y) {
+    if constexpr (sizeof(T) <= 8) {
+        if (n >= static_cast<int64_t>(32 / sizeof(T))) return copy_turned<32>(x, n, y);
+        if (n >= static_cast<int64_t>(16 / sizeof(T))) return copy_turned<16>(x, n, y);
+    }
+    for (int64_t i = 0; i < n; i++) y[i] = x[-i];
+}
+
+template <class T> RESILIN_INLINE void copy_run(const char *from, int64_t step, int64_t n, T *__restrict y) {
+    constexpr int64_t size = sizeof(T);
+    const T *x = reinterpret_cast<const T *>(from);
+    if (n == 1) {
+        *y = *x;
+    } else if (step == size) {
+        if (n * size < MICROCODED) copy_short(from, n * size, reinterpret_cast<char *>(y));
+        else copy_bytes(from, n * size, reinterpret_cast<char *>(y));
+    } else if (step == -size) {
+        copy_backwards(x, n, y);
+    } else if (!step) {
+        const T value = *x;
+        for (int64_t i = 0; i < n; i++) y[i] = value;
+    } else if (step == 2 * size) {
+        for (int64_t i = 0; i < n; i++) y[i] = x[2 * i];
+    } else {
+        for (int64_t i = 0; i < n; i++) y[i] = *reinterpret_cast<const T *>(from + i * step);
+    }
+}
+
+// Rows of the result that lie behind one another; places[i]: where row i begins in the source, NOWHERE where it is filled.
+#define RESILIN_COPY_ROWS(T)                                                                                           \
+    RESILIN_SIMD void copy_rows(const char *x, const int64_t *places, int64_t rows, const std::vector<Run> &runs,      \
+                                int64_t n, const T &fill, T *y) {                                                      \
+        const char *nothing = reinterpret_cast<const char *>(&fill);                                                   \
+        for (int64_t i = 0; i < rows; i++) {                                                                           \
+            if (places[i] == NOWHERE) {                                                                                \
+                copy_run(nothing, 0, n, y);                                                                            \
+                y += n;                                                                                                \
+                continue;                                                                                              \
+            }                                                                                                          \
+            for (const Run &run : runs) {                                                                              \
+                if (run.from == NOWHERE) copy_run(nothing, 0, run.count, y);                                           \
+                else copy_run(x + places[i] + run.from, run.step, run.count, y);                                       \
+                y += run.count;                                                                                        \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
+RESILIN_COPY_ROWS(uint8_t)
+RESILIN_COPY_ROWS(uint16_t)
+RESILIN_COPY_ROWS(uint32_t)
+RESILIN_COPY_ROWS(uint64_t)
+RESILIN_COPY_ROWS(Bytes16)
 
 int64_t length_of(const std::vector<Run> &runs) {
     int64_t n = 0;
@@ -66,40 +114,56 @@ int64_t place_of(const std::vector<Run> &runs, int64_t i) {
     return NOWHERE;
 }
 
-// Elements [begin, end) of a row.
-template <class T> void copy_row(const char *x, const std::vector<Run> &runs, int64_t begin, int64_t end, const T &fill, T *y) {
-    for (const Run &run : runs) {
-        const int64_t a = std::max<int64_t>(begin, 0), b = std::min(end, run.count);
-        begin -= run.count, end -= run.count;
-        if (a >= b) continue;
-        const bool nothing = run.from == NOWHERE;
-        const char *from = nothing ? reinterpret_cast<const char *>(&fill) : x + run.from + a * run.step;
-        if (b - a == 1) std::memcpy(y, from, sizeof(T));
-        else copy_run(from, nothing ? 0 : run.step, b - a, y);
-        y += b - a;
-        if (end <= 0) return;
+// Where `count` rows from `row` on begin: a row per place of all dimensions but the last.
+void places_of_rows(const Runs &runs, const std::vector<int64_t> &lengths, int64_t row, int64_t count, int64_t *places) {
+    const size_t outer = runs.size() - 1;
+    if (!outer) *places = 0;
+    while (outer && count) {
+        const int64_t length = lengths[outer - 1];
+        int64_t at = row % length, rest = row / length, from = 0;
+        for (size_t d = outer - 1; d-- > 0; rest /= lengths[d]) {
+            const int64_t place = place_of(runs[d], rest % lengths[d]);
+            from = place == NOWHERE || from == NOWHERE ? NOWHERE : from + place;
+        }
+        const int64_t end = std::min(at + count, length);
+        row += end - at, count -= end - at;
+        int64_t first = 0; // of a run
+        for (const Run &run : runs[outer - 1]) {
+            for (; at < std::min(end, first + run.count); at++)
+                *places++ = from == NOWHERE || run.from == NOWHERE ? NOWHERE : from + run.from + (at - first) * run.step;
+            first += run.count;
+        }
     }
 }
 
+// Elements [begin, end) of a row as runs.
+std::vector<Run> part_of(const std::vector<Run> &runs, int64_t begin, int64_t end) {
+    std::vector<Run> part;
+    for (const Run &run : runs) {
+        const int64_t a = std::max<int64_t>(begin, 0), b = std::min(end, run.count);
+        begin -= run.count, end -= run.count;
+        if (a < b) part.push_back({run.from == NOWHERE ? NOWHERE : run.from + a * run.step, run.step, b - a});
+    }
+    return part;
+}
+
 template <class T> void copy_all(const char *x, const Runs &runs, const T &fill, T *y) {
-    const std::vector<Run> &last = runs.back();
-    const size_t outer = runs.size() - 1;
     std::vector<int64_t> lengths;
     int64_t rows = 1;
     for (const auto &dim : runs) lengths.push_back(length_of(dim));
-    for (size_t d = 0; d < outer; d++) rows *= lengths[d];
+    for (size_t d = 0; d + 1 < runs.size(); d++) rows *= lengths[d];
     const int64_t n = lengths.back(), parts = (n + STRETCH - 1) / STRETCH;
-    const std::vector<Run> nothing = {{NOWHERE, 0, n}};
     parallel_rows(rows * parts, std::min(n, STRETCH), [&](int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; task++) {
-            const int64_t row = task / parts, first = task % parts * STRETCH;
-            int64_t rest = row, from = 0;
-            for (size_t d = outer; d-- > 0; rest /= lengths[d]) {
-                const int64_t place = place_of(runs[d], rest % lengths[d]);
-                from = place == NOWHERE || from == NOWHERE ? NOWHERE : from + place;
-            }
-            copy_row(from == NOWHERE ? nullptr : x + from, from == NOWHERE ? nothing : last, first, std::min(n, first + STRETCH),
-                     fill, y + row * n + first);
+        int64_t places[ROWS];
+        for (int64_t row = begin; row < end && parts == 1; row += ROWS) {
+            const int64_t count = std::min(ROWS, end - row);
+            places_of_rows(runs, lengths, row, count, places);
+            copy_rows(x, places, count, runs.back(), n, fill, y + row * n);
+        }
+        for (int64_t task = begin; task < end && parts > 1; task++) {
+            const int64_t row = task / parts, first = task % parts * STRETCH, last = std::min(n, first + STRETCH);
+            places_of_rows(runs, lengths, row, 1, places);
+            copy_rows(x, places, 1, part_of(runs.back(), first, last), last - first, fill, y + row * n + first);
         }
     });
 }
@@ -124,35 +188,6 @@ template <class T> void copy_as(const char *x, const Runs &runs, const char *fil
     copy_all(x, runs, value, reinterpret_cast<T *>(y));
 }
 
-// `runs`: rows of (dimension, first place, step, count), a first place of -1 for what is filled; None for what numpy copies.
-nb::object arranged(ExactArray x, ExactArray of, ExactArray fill) {
-    if (!x || !x.ndim() || !of.is<int64_t>() || of.ndim() != 2 || of.dim(1) != 4 || PyDataType_REFCHK(PyArray_DESCR(x.array)) ||
-        !has_runs(PyArray_ITEMSIZE(x.array)) || !PyArray_ISALIGNED(x.array) || !PyArray_ISNOTSWAPPED(x.array) ||
-        (fill && (PyArray_DESCR(fill.array) != PyArray_DESCR(x.array) || fill.size() != 1)))
-        return nb::none();
-    Runs runs(static_cast<size_t>(x.ndim()));
-    std::vector<npy_intp> dims(static_cast<size_t>(x.ndim()), 0);
-    for (int64_t i = 0; i < of.dim(0); i++) {
-        const int64_t *row = of.data<int64_t>() + 4 * i, d = row[0], last = row[1] + row[2] * (row[3] - 1);
-        if (d < 0 || d >= x.ndim() || row[3] < 0) return nb::none();
-        if (row[3] == 0) continue;
-        const int64_t length = x.dim(static_cast<int>(d)), apart = PyArray_STRIDE(x.array, static_cast<int>(d));
-        if (row[1] >= 0 && (row[1] >= length || last < 0 || last >= length)) return nb::none();
-        dims[static_cast<size_t>(d)] += row[3];
-        runs[static_cast<size_t>(d)].push_back({row[1] < 0 ? NOWHERE : row[1] * apart, row[2] * apart, row[3]});
-    }
-    PyArray_Descr *descr = PyArray_DESCR(x.array);
-    Py_INCREF(descr);
-    nb::object y = nb::steal(PyArray_Empty(x.ndim(), dims.data(), descr, 0));
-    if (!y.ptr()) throw nb::python_error();
-    auto *made = reinterpret_cast<PyArrayObject *>(y.ptr());
-    if (!PyArray_SIZE(made)) return y;
-    WithoutGil free(PyArray_SIZE(made));
-    copy_runs(PyArray_BYTES(x.array), std::move(runs), PyArray_ITEMSIZE(x.array), fill ? PyArray_BYTES(fill.array) : nullptr,
-              PyArray_BYTES(made));
-    return y;
-}
-
 } // namespace
 
 void copy_bytes(const char *from, int64_t bytes, char *to) {
@@ -168,6 +203,26 @@ void copy_runs(const char *x, Runs runs, int64_t bytes, const char *fill, char *
     if (bytes == 4) copy_as<uint32_t>(x, runs, fill, y);
     if (bytes == 8) copy_as<uint64_t>(x, runs, fill, y);
     if (bytes == 16) copy_as<Bytes16>(x, runs, fill, y);
+}
+
+bool has_runs(PyArrayObject *x) {
+    return !PyDataType_REFCHK(PyArray_DESCR(x)) && has_runs(PyArray_ITEMSIZE(x)) && PyArray_ISALIGNED(x) && PyArray_ISNOTSWAPPED(x);
+}
+
+nb::object arranged(PyArrayObject *x, Runs runs, const char *fill) {
+    npy_intp dims[NPY_MAXDIMS];
+    double elements = 1;
+    for (size_t d = 0; d < runs.size(); d++) elements *= static_cast<double>(dims[d] = length_of(runs[d]));
+    if (elements > static_cast<double>(int64_t{1} << 40)) return nb::none(); // who asks meets it again and says so
+    PyArray_Descr *descr = PyArray_DESCR(x);
+    Py_INCREF(descr);
+    nb::object y = nb::steal(PyArray_Empty(static_cast<int>(runs.size()), dims, descr, 0));
+    if (!y.ptr()) throw nb::python_error();
+    auto *made = reinterpret_cast<PyArrayObject *>(y.ptr());
+    if (!PyArray_SIZE(made)) return y;
+    WithoutGil free(PyArray_SIZE(made));
+    copy_runs(PyArray_BYTES(x), std::move(runs), PyArray_ITEMSIZE(x), fill, PyArray_BYTES(made));
+    return y;
 }
 
 namespace {
@@ -197,7 +252,6 @@ nb::object interleaved(ExactArray re, ExactArray im) {
 
 void bind_runs(nb::module_ &m) {
     m.def("interleaved", &interleaved);
-    m.def("arranged", &arranged, nb::arg("x"), nb::arg("of"), nb::arg("fill").none());
 }
 
 } // namespace resilin

@@ -133,12 +133,16 @@ nb::object trapezoid(ExactArray y, double step) {
 }
 
 template <class T> void subtract_behind(const T *x, int64_t outer, int64_t row, int64_t inner, T *y) {
+    constexpr int64_t WHOLE = 16; // elements in whole vectors: what is left of a row would go one by one
     const int64_t count = row - inner, pieces = outer > 1 ? 1 : std::max<int64_t>(count >> 13, 1);
     parallel_rows(outer * pieces, count / pieces, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++) {
             const int64_t first = count * (i % pieces) / pieces, some = count * (i % pieces + 1) / pieces - first;
             const T *at = x + i / pieces * row + first;
-            subtracted(at + inner, at, some, y + i / pieces * count + first);
+            T *to = y + i / pieces * count + first;
+            const int64_t whole = some < WHOLE ? some : some - some % WHOLE;
+            subtracted(at + inner, at, whole, to);
+            if (whole < some) subtracted(at + some - WHOLE + inner, at + some - WHOLE, WHOLE, to + some - WHOLE); // some of them again
         }
     });
 }
