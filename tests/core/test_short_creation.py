@@ -8,10 +8,8 @@ import pytest
 import resilin
 from resilin.core.ops import creation
 
-DTYPES = [
-    getattr(resilin, name)
-    for name in "bool uint8 int8 int16 int32 int64 uint64 float16 bfloat16 float32 float64 complex64".split()
-]
+DTYPES = [resilin.bool, resilin.uint8, resilin.int8, resilin.int16, resilin.int32, resilin.int64, resilin.uint64]
+DTYPES += [resilin.float16, resilin.bfloat16, resilin.float32, resilin.float64, resilin.complex64]
 HUGE = 2**70
 NUMBERS = [0, 1, -1, 0.1, 2.5, -0.0, True, 300, 70000, 1e39, 2049.0, 2**63, HUGE, float("inf"), float("nan"), 1 + 2j]
 
@@ -27,7 +25,7 @@ def in_python(name: str, *args: Any, **options: Any) -> Any:
 def outcome(call: Any) -> tuple[Any, ...]:
     try:
         made = call()
-    except Exception:
+    except (RuntimeError, TypeError, OverflowError):
         return ("an error",)  # which public functions say more of
     return made.dtype, tuple(made.shape), made.is_contiguous(), made.requires_grad, made._array.tobytes()
 

@@ -20,7 +20,6 @@ from resilin.core.ops.tracing import named
 from resilin.core.rng import Generator, pick
 from resilin.core.tensor import Tensor, wrap
 
-
 _INT64, _FLOAT32, _FLOAT64 = (np.dtype(kind) for kind in (np.int64, np.float32, np.float64))
 
 
