@@ -25,7 +25,7 @@ def in_python(name: str, *args: Any, **options: Any) -> Any:
 def outcome(call: Any) -> tuple[Any, ...]:
     try:
         made = call()
-    except (RuntimeError, TypeError, OverflowError):
+    except (RuntimeError, TypeError, OverflowError, RuntimeWarning):
         return ("an error",)  # which public functions say more of
     return made.dtype, tuple(made.shape), made.is_contiguous(), made.requires_grad, made._array.tobytes()
 
@@ -101,3 +101,36 @@ def test_memory_that_nobody_wrote_is_filled_where_that_is_wanted() -> None:
         assert np.isnan(resilin.empty(3).numpy()).all()
     finally:
         resilin.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize("name", ["zeros_like", "ones_like"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("wanted", [None, resilin.float32, resilin.int64], ids=str)
+def test_tensors_like_another_are_those_of_python(name: str, dtype: Any, wanted: Any) -> None:
+    other = resilin.zeros(3, 4, dtype=dtype).t()
+    short = outcome(lambda: getattr(resilin, name)(other, dtype=wanted))
+    assert short == outcome(lambda: in_python(name, other, dtype=wanted))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("number", NUMBERS, ids=repr)
+def test_full_like_is_that_of_python(dtype: Any, number: Any) -> None:
+    other = resilin.zeros(3, 4, dtype=dtype).t()
+    assert outcome(lambda: resilin.full_like(other, number)) == outcome(lambda: in_python("full_like", other, number))
+
+
+def test_a_tensor_like_another_is_on_its_device_and_in_no_graph() -> None:
+    leaf = resilin.nn.Parameter(resilin.ones(2))
+    with resilin.device("meta"):
+        made = [resilin.zeros_like(leaf), resilin.full_like(leaf * 2, 3.0), resilin.ones_like(leaf, device="meta")]
+    assert [t.device.type for t in made] == ["cpu", "cpu", "meta"]
+    assert [type(t) for t in made] == [resilin.Tensor] * 3
+    assert not any(t.requires_grad for t in made)
+
+
+def test_a_tensor_like_one_inside_vmap_has_its_hidden_dimension() -> None:
+    def sample(x: resilin.Tensor) -> resilin.Tensor:
+        return resilin.ones_like(x).copy_(x) + resilin.full_like(x, 2.0)
+
+    x = resilin.randn(3, 4)
+    assert resilin.equal(resilin.func.vmap(sample)(x), x + 2)

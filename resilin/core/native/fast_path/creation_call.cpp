@@ -7,6 +7,7 @@
 #include "elementwise/walk.hpp"
 #include "tracing/operations.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace resilin {
@@ -19,7 +20,10 @@ enum class Made { empty, zeros, ones, full, range };
 constexpr struct {
     const char *name;
     Made made;
-} KNOWN[] = {{"empty", Made::empty}, {"zeros", Made::zeros}, {"ones", Made::ones}, {"full", Made::full}, {"arange", Made::range}};
+    bool like; // a tensor, which is the first argument
+} KNOWN[] = {{"empty", Made::empty, false},     {"zeros", Made::zeros, false},     {"ones", Made::ones, false},
+             {"full", Made::full, false},       {"arange", Made::range, false},    {"empty_like", Made::empty, true},
+             {"zeros_like", Made::zeros, true}, {"ones_like", Made::ones, true},   {"full_like", Made::full, true}};
 
 // Kept for the life of the process, and guarded by the GIL.
 PyTypeObject *dtype_class;
@@ -33,6 +37,7 @@ struct Creation : Callable {
     PyObject *otherwise; // the function of Python
     PyObject *choice;    // determinism.choice, which may want memory filled
     Made made;
+    bool like;
 };
 
 struct Shape {
@@ -61,9 +66,21 @@ bool shape_of(PyObject *const *args, Py_ssize_t count, Shape &shape) {
     return lengths(PySequence_Fast_ITEMS(args[0]), PySequence_Fast_GET_SIZE(args[0]), shape);
 }
 
+// The shape and the dtype, borrowed, of a plain tensor that no vmap follows.
+bool like(PyObject *tensor, Shape &shape, PyArray_Descr *&descr) {
+    PyObject *found;
+    if (PyList_GET_SIZE(classes.active) || look(tensor, found) == Operand::other) return false;
+    auto *array = reinterpret_cast<PyArrayObject *>(found);
+    if (PyArray_NDIM(array) > MOST_DIMS || PyArray_SIZE(array) > MOST_ELEMENTS) return false;
+    shape.ndim = PyArray_NDIM(array);
+    std::copy_n(PyArray_DIMS(array), shape.ndim, shape.dims);
+    descr = PyArray_DESCR(array);
+    return true;
+}
+
 // Whether options are such as to make a plain tensor of the CPU; `descr` is the dtype, borrowed, where one is named.
-bool options(PyObject *const *values, PyObject *names, PyArray_Descr *&descr) {
-    bool placed = false;
+// placed: the device is known to be the CPU where none is named.
+bool options(PyObject *const *values, PyObject *names, PyArray_Descr *&descr, bool placed) {
     for (Py_ssize_t i = 0, all = names ? PyTuple_GET_SIZE(names) : 0; i < all; i++) {
         PyObject *name = PyTuple_GET_ITEM(names, i), *value = values[i];
         if (!PyUnicode_CompareWithASCIIString(name, "dtype")) {
@@ -124,14 +141,15 @@ PyArray_Descr *descr_of_number(PyObject *number) {
 PyObject *array_for(Creation *self, PyObject *const *args, Py_ssize_t given, PyObject *names) {
     Shape shape;
     PyArray_Descr *descr = nullptr;
-    if (!options(args + given, names, descr)) return nullptr;
+    if (self->like && (given != 1 + (self->made == Made::full) || !like(args[0], shape, descr))) return nullptr;
+    if (!options(args + given, names, descr, self->like)) return nullptr;
     if (self->made == Made::range) return !descr && given == 1 && lengths(args, 1, shape) ? counted(shape) : nullptr;
     if (self->made == Made::full) {
-        if (given != 2 || !shape_of(args, 1, shape)) return nullptr;
+        if (given != 2 || (!self->like && !shape_of(args, 1, shape))) return nullptr;
         if (!descr) descr = descr_of_number(args[1]);
         return descr ? filled(shape, descr, args[1]) : nullptr;
     }
-    if (!shape_of(args, given, shape)) return nullptr;
+    if (!self->like && !shape_of(args, given, shape)) return nullptr;
     if (!descr) descr = default_real;
     if (self->made == Made::zeros) return new_array(shape, descr, true);
     if (self->made == Made::empty) return wants_filled(self->choice) ? nullptr : new_array(shape, descr, false);
@@ -157,6 +175,7 @@ nb::object creation_call(const char *name, nb::object otherwise, nb::object choi
         self->otherwise = otherwise.release().ptr();
         self->choice = choice.release().ptr();
         self->made = known.made;
+        self->like = known.like;
         return finished(self);
     }
     return otherwise;
