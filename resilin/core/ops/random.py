@@ -253,7 +253,7 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     if made is not None:
         return wrap(made, input._dev)
     shape, kind = input._array.shape, input._array.dtype
-    chance = p if p is not None else input._dev.xp.to_host(input._array)
+    chance: Any = p if p is not None else input._dev.xp.to_host(input._array)
     if p is None and is_half(chance):
         chance = pack.astype(chance, _FLOAT32)  # in which it is compared anyway
     if p is None and chance.size and not (float(chance.min()) >= 0 and float(chance.max()) <= 1):
