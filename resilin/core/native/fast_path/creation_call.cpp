@@ -1,6 +1,6 @@
-// The short way through functions that make tensors of one number or of a range: on the CPU, without a gradient, of sizes
-// that are Python's integers. All else, and errors, take the way in Python (core/ops/creation.py), which says what a
-// call means.
+// The short way through functions that make tensors of one number or of a range: on the CPU, without a gradient, of
+// sizes that are Python's integers. All else, and errors, take the way in Python (core/ops/creation.py), which says
+// what a call means.
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "binding/tensors.hpp"
@@ -52,7 +52,8 @@ bool lengths(PyObject *const *items, Py_ssize_t count, Shape &shape) {
         if (!PyLong_CheckExact(items[i])) return false;
         int overflow = 0;
         const long long length = PyLong_AsLongLongAndOverflow(items[i], &overflow);
-        if (overflow || length < 0 || length > MOST_ELEMENTS || elements > MOST_ELEMENTS / std::max(length, 1LL)) return false;
+        if (overflow || length < 0 || length > MOST_ELEMENTS) return false;
+        if (elements > MOST_ELEMENTS / std::max(length, 1LL)) return false;
         elements *= std::max(length, 1LL);
         shape.dims[i] = static_cast<npy_intp>(length);
     }
@@ -62,7 +63,8 @@ bool lengths(PyObject *const *items, Py_ssize_t count, Shape &shape) {
 
 // Of `f(2, 3)`, `f((2, 3))` or `f([2, 3])`.
 bool shape_of(PyObject *const *args, Py_ssize_t count, Shape &shape) {
-    if (count != 1 || (!PyTuple_Check(args[0]) && !PyList_CheckExact(args[0]))) return count > 0 && lengths(args, count, shape);
+    const bool listed = count == 1 && (PyTuple_Check(args[0]) || PyList_CheckExact(args[0]));
+    if (!listed) return count > 0 && lengths(args, count, shape);
     return lengths(PySequence_Fast_ITEMS(args[0]), PySequence_Fast_GET_SIZE(args[0]), shape);
 }
 
@@ -128,13 +130,15 @@ PyObject *filled(const Shape &shape, PyArray_Descr *descr, PyObject *number) {
 
 PyObject *counted(const Shape &shape) {
     PyObject *made = new_array(shape, PyArray_DescrFromType(NPY_INT64), false);
-    if (made) count_from_zero(static_cast<int64_t *>(PyArray_DATA(reinterpret_cast<PyArrayObject *>(made))), shape.dims[0]);
+    auto *array = reinterpret_cast<PyArrayObject *>(made);
+    if (made) count_from_zero(static_cast<int64_t *>(PyArray_DATA(array)), shape.dims[0]);
     return made;
 }
 
 PyArray_Descr *descr_of_number(PyObject *number) {
     if (PyFloat_CheckExact(number)) return default_real;
-    static PyArray_Descr *const of_integers = PyArray_DescrFromType(NPY_INT64), *const of_truths = PyArray_DescrFromType(NPY_BOOL);
+    static PyArray_Descr *const of_integers = PyArray_DescrFromType(NPY_INT64);
+    static PyArray_Descr *const of_truths = PyArray_DescrFromType(NPY_BOOL);
     return PyLong_CheckExact(number) ? of_integers : PyBool_Check(number) ? of_truths : nullptr;
 }
 
