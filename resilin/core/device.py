@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -14,6 +15,7 @@ from resilin.core.backends.absent import Absent
 from resilin.core.backends.base import ArrayBackend
 from resilin.core.backends.numpy import NumpyBackend, SimBackend, make_xp
 from resilin.core.kernels.common import register_namespace
+from resilin.core.kernels.loader import native
 
 _BACKENDS: dict[str, ArrayBackend] = {}
 _DEVICES: dict[tuple[str, int | None], device] = {}
@@ -64,6 +66,7 @@ class device:
 
     def __enter__(self) -> device:
         """Inside the block, functions that are given no device make tensors on this one. Of this thread."""
+        _choosing()
         _CHOSEN.entered.append(self)
         return self
 
@@ -192,6 +195,13 @@ class _Chosen(threading.local):
 _CHOSEN = _Chosen()
 
 
+@functools.cache
+def _choosing() -> None:
+    """Let native code, too, ask for the default device from now on; before the first choice it is the CPU."""
+    if native is not None:
+        native.creation_device(default_device)
+
+
 def default_device() -> device:
     """Where tensors are made when no device is given."""
     return _CHOSEN.entered[-1] if _CHOSEN.entered else _CHOSEN.default or CPU
@@ -202,6 +212,7 @@ get_default_device = default_device
 
 def set_default_device(device: Any) -> None:
     """Make tensors on `device` when none is given, in this thread; None is the CPU again."""
+    _choosing()
     _CHOSEN.default = None if device is None else _device(device)
 
 

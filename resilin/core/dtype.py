@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from resilin._base import place_finder
+from resilin.core.kernels.loader import native
 
 NpDtype = np.dtype[Any]
 
@@ -77,6 +78,8 @@ for _known in ALL[1:]:
 
 _default: dtype = float32
 _default_np: NpDtype = float32.np
+if native is not None:
+    native.creation_dtype(_default)
 
 
 def by_name(name: str) -> dtype:
@@ -128,6 +131,8 @@ def set_default_dtype(d: dtype) -> None:
         raise TypeError(f"set_default_dtype: expected a floating point dtype, got {d!r}")
     _default, _default_np = d, d.np
     _PROMOTED.clear()
+    if native is not None:
+        native.creation_dtype(d)
 
 
 def default_np() -> NpDtype:

@@ -27,6 +27,7 @@ from resilin.core.kernels import philox, shuffle
 from resilin.core.tensor import Tensor, wrap
 
 _MASK = (1 << 64) - 1
+_FLOAT32 = np.dtype(np.float32)
 _DEFAULT_SEED = 0x5EED
 _MOST = 1 << 60  # numbers of one draw
 _LOCK = threading.Lock()  # held while a generator's state is read or moved
@@ -64,7 +65,7 @@ class Generator:
         """The seed."""
         return self._seed
 
-    def take(self, count: int, dtype: Any = np.float32) -> tuple[int, int, int]:
+    def take(self, count: int, dtype: Any = _FLOAT32) -> tuple[int, int, int]:
         """(seed, stream, offset) of a draw of `count` values; the offset moves on."""
         if ACTIVE:
             ACTIVE[-1].drawing()
@@ -111,11 +112,11 @@ class Generator:
         """`count` random words (uint32)."""
         return philox.bits(*self.take(count), count)
 
-    def uniform(self, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    def uniform(self, shape: tuple[int, ...], dtype: Any = _FLOAT32) -> Any:
         """Uniform in [0, 1)."""
         return philox.uniform(*self.take(math.prod(shape), dtype), shape, dtype)
 
-    def normal(self, shape: tuple[int, ...], dtype: Any = np.float32) -> Any:
+    def normal(self, shape: tuple[int, ...], dtype: Any = _FLOAT32) -> Any:
         """Standard normal."""
         count = math.prod(shape)
         return philox.normal(*self.take(count + count % 2, dtype), shape, dtype)

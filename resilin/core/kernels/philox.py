@@ -32,9 +32,11 @@ _native_normal = kernel("philox_normal")
 _native_dropout = kernel("philox_dropout")
 
 
-def blocks(count: int, dtype: DTypeLike = np.float32) -> int:
+def blocks(count: int, dtype: DTypeLike = _FLOAT32) -> int:
     """How many counter blocks a draw of `count` values takes: float64 needs two words a value, all others one."""
-    return -(-count * (2 if np.dtype(dtype) == _FLOAT64 else 1) // 4)
+    if dtype is not _FLOAT32 and np.dtype(dtype) == _FLOAT64:
+        count *= 2
+    return -(-count // 4)
 
 
 def bits(seed: int, stream: int, offset: int, count: int) -> Array:
@@ -46,11 +48,11 @@ def bits(seed: int, stream: int, offset: int, count: int) -> Array:
 def uniform(seed: int, stream: int, offset: int, shape: tuple[int, ...], dtype: DTypeLike = np.float32) -> Array:
     """Uniform in [0, 1): 24 random bits for float32, 53 for float64, 11 for float16, 8 for bfloat16."""
     dtype = np.dtype(dtype)
-    if dtype in (_FLOAT32, _FLOAT64):
-        wide = dtype == _FLOAT64
+    wide = dtype is _FLOAT64  # one object each, as numpy keeps them
+    if wide or dtype is _FLOAT32:
         flat: Array | None = _native_uniform(seed & _MASK, stream & _MASK, offset & _MASK, math.prod(shape), wide)
         if flat is not None:
-            return flat.reshape(shape)
+            return flat if len(shape) == 1 else flat.reshape(shape)
     return reference_uniform(seed, stream, offset, shape, dtype)
 
 
@@ -75,10 +77,10 @@ def normal(seed: int, stream: int, offset: int, shape: tuple[int, ...], dtype: D
     Native code and the reference agree within rounding, not to the bit: their logarithm, sine and cosine differ.
     """
     dtype = np.dtype(dtype)
-    if dtype == _FLOAT32:
+    if dtype is _FLOAT32:
         flat: Array | None = _native_normal(seed & _MASK, stream & _MASK, offset & _MASK, math.prod(shape))
         if flat is not None:
-            return flat.reshape(shape)
+            return flat if len(shape) == 1 else flat.reshape(shape)
     return reference_normal(seed, stream, offset, shape, dtype)
 
 

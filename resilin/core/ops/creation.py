@@ -13,9 +13,9 @@ from resilin._base import place_finder
 from resilin.core import dtype as dtypes
 from resilin.core import nested_data
 from resilin.core.batching.active import ACTIVE, batched_in
-from resilin.core.determinism import uninitialized
+from resilin.core.determinism import choice, uninitialized
 from resilin.core.device import CPU, default_device, device
-from resilin.core.kernels.loader import kernel
+from resilin.core.kernels.loader import kernel, native
 from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.ops.tracing import traced
 from resilin.core.state.memory_format import orders
@@ -42,7 +42,11 @@ def factory(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         made = make(*args, **options)
         return made if order is None else _in_format(make.__name__, made, order)
 
-    return traced(call, f"aten::{make.__name__}", make)
+    way = traced(call, f"aten::{make.__name__}", make)
+    if native is None:
+        return way
+    short = native.creation_call(make.__name__, way, choice)  # of the plainest calls, or `way` itself
+    return way if short is way else functools.update_wrapper(short, way)
 
 
 def _in_format(where: str, made: Tensor, wanted: Any) -> Tensor:

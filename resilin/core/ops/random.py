@@ -11,15 +11,17 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core.batching.active import ACTIVE, BATCHED
 from resilin.core.device import CPU, default_device, device
-from resilin.core.kernels import philox
+from resilin.core.kernels import pack, philox
 from resilin.core.kernels.common import compute_dtype
 from resilin.core.kernels.loader import kernel
 from resilin.core.ops.creation import factory, finish, finish_new, shape_of
-from resilin.core.ops.errstate import quietly
+from resilin.core.ops.errstate import is_half, quietly
 from resilin.core.ops.registry import op
 from resilin.core.ops.tracing import named
 from resilin.core.rng import Generator, pick
 from resilin.core.tensor import Tensor, wrap
+
+_INT64, _FLOAT32, _FLOAT64 = (np.dtype(kind) for kind in (np.int64, np.float32, np.float64))
 
 
 def _float(dtype: Any) -> Any:
@@ -52,6 +54,8 @@ def _new(
 ) -> Tensor:
     """A leaf of random numbers."""
     dev = default_device() if where is None else device(where)
+    if dev is CPU and dtype.kind == "f" and not requires_grad:  # most calls
+        return wrap(getattr(pick(generator), kind)(shape, dtype), CPU)
     drawn = _drawn_there(kind, generator, shape, dtype, dev)
     if drawn is None:
         return finish_new(lambda: _draw(kind, generator, shape, dtype), shape, dtype, dev, requires_grad)
@@ -100,18 +104,25 @@ def randint(
     requires_grad: bool = False,
 ) -> Tensor:
     """`randint(high, size)` or `randint(low, high, size)`, each by place or name: integers in [low, high), int64."""
-    values = [*bounds, *(value for value in (low, high, size) if value is not None)]
+    values = bounds if low is high is size is None else (*bounds, *(v for v in (low, high, size) if v is not None))
     if len(values) == 2 and low is None:
-        values.insert(0, 0)
+        values = (0, *values)
     if len(values) != 3 or (len(bounds) > 1 and low is not None):
         raise TypeError("randint() takes (high, size) or (low, high, size)")
     if values[0] >= values[1]:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={values[0]} >= to={values[1]}")
-    if dtype is not None:
-        _check_span("randint", int(values[0]), int(values[1]), dtypes.to_numpy(dtype))
-    shape, target = shape_of((values[2],)), np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype)
-    drawn = lambda: pick(generator).integers(int(values[0]), int(values[1]), shape).astype(target, copy=False)  # noqa: E731
+    least, most, shape = int(values[0]), int(values[1]), shape_of((values[2],))
+    if dtype is None:
+        return _new_integers(lambda: pick(generator).integers(least, most, shape), shape, device, requires_grad)
+    target = dtypes.to_numpy(dtype)
+    _check_span("randint", least, most, target)
+    drawn = lambda: pick(generator).integers(least, most, shape).astype(target, copy=False)  # noqa: E731
     return finish_new(drawn, shape, target, device, requires_grad)
+
+
+def _new_integers(draw: Callable[[], Any], shape: tuple[int, ...], where: Any, requires_grad: bool) -> Tensor:
+    """A leaf of what `draw` gives, an array of int64."""
+    return finish_new(draw, shape, _INT64, where, requires_grad, quiet=False)
 
 
 @factory
@@ -126,7 +137,9 @@ def randperm(
     """The integers 0 to n - 1 in random order, int64."""
     if n < 0:
         raise RuntimeError(f"randperm: n must not be negative, got {n}")
-    target = np.dtype(np.int64) if dtype is None else dtypes.to_numpy(dtype)
+    if dtype is None:
+        return _new_integers(lambda: pick(generator).permutation(n), (n,), device, requires_grad)
+    target = dtypes.to_numpy(dtype)
     drawn = lambda: pick(generator).permutation(n).astype(target, copy=False)  # noqa: E731
     return finish_new(drawn, (n,), target, device, requires_grad)
 
@@ -240,11 +253,13 @@ def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | N
     made = _drawn_there("bernoulli", generator, input._array.shape, input._array.dtype, input._dev, **given)
     if made is not None:
         return wrap(made, input._dev)
-    chance = input._array if p is None else p
-    if p is None and input._array.size and not (float(input._array.min()) >= 0 and float(input._array.max()) <= 1):
+    shape, kind = input._array.shape, input._array.dtype
+    chance: Any = p if p is not None else input._dev.xp.to_host(input._array)
+    if p is None and is_half(chance):
+        chance = pack.astype(chance, _FLOAT32)  # in which it is compared anyway
+    if p is None and chance.size and not (float(chance.min()) >= 0 and float(chance.max()) <= 1):
         raise RuntimeError("bernoulli: expected probabilities between 0 and 1")
-    drawn = pick(generator).uniform(input._array.shape) < input._dev.xp.to_host(chance)
-    return finish(drawn.astype(input._array.dtype), input._dev)
+    return finish(pack.astype(pick(generator).uniform(shape) < chance, kind), input._dev)
 
 
 _MOST_KINDS = 1 << 24  # PyTorch's
@@ -270,9 +285,9 @@ def multinomial(
     if not input._dev.xp.elements:
         return wrap(input._dev.xp.empty(shape, np.int64), input._dev)
     weights = np.atleast_2d(input._dev.xp.to_host(input._array).astype(np.float64))
-    if weights.min(initial=0) < 0 or not np.isfinite(weights).all() or (weights.sum(-1) <= 0).any():
+    if not _are_chances(weights):
         raise RuntimeError("probability tensor contains either inf, nan or element < 0, or a row that sums to 0")
-    if not replacement and num_samples > int((weights > 0).sum(-1).min(initial=kinds)):
+    if not replacement and num_samples > 1 and num_samples > int((weights > 0).sum(-1).min(initial=kinds)):
         raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     source = pick(generator)
     if replacement:
@@ -284,8 +299,21 @@ def multinomial(
     else:  # the largest of -Exp(1) / weight, in order: Efraimidis and Spirakis, "Weighted random sampling" (2006)
         with np.errstate(divide="ignore"):
             keys = np.log1p(-source.uniform(weights.shape, np.dtype(np.float64))) / weights
-        found = np.argsort(-keys, axis=-1, kind="stable")[:, :num_samples]
+        if num_samples == 1:
+            found = np.fmax(keys, -np.inf, out=keys).argmax(-1)  # what a sort has first; NaN, 0 / 0, is last
+        else:
+            found = np.argsort(-keys, axis=-1, kind="stable")[:, :num_samples]
     return finish(found.reshape(shape).astype(np.int64), input._dev)
+
+
+def _are_chances(weights: Any) -> bool:
+    """Whether no number is negative or not finite, and no row sums to 0."""
+    if not weights.min(initial=0) >= 0:  # NaN is one, too
+        return False
+    totals = weights.sum(-1)
+    if not totals.min(initial=1) > 0:
+        return False
+    return bool(np.isfinite(totals).all() or np.isfinite(weights).all())  # a sum alone may be infinite
 
 
 @named("aten::uniform_")
@@ -294,7 +322,14 @@ def fill_uniform(self: Tensor, from_: float = 0, to: float = 1, *, generator: Ge
     need_floats("uniform_", self)
     if not from_ <= to:
         raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={from_} > to={to}")
+    if to - from_ == 1 and from_ == 0 and _draws_alone(self):
+        return self.copy_(wrap(pick(generator).uniform(self._array.shape, self._array.dtype), CPU))
     return _fill(self, lambda: _draw_for(self, "uniform", generator), to - from_, from_)
+
+
+def _draws_alone(tensor: Tensor) -> bool:
+    """Whether what is drawn for a tensor is an array of numpy that nothing has to be done to."""
+    return tensor._dev is CPU and (tensor._array.dtype is _FLOAT32 or tensor._array.dtype is _FLOAT64)
 
 
 @named("aten::normal_")
@@ -303,6 +338,8 @@ def fill_normal(self: Tensor, mean: float = 0, std: float = 1, *, generator: Gen
     need_floats("normal_", self)
     if not std >= 0:
         raise RuntimeError(f"normal_ expects std >= 0.0, but found std {std}")
+    if std == 1 and mean == 0 and _draws_alone(self):
+        return self.copy_(wrap(pick(generator).normal(self._array.shape, self._array.dtype), CPU))
     return _fill(self, lambda: _draw_for(self, "normal", generator), std, mean)
 
 

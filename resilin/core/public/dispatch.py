@@ -310,7 +310,7 @@ def public(raw: Any, module: str, name: str, *, func: Any = None, reflected: str
 _IN_FRONT: tuple[type, ...] = ()
 if native is not None:
     _IN_FRONT = (native.PlainCall, native.InPlaceCall, native.WriteCall, native.TracedCall)
-    _IN_FRONT += (native.GuardedCall, native.QuietCall, native.ShortCall)
+    _IN_FRONT += (native.GuardedCall, native.QuietCall, native.ShortCall, native.CreationCall)
 
 
 def is_function(value: Any) -> bool:

@@ -288,7 +288,7 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
         out = input if min is None else _limited(input, _beside(min, input), maximum, lt)
         return out if max is None else _limited(out, _beside(max, input), minimum, gt)
     kind = input._array.dtype
-    if kind is _INT64 and type(min) is type(max) is int and -_LARGE < min < _LARGE and -_LARGE < max < _LARGE:
+    if kind is _INT64 and _is_plain_limit(min) and _is_plain_limit(max):
         return OPS["clip_to"].call(input, min, max)  # most calls of integers
     if kind.kind != "f" or kind.itemsize == 2:
         min, max = (v.item() if isinstance(v, np.generic) else v for v in (min, max))
@@ -297,6 +297,11 @@ def clamp(input: Tensor, min: Any = None, max: Any = None) -> Tensor:
         elif kind.kind != "b":
             min, max = (dtypes.number_for("clamp", v, kind) for v in (min, max))
     return OPS["clip_to"].call(input, min, max)
+
+
+def _is_plain_limit(limit: Any) -> bool:
+    """Whether it is none, or an integer far inside int64."""
+    return limit is None or (type(limit) is int and -_LARGE < limit < _LARGE)
 
 
 def _limited(x: Any, limit: Any, extreme: Any, beyond: Any) -> Tensor:

@@ -33,6 +33,7 @@ void bind_contiguous(nanobind::module_ &m);
 void bind_conv2d(nanobind::module_ &m);
 void bind_convert(nanobind::module_ &m);
 void bind_counts(nanobind::module_ &m);
+void bind_creation_call(nanobind::module_ &m);
 void bind_cross_entropy(nanobind::module_ &m);
 void bind_ctc(nanobind::module_ &m);
 void bind_depthwise(nanobind::module_ &m);

@@ -46,6 +46,7 @@ NB_MODULE(_native, m) {
     resilin::bind_conv2d(m);
     resilin::bind_convert(m);
     resilin::bind_counts(m);
+    resilin::bind_creation_call(m);
     resilin::bind_cross_entropy(m);
     resilin::bind_ctc(m);
     resilin::bind_cuda(m);

@@ -4,6 +4,7 @@
 #include "elementwise/blocks.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
+#include "elementwise/walk.hpp"
 #include "kernels/simd.hpp"
 
 #include <limits>
@@ -212,19 +213,24 @@ RESILIN_SIMD void count_by_one(int64_t first, int64_t begin, int64_t end, int64_
     for (int64_t i = begin; i < end; i++) out[i] = first + i;
 }
 
-// `count` integers from `first` on in steps of `step`, which int64 holds.
-nb::object counted(int64_t first, int64_t step, int64_t count) {
-    NewArray<int64_t> made({static_cast<npy_intp>(count)});
-    int64_t *out = made.data;
+void count_all(int64_t first, int64_t step, int64_t count, int64_t *out) {
     WithoutGil free(count);
     parallel_rows(count, 1, [=](int64_t begin, int64_t end) {
         if (step == 1) count_by_one(first, begin, end, out);
         else count_up(first, step, begin, end, out);
     });
+}
+
+// `count` integers from `first` on in steps of `step`, which int64 holds.
+nb::object counted(int64_t first, int64_t step, int64_t count) {
+    NewArray<int64_t> made({static_cast<npy_intp>(count)});
+    count_all(first, step, count, made.data);
     return made.object;
 }
 
 } // namespace
+
+void count_from_zero(int64_t *out, int64_t count) { count_all(0, 1, count, out); }
 
 void bind_convert(nb::module_ &m) {
     m.def("convert_elements", &convert_elements);

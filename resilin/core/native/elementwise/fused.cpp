@@ -68,7 +68,9 @@ RESILIN_SPAN_OF(ldexp, float,
                 static_cast<float>(x * (static_cast<double>(p) + static_cast<double>(q) + static_cast<double>(r))))
 RESILIN_SPAN_OF(ldexp, double, x * p * p * p * q)
 constexpr Spans scaled{ldexp_float, ldexp_double};
-RESILIN_SPAN(limit, x < p ? p : x > q ? q : x)
+template <class T> RESILIN_INLINE T at_least(T x, T p) { return p > x ? p : x; } // one instruction each; NaN stays
+template <class T> RESILIN_INLINE T at_most(T x, T q) { return q < x ? q : x; }
+RESILIN_SPAN(limit, at_most(at_least(x, p), q))
 
 // `span` over a run of elements, whose steps may be any: a block at a time, where they are not one after the other, or
 // where they are 16-bit floats.

@@ -35,6 +35,8 @@ RESILIN_LOOPS(without_nan, x != x ? 0 : x)
 // of 16-bit floats, whose first bit is the sign
 RESILIN_LOOP(negative, uint16_t, static_cast<uint16_t>(x ^ 0x8000))
 RESILIN_LOOP(absolute, uint16_t, static_cast<uint16_t>(x & 0x7FFF))
+RESILIN_LOOP(absolute, float, __builtin_fabsf(x))
+RESILIN_LOOP(absolute, double, __builtin_fabs(x))
 
 // of complex numbers of float32, both of whose signs change; of float64
 RESILIN_LOOP(negative, uint64_t, x ^ 0x8000000080000000)
@@ -257,6 +259,7 @@ const NamedLoop OWN[] = {
     {"negative", NPY_CDOUBLE, 1, loop_of_one<Pair, Pair, negative_pair>},
     RESILIN_OWN_2(nextafter),
     {"absolute", NPY_HALF, 1, loop_of_one<uint16_t, uint16_t, absolute_uint16_t>},
+    RESILIN_OWN(absolute),
     RESILIN_OWN_2(trunc_divide),
     RESILIN_OWN_2(prelu),
     RESILIN_OWN_2(fmax),

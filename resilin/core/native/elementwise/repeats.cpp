@@ -1,6 +1,7 @@
 // Elements repeated in place, and numbers of classes as rows of zeros with a one.
 #include "binding/kernels.hpp"
 #include "indexing/places.hpp"
+#include "kernels/simd.hpp"
 
 #include <algorithm>
 
@@ -55,12 +56,20 @@ nb::object repeat_interleave(ExactArray x, int64_t count, nb::handle dim) {
     return done ? y : nb::none();
 }
 
+constexpr int64_t ZEROED_AT_ONCE = 2048; // elements, which the ones then find in the first-level cache
+
+RESILIN_SIMD int64_t largest(const int64_t *x, int64_t n) {
+    int64_t most = x[0];
+    _Pragma("omp simd reduction(max : most)") for (int64_t i = 1; i < n; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
+
 // int64: a new last dimension with 1 at the class number, else 0; of as many classes as there are where `classes` is -1.
 nb::object one_hot(ExactArray x, int64_t classes) {
     if (!x.is<int64_t>() || !x.size() || classes < -1 || x.ndim() >= 32) return nb::none();
     const int64_t *at = x.data<int64_t>(), n = x.size();
     if (classes == -1) {
-        const int64_t most = *std::max_element(at, at + n);
+        const int64_t most = largest(at, n);
         if (most < 0 || most > (int64_t{1} << 40)) return nb::none();
         classes = most + 1;
     }
@@ -70,11 +79,12 @@ nb::object one_hot(ExactArray x, int64_t classes) {
     dims[x.ndim()] = classes;
     NewArray<int64_t> y(x.ndim() + 1, dims);
     WithoutGil free(n * classes);
+    const int64_t step = std::max<int64_t>(ZEROED_AT_ONCE / std::max<int64_t>(classes, 1), 1);
     parallel_rows(n, classes, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++) {
-            int64_t *row = y.data + i * classes;
-            std::memset(row, 0, static_cast<size_t>(classes) * sizeof(int64_t));
-            row[at[i]] = 1;
+        for (int64_t first = begin; first < end; first += step) {
+            const int64_t last = std::min(first + step, end);
+            std::memset(y.data + first * classes, 0, static_cast<size_t>((last - first) * classes) * sizeof(int64_t));
+            for (int64_t i = first; i < last; i++) y.data[i * classes + at[i]] = 1;
         }
     });
     return y.object;

@@ -96,13 +96,6 @@ bool copy(const Given &given) {
     return true;
 }
 
-template <class T> void fill_with(PyArrayObject *out, T value) {
-    auto *into = static_cast<T *>(PyArray_DATA(out));
-    const int64_t size = PyArray_SIZE(out);
-    WithoutGil free(size);
-    parallel_rows(size, 1, [&](int64_t begin, int64_t end) { std::fill(into + begin, into + end, value); });
-}
-
 bool zero(const Given &given) {
     PyArrayObject *out = given.arrays[0];
     if (!is_plain(out)) return false;
@@ -117,13 +110,13 @@ bool zero(const Given &given) {
 
 bool fill(const Given &given) {
     PyArrayObject *out = given.arrays[0];
-    const Number value = number_of(given.numbers[0]);
-    if (!value.known || !is_plain(out) || !(std::fabs(value.exact) < 1e38)) return false; // others are looked at there
-    switch (PyArray_TYPE(out)) {
-    case NPY_FLOAT: fill_with(out, value.value); return true;
-    case NPY_DOUBLE: fill_with(out, value.exact); return true;
-    default: return value.exact == 0 && PyLong_CheckExact(given.numbers[0]) && zero(given);
-    }
+    PyObject *number = given.numbers[0];
+    if (!number || !is_plain(out)) return false;
+    uint64_t element = 0;
+    const int64_t each = PyArray_ITEMSIZE(out);
+    if (each <= 8 && element_as(number, PyArray_TYPE(out), &element))
+        return fill_run(PyArray_DATA(out), PyArray_SIZE(out), each, &element);
+    return PyLong_CheckExact(number) && !PyObject_IsTrue(number) && zero(given); // others are looked at in Python
 }
 
 const Form FORMS[] = {

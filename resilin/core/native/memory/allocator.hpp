@@ -6,8 +6,8 @@
 //          -> cached blocks merged back into spans, tried again
 //          -> a new arena
 //
-// Memory that is used again moves into huge pages, 2 MiB for every 2 MiB that were: fewer misses of the TLB are worth up to
-// half of a step, and a process that uses none of it again pays nothing.
+// Memory moves into huge pages, at most 2 MiB for every 2 MiB that were used again, first where they were, then everywhere
+// else: fewer misses of the TLB are worth up to half of a step, and a process that uses none again pays nothing.
 //
 // Everything counts in pages. `Arena::length[page]` is the size of the block or span that starts (for spans: or ends)
 // there; `Arena::state[page]` says which.
@@ -28,6 +28,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -43,6 +44,9 @@ constexpr size_t SLOT_PAGES = 16384, SLOT = SLOT_PAGES * PAGE; // 64 MiB: smalle
 constexpr size_t RANGES[] = {size_t{1} << 40, size_t{1} << 36, size_t{1} << 33}; // address space may be limited
 constexpr size_t GROW_MAX = size_t{1} << 30;
 constexpr size_t UNIT = 512; // of a huge page
+// Times as long as a collapse took passes before the next: 0.3 ms where huge pages are free, 10 where they have to be found,
+// for which whoever allocates waits.
+constexpr int COLLAPSE_PAUSE = 20;
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 // Linux 6.1; works for shared memory whatever the system's default for huge pages is
 #endif
@@ -80,6 +84,8 @@ struct Lent {
     size_t collapsed = 0;  // so many of its units were looked at by collapse_lent
 };
 constexpr size_t LENT_MAX = 8192; // the kernel allows 65530 mappings to a process
+
+using Clock = std::chrono::steady_clock;
 
 class Allocator {
   public:
@@ -503,16 +509,30 @@ class Allocator {
         return nullptr;
     }
 
-    // The next unit into a huge page, where all its pages are there.
-    void collapse_next(Arena &arena) {
-        if (arena.huge + UNIT > arena.touched) return;
-        char *at = arena.base + arena.huge * PAGE;
-        arena.huge += UNIT;
+    // Whether a unit of it was not looked at yet.
+    static bool has_unit(const Arena &arena) {
+        return arena.fd >= 0 && !arena.sealed && arena.huge + UNIT <= arena.touched;
+    }
+
+    // The next unit into a huge page, where all its pages are there: of the arena whose memory was used again, then of
+    // others, where what lives long is read again and again.
+    void collapse_next(Arena &used) {
+        const auto begin = Clock::now();
+        if (begin < next_collapse_) return;
         reused_ = 0;
-        if (!lent_.empty() && is_isolated(at, at + UNIT * PAGE)) return;
-        if (!all_there(at)) return;
+        Arena *arena = &used;
+        if (!has_unit(used)) {
+            const auto other = std::find_if(arenas_.begin(), arenas_.end(), [](auto &a) { return has_unit(*a.second); });
+            if (other == arenas_.end()) return;
+            arena = other->second.get();
+        }
+        char *at = arena->base + arena->huge * PAGE;
+        arena->huge += UNIT;
+        if ((!lent_.empty() && is_isolated(at, at + UNIT * PAGE)) || !all_there(at)) return;
         // a unit may be in the way of something at the moment; only a kernel that cannot do it at all ends the attempts
         if (madvise(at, UNIT * PAGE, MADV_COLLAPSE) != 0 && errno == EINVAL) collapses_ = false;
+        const auto end = Clock::now();
+        next_collapse_ = end + COLLAPSE_PAUSE * (end - begin);
     }
 
     char *from_spans(size_t pages, bool &fresh) {
@@ -715,6 +735,7 @@ class Allocator {
     PageTable page_table_;
     int64_t next_id_ = 0;
     size_t reused_ = 0; // pages, since the last unit was collapsed
+    Clock::time_point next_collapse_{}; // not before
     bool collapses_ = true;
     Stats stats_;
 };
