@@ -5,7 +5,8 @@ namespace resilin {
 namespace {
 
 constexpr int64_t SHORT = 192;     // items; below, comparing each with each is faster
-constexpr int64_t LONG = 1 << 13;  // items from which on longer digits pay
+constexpr int64_t LONG = 1 << 13;  // items from which on longer digits pay,
+constexpr int64_t FAR = 1 << 19;   // and from which on writing to so many places at a time does not
 constexpr int BLOCK = 64;          // items that are compared with one at a time
 
 // before[i]: how many of n keys are less than the i-th. Both are as long as blocks are.
@@ -32,7 +33,7 @@ void sort_few(const uint64_t *items, uint64_t *to, int64_t n) {
 struct Digits {
     int width, passes;
     Digits(int64_t n, int bits) {
-        const int widest = n < LONG ? 8 : 11;
+        const int widest = n < LONG || n >= FAR ? 8 : 11;
         passes = (bits + widest - 1) / widest;
         width = passes ? (bits + passes - 1) / passes : 0;
     }

@@ -33,12 +33,12 @@ template <class T> struct SortedRow {
     }
 };
 
-// Sorts by the lower bits what is equal in the upper ones.
-template <class T> void sort_runs(const SortedRow<T> &row, uint64_t *spare, int64_t n, int64_t pieces) {
+// Sorts by the lower bits what is equal in the upper ones, of the runs that start from `from` to `to`.
+template <class T> void sort_runs(const SortedRow<T> &row, uint64_t *spare, int64_t from, int64_t to, int64_t n) {
     constexpr int64_t FEW = 24;
     const OrderKey<T> mask = static_cast<OrderKey<T>>((uint64_t{1} << row.lowered) - 1);
     uint64_t *items = row.items;
-    for (int64_t begin = 0, end; begin < n; begin = end) {
+    for (int64_t begin = from, end; begin < to; begin = end) {
         const uint64_t upper = items[begin] >> 32;
         for (end = begin + 1; end < n && items[end] >> 32 == upper;) end++;
         if (end - begin == 1) continue;
@@ -46,17 +46,17 @@ template <class T> void sort_runs(const SortedRow<T> &row, uint64_t *spare, int6
             const uint64_t lower = row.range.of(row.x[static_cast<uint32_t>(items[i])]) & mask;
             items[i] = lower << 32 | static_cast<uint32_t>(items[i]);
         }
-        if (end - begin <= FEW) {
-            for (int64_t i = begin + 1; i < end; i++) {
-                const uint64_t item = items[i];
-                int64_t at = i;
-                for (; at > begin && items[at - 1] > item; at--) items[at] = items[at - 1];
-                items[at] = item;
-            }
+        if (end - begin > FEW) {
+            uint64_t *found = sort_items(items + begin, spare + begin, end - begin, row.lowered, 1);
+            if (found != items + begin) std::copy_n(found, end - begin, items + begin);
             continue;
         }
-        uint64_t *found = sort_items(items + begin, spare, end - begin, row.lowered, end - begin > SORT_PIECE ? pieces : 1);
-        if (found == spare) std::copy_n(spare, end - begin, items + begin);
+        for (int64_t i = begin + 1; i < end; i++) {
+            const uint64_t item = items[i];
+            int64_t at = i;
+            for (; at > begin && items[at - 1] > item; at--) items[at] = items[at - 1];
+            items[at] = item;
+        }
     }
 }
 
@@ -79,7 +79,16 @@ SortedRow<T> sort_row(const T *x, int64_t n, bool largest, int64_t pieces, uint6
     const int bits = range.bits(), lowered = std::max(0, bits - 32);
     run_pieces(pieces, [&](int64_t i) { pack_items(x, n * i / pieces, n * (i + 1) / pieces, range, lowered, items); });
     SortedRow<T> row{x, sort_items(items, spare, n, bits - lowered, pieces), range, lowered};
-    if (lowered) sort_runs(row, row.items == items ? spare : items, n, pieces);
+    if (!lowered) return row;
+    std::vector<int64_t> ends(static_cast<size_t>(pieces + 1)); // of runs
+    for (int64_t i = 1; i <= pieces; i++) {
+        int64_t &end = ends[static_cast<size_t>(i)];
+        for (end = n * i / pieces; end < n && row.items[end] >> 32 == row.items[end - 1] >> 32;) end++;
+    }
+    run_pieces(pieces, [&](int64_t i) {
+        const size_t piece = static_cast<size_t>(i);
+        sort_runs(row, row.items == items ? spare : items, ends[piece], ends[piece + 1], n);
+    });
     return row;
 }
 

@@ -31,6 +31,9 @@ template <class T> nb::object sorted(const Array &x, bool largest, bool with_val
     nb::object made = nb::make_tuple(values ? values->object : nb::none(), order.object);
     const int64_t n = x.last(), rows = x.rows();
     const bool values_are_spare = values && sizeof(T) == sizeof(uint64_t);
+    const bool together = rows < num_threads() && sort_pieces(n) > 1;
+    std::optional<NewArray<int64_t>> shared; // memory that is used again, for what is large
+    if (together && !values_are_spare) shared.emplace(std::initializer_list<npy_intp>{static_cast<npy_intp>(n)});
     WithoutGil free(x.size());
     auto sort = [&](int64_t i, int64_t pieces, uint64_t *spare) {
         T *found = values ? values->data + i * n : nullptr;
@@ -42,12 +45,14 @@ template <class T> nb::object sorted(const Array &x, bool largest, bool with_val
             write_row(row, n * piece / pieces, n * (piece + 1) / pieces, found, places);
         });
     };
-    auto sort_rows = [&](int64_t begin, int64_t end, int64_t pieces) {
+    if (together) {
+        for (int64_t i = 0; i < rows; i++) sort(i, sort_pieces(n), shared ? reinterpret_cast<uint64_t *>(shared->data) : nullptr);
+        return made;
+    }
+    parallel_rows(rows, 8 * n, [&](int64_t begin, int64_t end) {
         std::unique_ptr<uint64_t[]> spare(values_are_spare ? nullptr : new uint64_t[static_cast<size_t>(n)]);
-        for (int64_t i = begin; i < end; i++) sort(i, pieces, spare.get());
-    };
-    if (rows < num_threads() && sort_pieces(n) > 1) sort_rows(0, rows, sort_pieces(n));
-    else parallel_rows(rows, 8 * n, [&](int64_t begin, int64_t end) { sort_rows(begin, end, 1); });
+        for (int64_t i = begin; i < end; i++) sort(i, 1, spare.get());
+    });
     return made;
 }
 
