@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from resilin.core.kernels import pack, sort
+from resilin.core.kernels import sort
 from resilin.core.kernels.common import Array
 from resilin.core.kernels.loader import kernel
 
 _native_select_places = kernel("select_places")
-_PLACES_OF = np.dtype(np.int64)  # what there is native code for, of integers
 
 
 def places(x: Array, k: int, largest: bool, only: bool = False) -> Array:
     """Where the `k` smallest (or largest) elements of the last dimension are, in order; with `only` the k-th alone."""
-    if x.dtype.kind in "biu" and x.dtype.itemsize < _PLACES_OF.itemsize and isinstance(x, np.ndarray):
-        x = x.astype(_PLACES_OF)  # in the same order
-    found: Array | None = _native_select_places(pack.widened(x), k, largest, only)
+    found: Array | None = _native_select_places(sort.keyed(x), k, largest, only)
     return reference_places(x, k, largest, only) if found is None else found
 
 

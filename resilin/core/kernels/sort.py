@@ -41,7 +41,7 @@ def reference_order(x: Array, largest: bool = False) -> Array:
     return places
 
 
-def _keyed(x: Array) -> Array:
+def keyed(x: Array) -> Array:
     """`x`, or its elements in a dtype that has native code, in the same order."""
     if x.dtype.kind in "biu" and x.dtype.itemsize < _KEYED.itemsize and x.dtype != np.int32:
         return x.astype(_KEYED)
@@ -55,7 +55,7 @@ def distinct(flat: Array, first: bool, inverse: bool, counts: bool) -> tuple[Any
     None for what is not asked for. NaNs are distinct from one another; of equal elements the first one is found.
     """
     half = pack.is_half(flat)
-    found = _native_distinct_elements(_keyed(flat), first or half, inverse, counts)
+    found = _native_distinct_elements(keyed(flat), first or half, inverse, counts)
     if found is None:
         return reference_distinct(flat)
     values, starts, *others = found
@@ -78,7 +78,7 @@ def distinct_slices(x: Array, axis: int) -> tuple[Any, Any, Any, Any]:
     """The distinct slices along `axis` in lexicographic order, and the rest of `distinct`."""
     length = x.shape[axis]
     if x.size:
-        found = _native_distinct_rows(_keyed(np.moveaxis(x, axis, 0).reshape(length, -1)))
+        found = _native_distinct_rows(keyed(np.moveaxis(x, axis, 0).reshape(length, -1)))
         if found is not None:
             return (np.take(x, found[0], axis), *found)
     return np.unique(x, True, True, True, axis, equal_nan=False)
@@ -86,5 +86,5 @@ def distinct_slices(x: Array, axis: int) -> tuple[Any, Any, Any, Any]:
 
 def counted(x: Array, least: int) -> Array | None:
     """`np.bincount` without weights; None for numbers below 0, and where numpy counts."""
-    found: Array | None = _native_count_integers(_keyed(x), least)
+    found: Array | None = _native_count_integers(keyed(x), least)
     return found
