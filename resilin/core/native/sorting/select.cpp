@@ -165,7 +165,17 @@ void select_in_row(const T *x, int64_t n, int64_t k, const RangeOf<T> &range, st
     for (int64_t i = 0; i < k; i++) places[i] = static_cast<uint32_t>(keys[static_cast<size_t>(i)]);
 }
 
-template <class T> nb::object places_of(const Array &x, int64_t k, bool largest, bool only) {
+// Where the first NaN is; n where there is none.
+template <class T> RESILIN_INLINE int64_t nan_among(const T *x, int64_t n) {
+    int found = 0;
+    for (int64_t i = 0; i < n; i++) found |= x[i] != x[i];
+    return found ? std::find_if(x, x + n, [](T v) { return v != v; }) - x : n;
+}
+RESILIN_SIMD int64_t first_nan(const float *x, int64_t n) { return nan_among(x, n); }
+RESILIN_SIMD int64_t first_nan(const double *x, int64_t n) { return nan_among(x, n); }
+template <class Integer> int64_t first_nan(const Integer *, int64_t n) { return n; }
+
+template <class T> nb::object places_of(const Array &x, int64_t k, bool largest, bool only, bool nan_wins) {
     std::vector<npy_intp> dims(PyArray_DIMS(x.array), PyArray_DIMS(x.array) + x.ndim());
     const int64_t n = x.last(), kept = only ? 1 : k;
     dims.back() = kept;
@@ -198,6 +208,7 @@ template <class T> nb::object places_of(const Array &x, int64_t k, bool largest,
         for (int64_t row = begin; row < end; row++) {
             const T *from = data + row * n;
             int64_t *to = places.data + row * kept;
+            if (nan_wins && (*to = first_nan(from, n)) < n) continue;
             RangeOf<T> range{0, static_cast<OrderKey<T>>(~OrderKey<T>{0}), largest}; // floats need all of 32 bits
             if (!std::is_same_v<T, float>) range = key_range(from, n, largest);
             if (only) *to = kth_of(from, n, k, range, narrow);
@@ -208,13 +219,14 @@ template <class T> nb::object places_of(const Array &x, int64_t k, bool largest,
     return made;
 }
 
-// The places of the k first elements along the last dimension, or with `only` of the k-th alone.
-nb::object select_places(Array x, int64_t k, bool largest, bool only) {
+// The places of the k first elements along the last dimension, or with `only` of the k-th alone, and then with `nan_wins`
+// of the first NaN where there is one.
+nb::object select_places(Array x, int64_t k, bool largest, bool only, bool nan_wins) {
     if (!x || x.ndim() < 1 || k < 1 || k > x.last() || x.last() > UINT32_MAX) return nb::none();
-    if (x.is<float>()) return places_of<float>(x, k, largest, only);
-    if (x.is<double>()) return places_of<double>(x, k, largest, only);
-    if (x.is<int32_t>()) return places_of<int32_t>(x, k, largest, only);
-    return x.is<int64_t>() ? places_of<int64_t>(x, k, largest, only) : nb::none();
+    if (x.is<float>()) return places_of<float>(x, k, largest, only, nan_wins);
+    if (x.is<double>()) return places_of<double>(x, k, largest, only, nan_wins);
+    if (x.is<int32_t>()) return places_of<int32_t>(x, k, largest, only, nan_wins);
+    return x.is<int64_t>() ? places_of<int64_t>(x, k, largest, only, nan_wins) : nb::none();
 }
 
 } // namespace
