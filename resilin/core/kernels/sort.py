@@ -81,7 +81,8 @@ def distinct_slices(x: Array, axis: int) -> tuple[Any, Any, Any, Any]:
         found = _native_distinct_rows(keyed(np.moveaxis(x, axis, 0).reshape(length, -1)))
         if found is not None:
             return (np.take(x, found[0], axis), *found)
-    return np.unique(x, True, True, True, axis, equal_nan=False)
+    _, *found = np.unique(pack.widened(x), True, True, True, axis, equal_nan=False)  # no NaN in 16 bits for numpy
+    return (np.take(x, found[0], axis), *found)
 
 
 def counted(x: Array, least: int) -> Array | None:

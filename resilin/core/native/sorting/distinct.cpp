@@ -1,5 +1,5 @@
-// Distinct elements and distinct rows, ascending: by sorting, and integers of a narrow range by counting. NaN is distinct
-// from NaN; of equal elements the first one counts.
+// Distinct elements and distinct rows, ascending: by sorting, and integers of a narrow range by counting. NaN is
+// distinct from NaN; of equal elements the first one counts.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "items.hpp"
@@ -29,9 +29,11 @@ void count_some(const T *x, int64_t n, T least, int64_t span, typename How::type
     int64_t i = 0;
     if (sets) {
         for (; i + SETS <= n; i += SETS)
-            for (int set = 0; set < SETS; set++) How::count(sets[set * span + static_cast<int64_t>(place(x[i + set]))]);
+            for (int set = 0; set < SETS; set++)
+                How::count(sets[set * span + static_cast<int64_t>(place(x[i + set]))]);
         for (int set = 0; set < SETS; set++)
-            for (int64_t v = 0; v < span; v++) table[v] = static_cast<typename How::type>(table[v] + sets[set * span + v]);
+            for (int64_t v = 0; v < span; v++)
+                table[v] = static_cast<typename How::type>(table[v] + sets[set * span + v]);
     }
     for (; i < n; i++) How::count(table[place(x[i])]);
 }
@@ -44,13 +46,15 @@ std::vector<typename How::type> occurrences(const T *x, int64_t n, T least, int6
     const int64_t pieces = std::clamp<int64_t>(n / std::max(SORT_PIECE, 8 * span), 1, num_threads());
     std::vector<std::vector<Times>> tables(static_cast<size_t>(pieces));
     run_pieces(pieces, [&](int64_t i) {
-        std::vector<Times> &table = tables[static_cast<size_t>(i)], sets(static_cast<size_t>(in_sets ? SETS * span : 0));
+        std::vector<Times> &table = tables[static_cast<size_t>(i)];
+        std::vector<Times> sets(static_cast<size_t>(in_sets ? SETS * span : 0));
         table.resize(static_cast<size_t>(span));
         const int64_t begin = n * i / pieces, end = n * (i + 1) / pieces;
         count_some<How>(x + begin, end - begin, least, span, table.data(), in_sets ? sets.data() : nullptr);
     });
     for (size_t i = 1; i < tables.size(); i++)
-        for (size_t v = 0; v < static_cast<size_t>(span); v++) tables[0][v] = static_cast<Times>(tables[0][v] + tables[i][v]);
+        for (size_t v = 0; v < static_cast<size_t>(span); v++)
+            tables[0][v] = static_cast<Times>(tables[0][v] + tables[i][v]);
     return std::move(tables[0]);
 }
 
@@ -92,14 +96,15 @@ template <class How, class T> nb::object by_counting(const Array &x, T least, in
     if (!asked.inverse) return made;
     parallel_rows(n, 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++)
-            inverse->data[i] = numbers[static_cast<size_t>(static_cast<uint64_t>(data[i]) - static_cast<uint64_t>(least))];
+            inverse->data[i] = numbers[static_cast<uint64_t>(data[i]) - static_cast<uint64_t>(least)];
     });
     return made;
 }
 
 // What is asked for of n places in order, of which those at `starts` are the first of their kind.
 template <class Place>
-void describe(const int64_t *starts, int64_t found, int64_t n, const Place &place, int64_t *first, int64_t *inverse, int64_t *counts) {
+void describe(const int64_t *starts, int64_t found, int64_t n, const Place &place, int64_t *first, int64_t *inverse,
+              int64_t *counts) {
     parallel_rows(found, n / std::max<int64_t>(found, 1), [&](int64_t begin, int64_t end) {
         for (int64_t m = begin; m < end; m++) {
             const int64_t from = starts[m], to = m + 1 < found ? starts[m + 1] : n;
@@ -131,7 +136,8 @@ template <class T> nb::object by_sorting(const Array &x, Asked asked) {
         }
     }
     NewArray<T> values({static_cast<npy_intp>(found)});
-    const auto first = if_asked(asked.first, found), inverse = if_asked(asked.inverse, n), counts = if_asked(asked.counts, found);
+    const auto first = if_asked(asked.first, found), inverse = if_asked(asked.inverse, n);
+    const auto counts = if_asked(asked.counts, found);
     nb::object made =
         nb::make_tuple(values.object, made_or_none(first), made_or_none(inverse), made_or_none(counts));
     WithoutGil free(n);
@@ -207,16 +213,19 @@ template <class T> nb::object rows_of(const Array &x) {
         }
         for (int64_t i = 0; i < n; i++) {
             const T *one = data + order[static_cast<size_t>(i)] * width;
-            if (!i || !std::equal(one, one + width, data + order[static_cast<size_t>(i - 1)] * width)) starts.push_back(i);
+            if (!i || !std::equal(one, one + width, data + order[static_cast<size_t>(i - 1)] * width))
+                starts.push_back(i);
         }
     }
     const auto found = static_cast<npy_intp>(starts.size());
     NewArray<int64_t> first({found}), counts({found});
-    describe(starts.data(), found, n, [&](int64_t i) { return order[static_cast<size_t>(i)]; }, first.data, inverse.data, counts.data);
+    const auto place = [&](int64_t i) { return order[static_cast<size_t>(i)]; };
+    describe(starts.data(), found, n, place, first.data, inverse.data, counts.data);
     return nb::make_tuple(first.object, inverse.object, counts.object);
 }
 
-// (where each is first, which of them each row is, how often each occurs) of the rows of a matrix in lexicographic order
+// (where each is first, which of them each row is, how often each occurs) of the rows of a matrix, in lexicographic
+// order
 nb::object distinct_rows(Array x) {
     if (!x || x.ndim() != 2 || !x.size() || x.dim(0) > UINT32_MAX) return nb::none();
     if (x.is<float>()) return rows_of<float>(x);
@@ -242,7 +251,8 @@ template <class T> nb::object counts_of(const Array &x, int64_t least_length) {
     return made;
 }
 
-// How often each number from 0 on occurs, so many at least; None for negative ones and for much larger ones than there are.
+// How often each number from 0 on occurs, so many at least; None for negative ones and for much larger ones than there
+// are.
 nb::object count_integers(Array x, int64_t least_length) {
     if (!x || x.ndim() != 1 || !x.size() || x.size() > UINT32_MAX) return nb::none();
     if (x.is<int64_t>()) return counts_of<int64_t>(x, least_length);

@@ -66,7 +66,8 @@ bool starts_of(uint32_t *counts, int64_t values, int64_t pieces, int64_t n) {
     return true;
 }
 
-void move_by_digit(const uint64_t *from, uint64_t *to, int64_t begin, int64_t end, const Digits digits, int pass, uint32_t *start) {
+void move_by_digit(const uint64_t *from, uint64_t *to, int64_t begin, int64_t end, const Digits digits, int pass,
+                   uint32_t *start) {
     for (int64_t i = begin; i < end; i++) {
         const uint64_t item = from[i];
         to[start[digits.of(item, pass)]++] = item;

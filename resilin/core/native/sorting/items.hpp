@@ -12,7 +12,8 @@ namespace resilin {
 
 constexpr int64_t SORT_PIECE = 1 << 15; // elements of a row that one thread looks at, at least
 
-// Sorts n items whose numbers have so many bits; they lie in `items` or `spare` then, whichever is returned (items.cpp).
+// Sorts n items whose numbers have so many bits; they lie in `items` or `spare` then, whichever is returned
+// (items.cpp).
 uint64_t *sort_items(uint64_t *items, uint64_t *spare, int64_t n, int bits, int64_t pieces);
 
 // A sorted row: items as above, of keys without their `lowered` lowest bits.

@@ -66,9 +66,12 @@ RangeOf<int64_t> key_range(const int64_t *x, int64_t n, bool largest);
 RangeOf<int32_t> key_range(const int32_t *x, int64_t n, bool largest);
 
 // items[i] = the upper bits of a key, `lowered` fewer than it has, before the place: no two are equal.
-void pack_items(const float *x, int64_t begin, int64_t end, const RangeOf<float> &range, int lowered, uint64_t *items);
-void pack_items(const double *x, int64_t begin, int64_t end, const RangeOf<double> &range, int lowered, uint64_t *items);
-void pack_items(const int64_t *x, int64_t begin, int64_t end, const RangeOf<int64_t> &range, int lowered, uint64_t *items);
-void pack_items(const int32_t *x, int64_t begin, int64_t end, const RangeOf<int32_t> &range, int lowered, uint64_t *items);
+#define RESILIN_PACKS(T)                                                                                               \
+    void pack_items(const T *x, int64_t begin, int64_t end, const RangeOf<T> &range, int lowered, uint64_t *items);
+RESILIN_PACKS(float)
+RESILIN_PACKS(double)
+RESILIN_PACKS(int64_t)
+RESILIN_PACKS(int32_t)
+#undef RESILIN_PACKS
 
 } // namespace resilin

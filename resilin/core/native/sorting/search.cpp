@@ -23,7 +23,8 @@ template <class T> RESILIN_INLINE int64_t is_before(T a, T b) {
 }
 
 // How many elements of a line are before (with `right`: not behind) each of `count` values.
-template <bool RIGHT, class T> RESILIN_INLINE void search_some(const T *line, int64_t n, const T *values, int64_t count, int64_t *found) {
+template <bool RIGHT, class T>
+RESILIN_INLINE void search_some(const T *line, int64_t n, const T *values, int64_t count, int64_t *found) {
     for (int64_t first = 0; first < count; first += TOGETHER) {
         const int64_t some = std::min(TOGETHER, count - first);
         T value[TOGETHER] = {};
@@ -51,7 +52,8 @@ RESILIN_INLINE void search_blocks(const T *line, int64_t n, const T *values, int
         const T *value = values + first;
         int64_t from = 0, to = n;
         if (some == BLOCK && n > FEW) {
-            T least = Limits::has_infinity ? Limits::infinity() : Limits::max(), most = Limits::has_infinity ? -least : Limits::lowest();
+            T least = Limits::has_infinity ? Limits::infinity() : Limits::max();
+            T most = Limits::has_infinity ? -least : Limits::lowest();
             int unordered = 0;
             for (int64_t i = 0; i < BLOCK; i++) {
                 least = value[i] < least ? value[i] : least;
@@ -68,7 +70,8 @@ RESILIN_INLINE void search_blocks(const T *line, int64_t n, const T *values, int
 
 #define RESILIN_SEARCHES(T)                                                                                            \
     RESILIN_SIMD void search(const T *line, int64_t n, const T *values, int64_t count, bool right, int64_t *found) {   \
-        right ? search_blocks<true>(line, n, values, count, found) : search_blocks<false>(line, n, values, count, found); \
+        if (right) search_blocks<true>(line, n, values, count, found);                                                 \
+        else search_blocks<false>(line, n, values, count, found);                                                      \
     }
 RESILIN_SEARCHES(float)
 RESILIN_SEARCHES(double)
@@ -90,7 +93,8 @@ template <class T> nb::object found_in(const Array &lines, const Array &values, 
     }
     const int64_t each = values.last();
     parallel_rows(lines.rows(), each * steps * STEP, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++) search(line + i * n, n, value + i * each, each, right, places.data + i * each);
+        for (int64_t i = begin; i < end; i++)
+            search(line + i * n, n, value + i * each, each, right, places.data + i * each);
     });
     return places.object;
 }

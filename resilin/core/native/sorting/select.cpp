@@ -93,7 +93,8 @@ template <class T> void few_first_of_pieces(const T *x, int64_t n, int64_t k, bo
                 few_first(x, i * PIECE, std::min(n, (i + 1) * PIECE), k, largest, parts.data() + i * FEW);
     });
     int64_t count = 0;
-    for (int64_t i = 0; i < pieces; i++) insert_few(parts.data() + i * FEW, counts[static_cast<size_t>(i)], k, count, found);
+    for (int64_t i = 0; i < pieces; i++)
+        insert_few(parts.data() + i * FEW, counts[static_cast<size_t>(i)], k, count, found);
 }
 
 // All keys of a row, of those of its elements within a range.
@@ -121,7 +122,8 @@ uint32_t kth_among(std::vector<Narrow> &items, int64_t k, const T *x, const Rang
 }
 
 // The place of the k-th element of a row: of a long one its first bits by counting, then among those that share them.
-template <class T> uint32_t kth_of(const T *x, int64_t n, int64_t k, const RangeOf<T> &range, std::vector<Narrow> &items) {
+template <class T>
+uint32_t kth_of(const T *x, int64_t n, int64_t k, const RangeOf<T> &range, std::vector<Narrow> &items) {
     const int bits = std::min(range.bits(), 32), lowered = range.bits() - bits, shift = 32 + std::max(0, bits - TOP);
     if (n < COUNTED) {
         items.resize(static_cast<size_t>(n));
@@ -145,7 +147,7 @@ template <class T> uint32_t kth_of(const T *x, int64_t n, int64_t k, const Range
         for (int64_t i = 0; i < end - first; i++) {
             if (static_cast<size_t>(block[i] >> shift) != top) continue;
             items.push_back(block[i]);
-            if (bits <= TOP && --k == 0) return static_cast<uint32_t>(block[i]); // those that share all differ by place alone
+            if (bits <= TOP && --k == 0) return static_cast<uint32_t>(block[i]); // they differ by place alone
         }
     }
     return kth_among(items, k, x, range, lowered);
@@ -219,8 +221,8 @@ template <class T> nb::object places_of(const Array &x, int64_t k, bool largest,
     return made;
 }
 
-// The places of the k first elements along the last dimension, or with `only` of the k-th alone, and then with `nan_wins`
-// of the first NaN where there is one.
+// The places of the k first elements along the last dimension, or with `only` of the k-th alone, and then with
+// `nan_wins` of the first NaN where there is one.
 nb::object select_places(Array x, int64_t k, bool largest, bool only, bool nan_wins) {
     if (!x || x.ndim() < 1 || k < 1 || k > x.last() || x.last() > UINT32_MAX) return nb::none();
     if (x.is<float>()) return places_of<float>(x, k, largest, only, nan_wins);

@@ -46,7 +46,8 @@ template <class T> nb::object sorted(const Array &x, bool largest, bool with_val
         });
     };
     if (together) {
-        for (int64_t i = 0; i < rows; i++) sort(i, sort_pieces(n), shared ? reinterpret_cast<uint64_t *>(shared->data) : nullptr);
+        uint64_t *spare = shared ? reinterpret_cast<uint64_t *>(shared->data) : nullptr;
+        for (int64_t i = 0; i < rows; i++) sort(i, sort_pieces(n), spare);
         return made;
     }
     parallel_rows(rows, 8 * n, [&](int64_t begin, int64_t end) {
