@@ -84,13 +84,13 @@ def test_the_first_in_order_are_those_of_a_stable_sort(shape: Any, largest: bool
     n = shape[1]
     for k in {1, min(3, n), min(64, n), min(65, n), n // 2 + 1, n}:
         for only in (False, True):
-            fast = loader.native.select_places(x, k, largest, only)
+            fast = loader.native.select_places(x, k, largest, only, False)
             np.testing.assert_array_equal(fast, select.reference_places(x, k, largest, only))
 
 
 @pytest.mark.parametrize("k", [0, 4, -1])
 def test_a_number_of_elements_that_are_not_there_is_left(k: int) -> None:
-    assert loader.native.select_places(np.ones((2, 3), np.float32), k, True, False) is None
+    assert loader.native.select_places(np.ones((2, 3), np.float32), k, True, False, False) is None
 
 
 def test_topk_along_another_dimension_and_of_integers_is_that_of_a_sort() -> None:

@@ -19,7 +19,7 @@ from resilin.core.api.mathematics.half_precision import opened, rounded_once
 from resilin.core.autograd.grad_mode import mode
 from resilin.core.batching.active import BATCHED
 from resilin.core.device import CPU, different_devices
-from resilin.core.kernels import index_range, places
+from resilin.core.kernels import index_range, places, sort
 from resilin.core.kernels.common import array_namespace, is_array
 from resilin.core.kernels.loader import guarded, short
 from resilin.core.ops import creation
@@ -384,6 +384,10 @@ def nonzero_static(input: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each non-negative integer occurs, or the sum of its weights: added in float64, float32 of float32."""
     array = index_checks.index_array("bincount", input)
+    if weights is None and minlength >= 0 and isinstance(array, np.ndarray):
+        quick = sort.counted(array, minlength)
+        if quick is not None:
+            return wrap(quick, input._dev)
     if array.ndim != 1 or (array.size and int(array.min()) < 0):
         raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
     if minlength < 0:

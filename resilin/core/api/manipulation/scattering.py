@@ -13,7 +13,7 @@ from resilin.core.api.conversion.through_host import through_host
 from resilin.core.api.manipulation import index_checks, indexing, shaping, sorting
 from resilin.core.api.mathematics import arithmetic, products
 from resilin.core.api.mathematics.half_precision import rounded_once
-from resilin.core.kernels import index_range
+from resilin.core.kernels import index_range, pack
 from resilin.core.kernels.common import has_elements, is_readable
 from resilin.core.kernels.loader import kernel, short
 from resilin.core.ops import index as index_ops
@@ -164,7 +164,7 @@ def searchsorted(
         lines = np.take_along_axis(lines, order, -1)
     way: Any = "right" if right or side == "right" else "left"
     if isinstance(lines, np.ndarray) and isinstance(values, np.ndarray):
-        quick = _native_search(np.ascontiguousarray(lines), np.ascontiguousarray(values), way == "right")
+        quick = _native_search(*(np.ascontiguousarray(pack.widened(part)) for part in (lines, values)), way == "right")
     else:
         quick = None
     if quick is not None:

@@ -11,9 +11,8 @@ import numpy as np
 
 from resilin.core import return_types
 from resilin.core.api.conversion.through_host import through_host
-from resilin.core.backends import small_array
 from resilin.core.batching.active import ACTIVE, batched_in
-from resilin.core.kernels import pack, scan, select
+from resilin.core.kernels import scan, select
 from resilin.core.kernels import sort as kernel
 from resilin.core.kernels.common import array_namespace
 from resilin.core.ops import index as ops
@@ -31,7 +30,15 @@ def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = 
     axis = check_dim(dim, input._array.ndim)
     if ACTIVE and batched_in((input,)):
         return return_types.sort(ACTIVE[-1].along(lambda whole, at: sort(whole, at, descending), input, axis))
-    order = order_along(input._array, axis, descending)
+    array = input._array
+    if not input.requires_grad and isinstance(array, np.ndarray):
+        if axis == array.ndim - 1:
+            values, order = kernel.values_and_order(array, descending)
+        else:
+            values, order = kernel.values_and_order(array.swapaxes(axis, -1), descending)
+            values, order = np.ascontiguousarray(values.swapaxes(axis, -1)), order.swapaxes(axis, -1)
+        return return_types.sort((wrap(values, input._dev), wrap(order, input._dev)))
+    order = order_along(array, axis, descending)
     return return_types.sort((ops.take_along_axis.call(input, order, axis), wrap(order, input._dev)))
 
 
@@ -55,6 +62,8 @@ def order_along(array: Any, axis: int, descending: bool) -> Any:
 def _first_along(array: Any, axis: int, k: int, largest: bool, only: bool = False) -> Any:
     """The first `k` indices of `order_along`; with `only`, the k-th of them alone."""
     if isinstance(array, np.ndarray):
+        if axis == array.ndim - 1:
+            return select.places(array, k, largest, only)
         return select.places(array.swapaxes(axis, -1), k, largest, only).swapaxes(axis, -1)
     return order_along(array, axis, largest)[(slice(None),) * axis + (slice(k - 1 if only else 0, k),)]
 
@@ -121,17 +130,12 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         return return_types.median(_only(input))
     if array.shape[axis] == 0:
         raise IndexError(f"median(): Expected reduction dim {axis} to have non-zero size.")
-    middle = (array.shape[axis] - 1) // 2
-    order = _first_along(array, axis, middle + 1, False, only=True)
-    return return_types.median(picked(input, _or_first_nan(array, order, axis), axis, keepdim))
+    return return_types.median(picked(input, _middle_along(array, axis), axis, keepdim))
 
 
 def _middle(flat: Any) -> Any:
     """The median of a vector of the host's."""
-    top = small_array.max(pack.widened(flat))
-    if top != top:
-        return np.full((), np.nan).astype(flat.dtype)
-    return flat[select.places(flat, (flat.size + 1) // 2, False, True)].reshape(())
+    return flat[select.places(flat, (flat.size + 1) // 2, False, True, True)].reshape(())
 
 
 def median_of_none(where: str, input: Tensor) -> Tensor:
@@ -142,14 +146,15 @@ def median_of_none(where: str, input: Tensor) -> Tensor:
     return found
 
 
-def _or_first_nan(array: Any, order: Any, axis: int) -> Any:
-    """`order`, one place along `axis`, or the first NaN's where there is one."""
+def _middle_along(array: Any, axis: int) -> Any:
+    """Where the medians along `axis` are, or the first NaN of lines that have one."""
+    middle = (array.shape[axis] + 1) // 2
+    if isinstance(array, np.ndarray):
+        return select.places(array.swapaxes(axis, -1), middle, False, True, True).swapaxes(axis, -1)
+    order = _first_along(array, axis, middle, False, only=True)
     if array.dtype.kind in "biu":
         return order
-    nan = array != array
-    if isinstance(nan, np.ndarray) and not nan.any():
-        return order
-    xp = array_namespace(array)
+    nan, xp = array != array, array_namespace(array)
     return xp.where(nan.any(axis, keepdims=True), xp.argmax(nan, axis=axis, keepdims=True), order)
 
 

@@ -34,36 +34,10 @@ def distinct(input: Tensor, dim: int | None = None) -> Distinct:
     array = input._dev.backend.to_host(input._array)
     axis = None if dim is None else check_dim(dim, array.ndim)
     values, first, inverse, counts = (
-        _of_elements(array.reshape(-1)) if axis is None else np.unique(array, True, True, True, axis, equal_nan=False)
+        sort.distinct(array.reshape(-1), True, True, True) if axis is None else sort.distinct_slices(array, axis)
     )
     inverse = inverse.reshape(input._array.shape if axis is None else array.shape[axis])
     return Distinct(*(_tensor(part, input) for part in (values, first, inverse, counts)))
-
-
-def _of_elements(flat: Any) -> Any:
-    """`np.unique` of a vector with all it can tell."""
-    order = sort.order(flat)
-    ordered = flat[order]
-    new = np.ones(len(flat), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
-    starts = np.flatnonzero(new)
-    inverse = np.empty(len(flat), np.int64)
-    inverse[order] = np.cumsum(new) - 1
-    return ordered[starts], order[starts], inverse, np.diff(np.append(starts, len(flat)))
-
-
-def _values_and_counts(flat: Any) -> tuple[Any, Any]:
-    """The distinct elements of a vector and how often each occurs."""
-    if flat.dtype.kind == "b":
-        ones = np.count_nonzero(flat)
-        counts = np.array([len(flat) - ones, ones], np.int64)
-        return np.flatnonzero(counts).astype(bool), counts[counts > 0]
-    # equal floats may differ in their zero's sign: which one is kept is said by the order of places
-    ordered = np.sort(flat) if flat.dtype.kind in "iu" else flat[sort.order(flat)]
-    new = np.ones(len(flat), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
-    starts = np.flatnonzero(new)
-    return ordered[starts], np.diff(np.append(starts, len(flat)))
 
 
 def _tensor(array: Any, like: Tensor) -> Tensor:
@@ -87,12 +61,15 @@ def unique(
         raise TypeError(f"unique(): argument 'sorted' must be bool, not {type(sorted).__name__}; give dim by name")
     if dim is not None:
         _check_slices("unique", input, dim)
-    if dim is None and not return_inverse:
-        values, counts = _values_and_counts(input._dev.backend.to_host(input._array).reshape(-1))
-        made, often = _tensor(values, input), _tensor(counts, input)
-        return (made, often) if return_counts else made
-    found = distinct(input, dim)
-    return _asked_for(found.values, found.inverse, found.counts, return_inverse, return_counts)
+        found = distinct(input, dim)
+        return _asked_for(found.values, found.inverse, found.counts, return_inverse, return_counts)
+    array = input._dev.backend.to_host(input._array)
+    values, _, inverse, counts = sort.distinct(array.reshape(-1), False, return_inverse, return_counts)
+    made = _tensor(values, input)
+    if not (return_inverse or return_counts):
+        return made
+    which = _tensor(inverse.reshape(array.shape), input) if return_inverse else made
+    return _asked_for(made, which, _tensor(counts, input) if return_counts else made, return_inverse, return_counts)
 
 
 def _check_slices(where: str, input: Tensor, dim: int) -> None:

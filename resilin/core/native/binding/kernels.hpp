@@ -38,6 +38,7 @@ void bind_cross_entropy(nanobind::module_ &m);
 void bind_ctc(nanobind::module_ &m);
 void bind_depthwise(nanobind::module_ &m);
 void bind_device_counter(nanobind::module_ &m);
+void bind_distinct(nanobind::module_ &m);
 void bind_dispatch(nanobind::module_ &m);
 void bind_embedding(nanobind::module_ &m);
 void bind_erf(nanobind::module_ &m);

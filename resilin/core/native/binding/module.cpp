@@ -9,7 +9,7 @@
 #include "memory/parallel.hpp"
 #include "indexing/masks.hpp"
 #include "indexing/places.hpp"
-#include "kernels/search.hpp"
+#include "sorting/search.hpp"
 #include "kernels/simd.hpp"
 #include "shapes/shapes.hpp"
 
@@ -52,6 +52,7 @@ NB_MODULE(_native, m) {
     resilin::bind_cuda(m);
     resilin::bind_depthwise(m);
     resilin::bind_device_counter(m);
+    resilin::bind_distinct(m);
     resilin::bind_dispatch(m);
     resilin::bind_embedding(m);
     resilin::bind_erf(m);

@@ -7,11 +7,14 @@
 #include "memory/parallel.hpp"
 
 #include <algorithm>
+#include <limits>
 
 namespace resilin {
 namespace {
 
 constexpr int64_t TOGETHER = 16;
+constexpr int64_t BLOCK = 512;
+constexpr int64_t FEW = 256; // elements of a line within which all values are searched alike
 constexpr int64_t STEP = 8; // operations for halving once, roughly
 
 // 1 or 0, by arithmetic: a branch would be guessed wrong every other time.
@@ -20,7 +23,8 @@ template <class T> RESILIN_INLINE int64_t is_before(T a, T b) {
 }
 
 // How many elements of a line are before (with `right`: not behind) each of `count` values.
-template <bool RIGHT, class T> RESILIN_INLINE void search_some(const T *line, int64_t n, const T *values, int64_t count, int64_t *found) {
+template <bool RIGHT, class T>
+RESILIN_INLINE void search_some(const T *line, int64_t n, const T *values, int64_t count, int64_t *found) {
     for (int64_t first = 0; first < count; first += TOGETHER) {
         const int64_t some = std::min(TOGETHER, count - first);
         T value[TOGETHER] = {};
@@ -38,9 +42,36 @@ template <bool RIGHT, class T> RESILIN_INLINE void search_some(const T *line, in
     }
 }
 
+// Between the places of the least and the largest of a block: fewer halvings where its values are near one another, and
+// memory that is near.
+template <bool RIGHT, class T>
+RESILIN_INLINE void search_blocks(const T *line, int64_t n, const T *values, int64_t count, int64_t *found) {
+    using Limits = std::numeric_limits<T>;
+    for (int64_t first = 0; first < count; first += BLOCK) {
+        const int64_t some = std::min(BLOCK, count - first);
+        const T *value = values + first;
+        int64_t from = 0, to = n;
+        if (some == BLOCK && n > FEW) {
+            T least = Limits::has_infinity ? Limits::infinity() : Limits::max();
+            T most = Limits::has_infinity ? -least : Limits::lowest();
+            int unordered = 0;
+            for (int64_t i = 0; i < BLOCK; i++) {
+                least = value[i] < least ? value[i] : least;
+                most = value[i] > most ? value[i] : most;
+                unordered |= value[i] != value[i];
+            }
+            search_some<false>(line, n, &least, 1, &from);
+            if (!unordered) search_some<true>(line, n, &most, 1, &to);
+        }
+        search_some<RIGHT>(line + from, to - from, value, some, found + first);
+        for (int64_t i = 0; from && i < some; i++) found[first + i] += from;
+    }
+}
+
 #define RESILIN_SEARCHES(T)                                                                                            \
     RESILIN_SIMD void search(const T *line, int64_t n, const T *values, int64_t count, bool right, int64_t *found) {   \
-        right ? search_some<true>(line, n, values, count, found) : search_some<false>(line, n, values, count, found);  \
+        if (right) search_blocks<true>(line, n, values, count, found);                                                 \
+        else search_blocks<false>(line, n, values, count, found);                                                      \
     }
 RESILIN_SEARCHES(float)
 RESILIN_SEARCHES(double)
@@ -62,7 +93,8 @@ template <class T> nb::object found_in(const Array &lines, const Array &values, 
     }
     const int64_t each = values.last();
     parallel_rows(lines.rows(), each * steps * STEP, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; i++) search(line + i * n, n, value + i * each, each, right, places.data + i * each);
+        for (int64_t i = begin; i < end; i++)
+            search(line + i * n, n, value + i * each, each, right, places.data + i * each);
     });
     return places.object;
 }
