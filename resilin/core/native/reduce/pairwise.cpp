@@ -1,6 +1,5 @@
 // Sums over the last dimensions of contiguous arrays, in numpy's pairwise order (pairwise.hpp): of the elements, of their
-// squares, of those that are no NaN; 16-bit floats in float32, rounded once. Four runs at a time hide the latency of the
-// addition. Integers wrap around, booleans are counted.
+// squares, of those that are no NaN; 16-bit floats in float32, rounded once. Integers wrap around, booleans are counted.
 #include "pairwise.hpp"
 #include "binding/kernels.hpp"
 #include "eights.hpp"
@@ -20,40 +19,48 @@ template <bool Squared, class E> RESILIN_INLINE E term(const E &x) {
     else return x;
 }
 
-// The eights of one run from the `from`-th element on, to its last whole one
-template <bool Squared, class T, class E> RESILIN_INLINE void add_eights(const T *x, int64_t from, int64_t n, E &sum) {
-    for (int64_t i = from; i + 8 <= n; i += 8) sum = sum + term<Squared>(load_eight(x + i));
+// The `count` eights of one run, at least one: without a loop, as the lengths of runs change
+template <bool Squared, class T> RESILIN_INLINE auto add_eights(const T *x, uint64_t count) {
+    const T *const end = x + 8 * count;
+    auto sum = term<Squared>(load_eight(x));
+    switch (count) {
+#define RESILIN_EIGHT(k)                                                                                               \
+    case k: sum = sum + term<Squared>(load_eight(end - 8 * (k - 1))); [[fallthrough]];
+        RESILIN_EIGHT(16)
+        RESILIN_EIGHT(15)
+        RESILIN_EIGHT(14)
+        RESILIN_EIGHT(13)
+        RESILIN_EIGHT(12)
+        RESILIN_EIGHT(11)
+        RESILIN_EIGHT(10)
+        RESILIN_EIGHT(9)
+        RESILIN_EIGHT(8)
+        RESILIN_EIGHT(7)
+        RESILIN_EIGHT(6)
+        RESILIN_EIGHT(5)
+        RESILIN_EIGHT(4)
+        RESILIN_EIGHT(3)
+        RESILIN_EIGHT(2)
+#undef RESILIN_EIGHT
+    default: break;
+    }
+    return sum;
 }
+static_assert(RUN == 8 * 16);
+
 // What is left of it, one by one
 template <bool Squared, class T> RESILIN_INLINE T add_rest(const T *x, int64_t n, T sum) {
     for (int64_t i = n - n % 8; i < n; i++) sum += term<Squared>(x[i]);
     return sum;
 }
 
-// The sums of four runs of at least eight elements, from `starts` on: together as far as the shortest goes, in names of
-// their own, which stay in registers.
-template <bool Squared, class T> RESILIN_INLINE void add_four(const T *x, const int64_t *starts, const int64_t *n, T *sums) {
-    constexpr int64_t LINE = 64 / sizeof(T), AHEAD = 16 * RUN; // elements; so far ahead, memory answers in time
+// The sums of four runs of at least eight elements, which follow one another. They are read in this order, as a CPU fetches
+// ahead what is read in order, and it adds up several at a time all the same: none waits for another.
+template <bool Squared, class T> RESILIN_INLINE void add_four(const T *x, const int64_t *starts, T *sums) {
     const T *const p = x + starts[0], *const q = x + starts[1], *const r = x + starts[2], *const s = x + starts[3];
-    const int64_t least = std::min(std::min(n[0], n[1]), std::min(n[2], n[3])), common = least - least % 8;
-    auto a = term<Squared>(load_eight(p)), b = term<Squared>(load_eight(q));
-    auto c = term<Squared>(load_eight(r)), d = term<Squared>(load_eight(s));
-    const auto add = [&](int64_t i) __attribute__((always_inline)) {
-        a = a + term<Squared>(load_eight(p + i)), b = b + term<Squared>(load_eight(q + i));
-        c = c + term<Squared>(load_eight(r + i)), d = d + term<Squared>(load_eight(s + i));
-    };
-    const auto fetch = [&](int64_t i) __attribute__((always_inline)) { // a CPU does not see how four runs go on
-        __builtin_prefetch(p + i + AHEAD), __builtin_prefetch(q + i + AHEAD);
-        __builtin_prefetch(r + i + AHEAD), __builtin_prefetch(s + i + AHEAD);
-    };
-    int64_t i = 8;
-    for (; i + 16 <= common; i += 16) {
-        add(i), add(i + 8), fetch(i);
-        if (LINE == 8) fetch(i + 8);
-    }
-    if (i < common) add(i);
-    add_eights<Squared>(p, common, n[0], a), add_eights<Squared>(q, common, n[1], b);
-    add_eights<Squared>(r, common, n[2], c), add_eights<Squared>(s, common, n[3], d);
+    const int64_t n[4] = {starts[1] - starts[0], starts[2] - starts[1], starts[3] - starts[2], starts[4] - starts[3]};
+    const auto a = add_eights<Squared>(p, n[0] >> 3), b = add_eights<Squared>(q, n[1] >> 3);
+    const auto c = add_eights<Squared>(r, n[2] >> 3), d = add_eights<Squared>(s, n[3] >> 3);
     fold_eights(a, b, c, d, sums);
     if (((n[0] | n[1] | n[2] | n[3]) & 7) == 0) return;
     sums[0] = add_rest<Squared>(p, n[0], sums[0]), sums[1] = add_rest<Squared>(q, n[1], sums[1]);
@@ -61,8 +68,7 @@ template <bool Squared, class T> RESILIN_INLINE void add_four(const T *x, const 
 }
 
 template <bool Squared, class T> RESILIN_INLINE T add_one(const T *x, int64_t n) {
-    auto sum = term<Squared>(load_eight(x));
-    add_eights<Squared>(x, 8, n, sum);
+    const auto sum = add_eights<Squared>(x, n / 8);
     T sums[4];
     fold_eights(sum, sum, sum, sum, sums);
     return add_rest<Squared>(x, n, sums[0]);
@@ -71,11 +77,7 @@ template <bool Squared, class T> RESILIN_INLINE T add_one(const T *x, int64_t n)
 // One after the other, and four at a time, which have eight elements and more.
 template <bool Squared, class T> RESILIN_INLINE void add_all(const T *x, const int64_t *starts, int64_t count, T *sums) {
     int64_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        const int64_t n[4] = {starts[i + 1] - starts[i], starts[i + 2] - starts[i + 1], starts[i + 3] - starts[i + 2],
-                              starts[i + 4] - starts[i + 3]};
-        add_four<Squared>(x, starts + i, n, sums + i);
-    }
+    for (; i + 4 <= count; i += 4) add_four<Squared>(x, starts + i, sums + i);
     for (; i < count; i++) sums[i] = add_one<Squared>(x + starts[i], starts[i + 1] - starts[i]);
 }
 
@@ -98,43 +100,67 @@ template <bool Squared, class T> RESILIN_INLINE void add_rows(const T *x, int64_
     case 6: return add_short<Squared, 6>(x, rows, y);
     case 7: return add_short<Squared, 7>(x, rows, y);
     }
+    const int64_t count = runs.count;
+    int64_t starts[AT_ONCE / 8 + 1]; // of four rows' runs
+    for (int64_t i = 0; i < 4 * count; i++) starts[i] = i / count * runs.n + runs.starts[i % count];
+    starts[4 * count] = 4 * runs.n;
     T sums[AT_ONCE / 8];
     int64_t row = 0;
     for (; row + 4 <= rows; row += 4) {
-        const T *four = x + row * runs.n;
-        for (int64_t i = 0; i < runs.count; i++) {
-            const int64_t run = runs.starts[i];
-            const int64_t starts[4] = {run, run + runs.n, run + 2 * runs.n, run + 3 * runs.n};
-            const int64_t length = runs.starts[i + 1] - run, n[4] = {length, length, length, length};
-            add_four<Squared>(four, starts, n, sums + 4 * i);
+        if (count == 1) {
+            add_four<Squared>(x + row * runs.n, starts, y + row);
+            continue;
         }
-        for (int64_t k = 0; k < 4; k++) {
-            const T *at = sums + k;
-            y[row + k] = runs.count == 1 ? *at : joined(runs.n, RUN, at, 4);
-        }
+        add_all<Squared>(x + row * runs.n, starts, 4 * count, sums);
+        const T *at = sums;
+        for (int64_t k = 0; k < 4; k++) y[row + k] = joined(runs.n, RUN, at);
     }
     for (; row < rows; row++) {
-        add_all<Squared>(x + row * runs.n, runs.starts, runs.count, sums);
+        add_all<Squared>(x + row * runs.n, starts, count, sums);
         const T *at = sums;
-        y[row] = joined(runs.n, RUN, at, 1);
+        y[row] = joined(runs.n, RUN, at);
     }
 }
 
-// Of several runs
-template <bool Squared, class T> RESILIN_INLINE T add_chunk(const T *x, const Runs &runs) {
+template <class T> RESILIN_INLINE T joined_eight(const T *sums) {
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// Of eight runs, as most chunks are: their lengths are a few shifts
+template <bool Squared, class T> RESILIN_INLINE T add_eight_runs(const T *x, uint64_t n) {
+    const T *at = x;
+    const auto next = [&](uint64_t eights) __attribute__((always_inline)) {
+        const auto sum = add_eights<Squared>(at, eights);
+        at += 8 * eights;
+        return sum;
+    };
+    T sums[8];
+    const auto add_half = [&](uint64_t eights, T *four) __attribute__((always_inline)) {
+        const uint64_t low = eights / 2, high = eights - low;
+        const auto a = next(low / 2), b = next(low - low / 2), c = next(high / 2), d = next(high - high / 2);
+        fold_eights(a, b, c, d, four);
+    };
+    add_half(n / 16, sums), add_half(n / 8 - n / 16, sums + 4);
+    for (; at != x + n; at++) sums[7] += term<Squared>(*at);
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+template <bool Squared, class T> RESILIN_INLINE T add_runs(const T *x, int64_t n) {
+    const Runs runs(n);
     T sums[AT_ONCE / 32];
     add_all<Squared>(x, runs.starts, runs.count, sums);
-    if (runs.count == 8) // of eight runs all are at one depth
-        return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
     const T *at = sums;
-    return joined(runs.n, RUN, at, 1);
+    return joined(n, RUN, at);
 }
 
 } // namespace
 
 #define RESILIN_RUNS(T)                                                                                                \
-    RESILIN_SIMD T sum_of_chunk(bool squared, const T *x, const Runs &runs) {                                          \
-        return squared ? add_chunk<true>(x, runs) : add_chunk<false>(x, runs);                                         \
+    RESILIN_SIMD T sum_of_eight_runs(bool squared, const T *x, uint64_t n) {                                           \
+        return squared ? add_eight_runs<true>(x, n) : add_eight_runs<false>(x, n);                                     \
+    }                                                                                                                  \
+    RESILIN_SIMD T sum_of_runs(bool squared, const T *x, int64_t n) {                                                  \
+        return squared ? add_runs<true>(x, n) : add_runs<false>(x, n);                                                 \
     }                                                                                                                  \
     RESILIN_SIMD void sums_of_rows(bool squared, const T *x, int64_t rows, const Runs &runs, T *y) {                   \
         if (squared) add_rows<true>(x, rows, runs, y);                                                                 \

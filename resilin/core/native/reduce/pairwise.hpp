@@ -13,6 +13,7 @@ namespace resilin {
 constexpr int64_t RUN = 128;
 constexpr int64_t SMALL = 256;    // elements that numpy sums, but along the last dimensions: as _SMALL of reduce_rows.py
 constexpr int64_t AT_ONCE = 1024; // elements that are summed at once: made on the way, they stay in the first cache
+constexpr int64_t SHARE = 8 * AT_ONCE; // elements of a long sum that one thread adds up, and another the next
 
 inline int64_t first_half(int64_t n) { return n / 2 - n / 2 % 8; }
 
@@ -26,33 +27,27 @@ inline void cut(int64_t n, int64_t most, std::vector<int64_t> &starts) {
     cut(n - first_half(n), most, starts);
 }
 
-// The sum over n elements from the sums of these parts, `step` apart.
-template <class T> T joined(int64_t n, int64_t most, const T *&sums, int64_t step) {
-    if (n <= most) {
-        const T sum = *sums;
-        sums += step;
-        return sum;
-    }
-    const T first = joined(first_half(n), most, sums, step);
-    return first + joined(n - first_half(n), most, sums, step);
+// The sum over n elements from the sums of these parts, which `sums` passes.
+template <class T> T joined(int64_t n, int64_t most, const T *&sums) {
+    if (n <= most) return *sums++;
+    const T first = joined(first_half(n), most, sums);
+    return first + joined(n - first_half(n), most, sums);
 }
 
 // The runs of a sum over at most AT_ONCE elements.
 class Runs {
   public:
-    explicit Runs(int64_t n = 0) { set(n); }
-    void set(int64_t n) {
-        if (n == this->n) return;
-        this->n = n, count = 0, starts[0] = 0;
-        add(n, 0);
+    explicit Runs(int64_t n) : n(n), count(0) {
+        starts[0] = 0;
+        add(n);
     }
-    int64_t n = -1, count, starts[AT_ONCE / 32]; // a run of several has more than RUN / 2 - 16 elements
+    int64_t n, count, starts[AT_ONCE / 32]; // a run of several has more than RUN / 2 - 16 elements
 
   private:
-    void add(int64_t n, int depth) {
+    void add(int64_t n) {
         if (n > RUN) {
-            add(first_half(n), depth + 1);
-            add(n - first_half(n), depth + 1);
+            add(first_half(n));
+            add(n - first_half(n));
             return;
         }
         starts[count + 1] = starts[count] + n;
@@ -60,12 +55,28 @@ class Runs {
     }
 };
 
-// The sum of the elements, or of their squares, over one chunk.
-float sum_of_chunk(bool squared, const float *x, const Runs &runs);
-double sum_of_chunk(bool squared, const double *x, const Runs &runs);
+// The sum of n elements, or of their squares, of at most AT_ONCE and more than RUN.
+float sum_of_runs(bool squared, const float *x, int64_t n);
+double sum_of_runs(bool squared, const double *x, int64_t n);
+// The same of such as are eight runs.
+float sum_of_eight_runs(bool squared, const float *x, uint64_t n);
+double sum_of_eight_runs(bool squared, const double *x, uint64_t n);
+inline bool is_eight_runs(int64_t n) { return n >= 4 * (RUN + 8) && (n / 8 + 7) / 8 * 8 + n % 8 <= RUN; }
 // The same of each row.
 void sums_of_rows(bool squared, const float *x, int64_t rows, const Runs &runs, float *y);
 void sums_of_rows(bool squared, const double *x, int64_t rows, const Runs &runs, double *y);
+
+// The sum over the elements from begin to end, more than RUN, a chunk at a time.
+template <class T, class Read> T sum_of_part(const Read &read, int64_t begin, int64_t end, bool squared, T *scratch) {
+    const int64_t n = end - begin;
+    if (n <= AT_ONCE) {
+        const T *x = read(begin, end, scratch);
+        return is_eight_runs(n) ? sum_of_eight_runs(squared, x, static_cast<uint64_t>(n)) : sum_of_runs(squared, x, n);
+    }
+    const int64_t middle = begin + first_half(n);
+    const T first = sum_of_part(read, begin, middle, squared, scratch);
+    return first + sum_of_part(read, middle, end, squared, scratch);
+}
 
 // y[row] = the sum over `length` elements of each of `rows` rows. read(begin, end, scratch) gives the elements from
 // `begin` on, in their place or in `scratch`; it is called for at most `SCRATCH` at a time.
@@ -85,21 +96,18 @@ void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost,
         return;
     }
     std::vector<int64_t> starts{0};
-    cut(length, AT_ONCE, starts);
-    const int64_t chunks = static_cast<int64_t>(starts.size()) - 1;
-    std::vector<T> sums(static_cast<size_t>(rows * chunks));
-    parallel_rows(rows * chunks, length / chunks * cost, [&](int64_t begin, int64_t end) {
+    cut(length, SHARE, starts);
+    const int64_t parts = static_cast<int64_t>(starts.size()) - 1;
+    std::vector<T> sums(static_cast<size_t>(rows * parts));
+    parallel_rows(rows * parts, length / parts * cost, [&](int64_t begin, int64_t end) {
         alignas(64) T scratch[SCRATCH];
-        Runs runs;
         for (int64_t i = begin; i < end; i++) {
-            const int64_t from = starts[static_cast<size_t>(i % chunks)], to = starts[static_cast<size_t>(i % chunks) + 1];
-            const int64_t first = i / chunks * length;
-            runs.set(to - from);
-            sums[static_cast<size_t>(i)] = sum_of_chunk(squared, read(first + from, first + to, scratch), runs);
+            const int64_t first = i / parts * length, *part = starts.data() + i % parts;
+            sums[static_cast<size_t>(i)] = sum_of_part(read, first + part[0], first + part[1], squared, scratch);
         }
     });
     const T *at = sums.data();
-    for (int64_t row = 0; row < rows; row++) y[row] = joined(length, AT_ONCE, at, 1);
+    for (int64_t row = 0; row < rows; row++) y[row] = joined(length, SHARE, at);
 }
 
 // y[row] = the sum over row `row` of floats of numpy's type number `type`; float32 for 16-bit ones.
