@@ -61,53 +61,63 @@ double sum_of_runs(bool squared, const double *x, int64_t n);
 // The same of such as are eight runs.
 float sum_of_eight_runs(bool squared, const float *x, uint64_t n);
 double sum_of_eight_runs(bool squared, const double *x, uint64_t n);
+// Of the products of two arrays' elements
+float sum_of_products(const float *x, const float *y, int64_t n);
+double sum_of_products(const double *x, const double *y, int64_t n);
 inline bool is_eight_runs(int64_t n) { return n >= 4 * (RUN + 8) && (n / 8 + 7) / 8 * 8 + n % 8 <= RUN; }
 // The same of each row.
 void sums_of_rows(bool squared, const float *x, int64_t rows, const Runs &runs, float *y);
 void sums_of_rows(bool squared, const double *x, int64_t rows, const Runs &runs, double *y);
 
-// The sum over the elements from begin to end, more than RUN, a chunk at a time.
-template <class T, class Read> T sum_of_part(const Read &read, int64_t begin, int64_t end, bool squared, T *scratch) {
-    const int64_t n = end - begin;
-    if (n <= AT_ONCE) {
-        const T *x = read(begin, end, scratch);
-        return is_eight_runs(n) ? sum_of_eight_runs(squared, x, static_cast<uint64_t>(n)) : sum_of_runs(squared, x, n);
-    }
-    const int64_t middle = begin + first_half(n);
-    const T first = sum_of_part(read, begin, middle, squared, scratch);
-    return first + sum_of_part(read, middle, end, squared, scratch);
+// The sum over the elements from begin to end, more than RUN; chunk(begin, end) gives that of at most AT_ONCE.
+template <class T, class Chunk> T sum_of_chunks(const Chunk &chunk, int64_t begin, int64_t end) {
+    if (end - begin <= AT_ONCE) return chunk(begin, end);
+    const int64_t middle = begin + first_half(end - begin);
+    const T first = sum_of_chunks<T>(chunk, begin, middle);
+    return first + sum_of_chunks<T>(chunk, middle, end);
 }
 
-// y[row] = the sum over `length` elements of each of `rows` rows. read(begin, end, scratch) gives the elements from
-// `begin` on, in their place or in `scratch`; it is called for at most `SCRATCH` at a time.
+// y[row] = the sum over `length` > RUN elements of each of `rows` rows; chunk(begin, end, scratch) gives that of at most
+// AT_ONCE of one row.
 constexpr int64_t SCRATCH = 4 * AT_ONCE;
-template <class T, class Read>
-void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost, bool squared, T *y) {
-    if (length <= AT_ONCE) {
-        const int64_t group = std::max<int64_t>(SCRATCH / std::max<int64_t>(length, 1) / 4 * 4, 4);
-        parallel_rows((rows + group - 1) / group, group * length * cost, [&](int64_t begin, int64_t end) {
-            alignas(64) T scratch[SCRATCH];
-            const Runs runs(length);
-            for (int64_t i = begin; i < end; i++) {
-                const int64_t row = i * group, count = std::min(group, rows - row);
-                sums_of_rows(squared, read(row * length, (row + count) * length, scratch), count, runs, y + row);
-            }
-        });
-        return;
-    }
+template <class T, class Chunk> void pairwise_chunks(const Chunk &chunk, int64_t rows, int64_t length, int64_t cost, T *y) {
     std::vector<int64_t> starts{0};
     cut(length, SHARE, starts);
     const int64_t parts = static_cast<int64_t>(starts.size()) - 1;
     std::vector<T> sums(static_cast<size_t>(rows * parts));
     parallel_rows(rows * parts, length / parts * cost, [&](int64_t begin, int64_t end) {
         alignas(64) T scratch[SCRATCH];
+        const auto next = [&](int64_t from, int64_t to) { return chunk(from, to, scratch); };
         for (int64_t i = begin; i < end; i++) {
             const int64_t first = i / parts * length, *part = starts.data() + i % parts;
-            sums[static_cast<size_t>(i)] = sum_of_part(read, first + part[0], first + part[1], squared, scratch);
+            sums[static_cast<size_t>(i)] = sum_of_chunks<T>(next, first + part[0], first + part[1]);
         }
     });
     const T *at = sums.data();
     for (int64_t row = 0; row < rows; row++) y[row] = joined(length, SHARE, at);
+}
+
+// y[row] = the sum over `length` elements of each of `rows` rows. read(begin, end, scratch) gives the elements from
+// `begin` on, in their place or in `scratch`; it is called for at most `SCRATCH` at a time.
+template <class T, class Read>
+void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost, bool squared, T *y) {
+    if (length > AT_ONCE) {
+        const auto chunk = [&](int64_t begin, int64_t end, T *scratch) {
+            const T *x = read(begin, end, scratch);
+            const int64_t n = end - begin;
+            return is_eight_runs(n) ? sum_of_eight_runs(squared, x, static_cast<uint64_t>(n)) : sum_of_runs(squared, x, n);
+        };
+        return pairwise_chunks(chunk, rows, length, cost, y);
+    }
+    const int64_t group = std::max<int64_t>(SCRATCH / std::max<int64_t>(length, 1) / 4 * 4, 4);
+    parallel_rows((rows + group - 1) / group, group * length * cost, [&](int64_t begin, int64_t end) {
+        alignas(64) T scratch[SCRATCH];
+        const Runs runs(length);
+        for (int64_t i = begin; i < end; i++) {
+            const int64_t row = i * group, count = std::min(group, rows - row);
+            sums_of_rows(squared, read(row * length, (row + count) * length, scratch), count, runs, y + row);
+        }
+    });
 }
 
 // y[row] = the sum over row `row` of floats of numpy's type number `type`; float32 for 16-bit ones.
