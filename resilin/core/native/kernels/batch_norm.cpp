@@ -181,7 +181,8 @@ template <class S, class T>
 void forward_columns(const ExactArray &x, const T *w, const T *b, T eps, Shape s, const nb::object &y, T *mean, T *var) {
     const int64_t width = s.C >= 2 * WIDTH<S> * num_threads() ? 2 * WIDTH<S> : WIDTH<S>;
     parallel_rows((s.C + width - 1) / width, width * s.N, [&](int64_t begin, int64_t end) {
-        columns(x.data<S>(), w, b, eps, s.N, s.C, begin * width, std::min(end * width, s.C), elements_of<S>(y), mean, var);
+        const int64_t first = begin * width, last = std::min(end * width, s.C);
+        columns(x.data<S>(), w, b, eps, s.N, s.C, first, last, elements_of<S>(y), mean, var);
     });
 }
 

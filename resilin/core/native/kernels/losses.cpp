@@ -153,8 +153,8 @@ RESILIN_SIMD void logit_losses_wide(const double *x, const double *t, int64_t be
 }
 nb::object bce_with_logits(ExactArray x, ExactArray t) { return backward_by(logit_losses, logit_losses_wide, x, t); }
 
-// y = the losses of log-probabilities (N, C, inner), one target for each (N, inner), as far as from `begin` to `end`; gives
-// how many count, -1 where a target is no class.
+// y = the losses of log-probabilities (N, C, inner), one target for each (N, inner), from `begin` to `end`; gives how
+// many count, -1 where a target is no class.
 template <class T, class S, class Read>
 int64_t likelihoods(const S *x, const int64_t *target, const S *weight, int64_t C, int64_t inner, int64_t ignore,
                     const Read &value, int64_t begin, int64_t end, T *y) {
@@ -191,7 +191,8 @@ bool nll_of(const ExactArray &x, const ExactArray &target, const ExactArray &wei
     std::atomic<int64_t> counted{0};
     std::atomic<bool> known{true};
     parallel_rows(count, FETCH, [&](int64_t begin, int64_t end) {
-        const int64_t some = likelihoods(x.data<S>(), classes, weight.data<S>(), C, inner, ignore, value, begin, end, found.data());
+        T *y = found.data();
+        const int64_t some = likelihoods(x.data<S>(), classes, weight.data<S>(), C, inner, ignore, value, begin, end, y);
         if (some < 0) known.store(false, std::memory_order_relaxed);
         else counted.fetch_add(some, std::memory_order_relaxed);
     });

@@ -10,8 +10,8 @@ namespace resilin {
 void set_num_threads(int n);
 int num_threads();
 void run_blocks(int64_t blocks, const std::function<void(int64_t)> &block);
-// The same in any order: each thread has a share of its own, the same one every time, as a part of it may still lie in the
-// cache of the thread's core. Who is done with it takes from the others' ends.
+// The same in any order: each thread has a share of its own, the same one every time, as a part of it may still lie in
+// the cache of the thread's core. Who is done with it takes from the others.
 void run_shares(int64_t blocks, const std::function<void(int64_t)> &block);
 
 // Below this many elements (about 30 us) a kernel runs in the calling thread: waking another one costs as much.

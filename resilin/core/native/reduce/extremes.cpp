@@ -171,10 +171,11 @@ nb::object both_of_type(const ExactArray &x, bool keepdims, const OfPart &of_par
 }
 template <class T> nb::object both_of(const ExactArray &x, bool keepdims) {
     const auto of_part = [](const T *from, int64_t n, T *low, T *high) { both_of_part(from, n, low, high); };
-    return both_of_type<T>(x, keepdims, of_part, [](const T *from, int64_t n, int64_t begin, int64_t end, T *to, bool largest) {
+    const auto of_rows = [](const T *from, int64_t n, int64_t begin, int64_t end, T *to, bool largest) {
         if (largest) largest_of_rows(from, n, begin, end, to);
         else smallest_of_rows(from, n, begin, end, to);
-    });
+    };
+    return both_of_type<T>(x, keepdims, of_part, of_rows);
 }
 nb::object extremes(ExactArray x, bool keepdims) {
     if (!x || !x.size()) return nb::none();

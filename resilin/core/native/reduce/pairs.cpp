@@ -37,7 +37,9 @@ void rounded(float value, int type, const nb::object &to) {
 template <class T> T dot_of(const T *x, const T *y, int64_t n) {
     T sum;
     if (n > RUN) {
-        const auto chunk = [=](int64_t begin, int64_t end, T *) { return sum_of_products(x + begin, y + begin, end - begin); };
+        const auto chunk = [=](int64_t begin, int64_t end, T *) {
+            return sum_of_products(x + begin, y + begin, end - begin);
+        };
         pairwise_chunks(chunk, 1, n, 1, &sum);
         return sum;
     }

@@ -29,8 +29,14 @@ template <class T> RESILIN_INLINE T one(const T *x, int64_t i) { return x[i]; }
 template <class T> RESILIN_INLINE T one(const Squares<T> &of, int64_t i) { return of.x[i] * of.x[i]; }
 template <class T> RESILIN_INLINE T one(const Products<T> &of, int64_t i) { return of.x[i] * of.y[i]; }
 
-// The `count` eights of one run, at least one: without a loop, as the lengths of runs change
-template <class Terms> RESILIN_INLINE auto add_eights(const Terms &x, uint64_t count) {
+// The `count` eights of one run, at least one
+template <class Terms> RESILIN_INLINE auto add_eights(const Terms &x, int64_t count) {
+    auto sum = eight(x);
+    for (int64_t i = 1; i < count; i++) sum = sum + eight(x + 8 * i);
+    return sum;
+}
+// The same without a loop, which costs more where the lengths of runs change
+template <class Terms> RESILIN_INLINE auto add_some_eights(const Terms &x, uint64_t count) {
     const Terms end = x + static_cast<int64_t>(8 * count);
     auto sum = eight(x);
     switch (count) {
@@ -140,17 +146,17 @@ template <class T> RESILIN_INLINE T joined_eight(const T *sums) {
 template <class T, class Terms> RESILIN_INLINE T add_eight_runs(const Terms &x, uint64_t n) {
     int64_t at = 0;
     const auto next = [&](uint64_t eights) __attribute__((always_inline)) {
-        const auto sum = add_eights(x + at, eights);
+        const auto sum = add_some_eights(x + at, eights);
         at += static_cast<int64_t>(8 * eights);
         return sum;
     };
     T sums[8];
-    const auto add_half = [&](uint64_t eights, T *four) __attribute__((always_inline)) {
-        const uint64_t low = eights / 2, high = eights - low;
+#pragma GCC unroll 1
+    for (int half = 0; half < 2; half++) {
+        const uint64_t eights = half ? n / 8 - n / 16 : n / 16, low = eights / 2, high = eights - low;
         const auto a = next(low / 2), b = next(low - low / 2), c = next(high / 2), d = next(high - high / 2);
-        fold_eights(a, b, c, d, four);
-    };
-    add_half(n / 16, sums), add_half(n / 8 - n / 16, sums + 4);
+        fold_eights(a, b, c, d, sums + 4 * half);
+    }
     for (; at != static_cast<int64_t>(n); at++) sums[7] += one(x, at);
     return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
 }

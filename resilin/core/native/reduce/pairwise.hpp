@@ -27,8 +27,8 @@ inline void cut(int64_t n, int64_t most, std::vector<int64_t> &starts) {
     cut(n - first_half(n), most, starts);
 }
 
-// The sum over n elements from the sums of these parts, which `sums` passes.
-template <class T> T joined(int64_t n, int64_t most, const T *&sums) {
+// The sum over n elements from the sums of these parts, which `sums` passes; in line, a recursion is made of many copies.
+template <class T> [[gnu::noinline]] T joined(int64_t n, int64_t most, const T *&sums) {
     if (n <= most) return *sums++;
     const T first = joined(first_half(n), most, sums);
     return first + joined(n - first_half(n), most, sums);
@@ -44,7 +44,7 @@ class Runs {
     int64_t n, count, starts[AT_ONCE / 32]; // a run of several has more than RUN / 2 - 16 elements
 
   private:
-    void add(int64_t n) {
+    [[gnu::noinline]] void add(int64_t n) {
         if (n > RUN) {
             add(first_half(n));
             add(n - first_half(n));
@@ -105,7 +105,8 @@ void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost,
         const auto chunk = [&](int64_t begin, int64_t end, T *scratch) {
             const T *x = read(begin, end, scratch);
             const int64_t n = end - begin;
-            return is_eight_runs(n) ? sum_of_eight_runs(squared, x, static_cast<uint64_t>(n)) : sum_of_runs(squared, x, n);
+            if (is_eight_runs(n)) return sum_of_eight_runs(squared, x, static_cast<uint64_t>(n));
+            return sum_of_runs(squared, x, n);
         };
         return pairwise_chunks(chunk, rows, length, cost, y);
     }
