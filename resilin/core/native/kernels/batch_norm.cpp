@@ -133,13 +133,13 @@ RESILIN_INLINE void store(float x, Bfloat &y) { y.bits = bfloat_of(x); }
 
 template <class S> constexpr int64_t WIDTH = 64 / sizeof(S);
 
-template <class S, class T>
+template <int64_t MOST_COLUMNS, class S, class T>
 RESILIN_INLINE void columns_of(const S *x, const T *w, const T *b, T eps, int64_t N, int64_t C, int64_t c, int64_t run, S *y,
                                T *mean_C, T *var_C) {
     const double inv = 1.0 / static_cast<double>(N);
     Moments<T> moments;
-    double sum[WIDTH<S>] = {}, square[WIDTH<S>] = {};
-    T mean[WIDTH<S>], scale[WIDTH<S>], shift[WIDTH<S>];
+    double sum[MOST_COLUMNS] = {}, square[MOST_COLUMNS] = {};
+    T mean[MOST_COLUMNS], scale[MOST_COLUMNS], shift[MOST_COLUMNS];
     for (int64_t n = 0; n < N; n++)
         for (int64_t i = 0; i < run; i++) sum[i] += static_cast<double>(opened(x[n * C + c + i]));
     std::copy(sum, sum + run, moments.sum);
@@ -161,12 +161,16 @@ RESILIN_INLINE void columns_of(const S *x, const T *w, const T *b, T eps, int64_
     }
 }
 
+// Columns from `first` to `end`: two lines at a time, as a CPU fetches them, while there are so many
 #define RESILIN_BATCH_NORM_COLUMNS(S, T)                                                                               \
-    RESILIN_SIMD void columns(const S *x, const T *w, const T *b, T eps, int64_t N, int64_t C, int64_t begin, int64_t end, \
+    RESILIN_SIMD void columns(const S *x, const T *w, const T *b, T eps, int64_t N, int64_t C, int64_t first, int64_t end, \
                               S *y, T *mean_C, T *var_C) {                                                             \
-        for (int64_t c = begin * WIDTH<S>; c < std::min(end * WIDTH<S>, C); c += WIDTH<S>)                             \
-            if (C - c >= WIDTH<S>) columns_of<S, T>(x, w, b, eps, N, C, c, WIDTH<S>, y, mean_C, var_C);                \
-            else columns_of<S, T>(x, w, b, eps, N, C, c, C - c, y, mean_C, var_C);                                     \
+        int64_t c = first;                                                                                             \
+        for (; c + 2 * WIDTH<S> <= end; c += 2 * WIDTH<S>)                                                             \
+            columns_of<2 * WIDTH<S>>(x, w, b, eps, N, C, c, 2 * WIDTH<S>, y, mean_C, var_C);                           \
+        for (; c + WIDTH<S> <= end; c += WIDTH<S>)                                                                     \
+            columns_of<WIDTH<S>>(x, w, b, eps, N, C, c, WIDTH<S>, y, mean_C, var_C);                                   \
+        if (c < end) columns_of<WIDTH<S>>(x, w, b, eps, N, C, c, end - c, y, mean_C, var_C);                           \
     }
 RESILIN_BATCH_NORM_COLUMNS(float, float)
 RESILIN_BATCH_NORM_COLUMNS(double, double)
@@ -175,8 +179,10 @@ RESILIN_BATCH_NORM_COLUMNS(Bfloat, float)
 
 template <class S, class T>
 void forward_columns(const ExactArray &x, const T *w, const T *b, T eps, Shape s, const nb::object &y, T *mean, T *var) {
-    parallel_rows((s.C + WIDTH<S> - 1) / WIDTH<S>, WIDTH<S> * s.N, [&](int64_t begin, int64_t end) {
-        columns(x.data<S>(), w, b, eps, s.N, s.C, begin, end, elements_of<S>(y), mean, var);
+    const int64_t width = s.C >= 2 * WIDTH<S> * num_threads() ? 2 * WIDTH<S> : WIDTH<S>;
+    parallel_rows((s.C + width - 1) / width, width * s.N, [&](int64_t begin, int64_t end) {
+        const int64_t first = begin * width, last = std::min(end * width, s.C);
+        columns(x.data<S>(), w, b, eps, s.N, s.C, first, last, elements_of<S>(y), mean, var);
     });
 }
 

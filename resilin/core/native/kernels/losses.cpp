@@ -11,6 +11,7 @@
 #include "reduce/pairwise.hpp"
 #include "simd.hpp"
 
+#include <atomic>
 #include <limits>
 #include <vector>
 
@@ -152,21 +153,23 @@ RESILIN_SIMD void logit_losses_wide(const double *x, const double *t, int64_t be
 }
 nb::object bce_with_logits(ExactArray x, ExactArray t) { return backward_by(logit_losses, logit_losses_wide, x, t); }
 
-// Log-probabilities (N, C, inner), one target for each (N, inner)
+// y = the losses of log-probabilities (N, C, inner), one target for each (N, inner), from `begin` to `end`; gives how
+// many count, -1 where a target is no class.
 template <class T, class S, class Read>
-bool likelihoods(const S *x, const int64_t *target, const S *weight, int64_t N, int64_t C, int64_t inner, int64_t ignore,
-                 const Read &value, T *y, std::vector<T> &counted) {
-    for (int64_t n = 0, k = 0; n < N; n++)
-        for (int64_t i = 0; i < inner; i++, k++) {
-            const int64_t c = target[k];
-            y[k] = T(0);
-            if (c == ignore) continue;
-            if (c < 0 || c >= C) return false;
-            const T w = weight ? value(weight[c]) : T(1);
-            y[k] = -w * value(x[(n * C + c) * inner + i]);
-            counted.push_back(w);
+int64_t likelihoods(const S *x, const int64_t *target, const S *weight, int64_t C, int64_t inner, int64_t ignore,
+                    const Read &value, int64_t begin, int64_t end, T *y) {
+    int64_t counted = 0, n = begin / inner, i = begin % inner;
+    for (int64_t k = begin; k < end; k++) {
+        const int64_t c = target[k];
+        y[k] = T(0);
+        if (c != ignore) {
+            if (c < 0 || c >= C) return -1;
+            y[k] = -(weight ? value(weight[c]) : T(1)) * value(x[(n * C + c) * inner + i]);
+            counted++;
         }
-    return true;
+        if (++i == inner) i = 0, n++;
+    }
+    return counted;
 }
 
 template <class T> T total_of(const std::vector<T> &x) {
@@ -176,21 +179,36 @@ template <class T> T total_of(const std::vector<T> &x) {
     return sum;
 }
 
+constexpr int64_t FETCH = 4; // takes as long as that many additions: it is in no cache
+
 // False where a target is no class
 template <class T, class S, class Read, class Write>
 bool nll_of(const ExactArray &x, const ExactArray &target, const ExactArray &weight, int64_t C, int64_t ignore, int reduction,
             const Read &value, const Write &write) {
     const int64_t count = target.size(), N = x.ndim() > 1 ? x.dim(0) : 1;
-    std::vector<T> found(static_cast<size_t>(count)), counted;
-    counted.reserve(static_cast<size_t>(count));
-    const int64_t inner = N ? count / N : 0;
-    const int64_t *classes = target.data<int64_t>();
-    if (!likelihoods<T>(x.data<S>(), classes, weight.data<S>(), N, C, inner, ignore, value, found.data(), counted))
-        return false;
+    std::vector<T> found(static_cast<size_t>(count));
+    const int64_t inner = N ? count / N : 0, *classes = target.data<int64_t>();
+    std::atomic<int64_t> counted{0};
+    std::atomic<bool> known{true};
+    parallel_rows(count, FETCH, [&](int64_t begin, int64_t end) {
+        T *y = found.data();
+        const int64_t some = likelihoods(x.data<S>(), classes, weight.data<S>(), C, inner, ignore, value, begin, end, y);
+        if (some < 0) known.store(false, std::memory_order_relaxed);
+        else counted.fetch_add(some, std::memory_order_relaxed);
+    });
+    if (!known) return false;
     if (reduction != NONE) {
         T total = total_of(found);
-        if (reduction == MEAN && counted.empty()) total = std::numeric_limits<T>::quiet_NaN();
-        else if (reduction == MEAN) total /= weight ? total_of(counted) : static_cast<T>(counted.size());
+        if (reduction == MEAN && counted == 0) {
+            total = std::numeric_limits<T>::quiet_NaN();
+        } else if (reduction == MEAN && weight) {
+            std::vector<T> weights;
+            for (int64_t k = 0; k < count; k++)
+                if (classes[k] != ignore) weights.push_back(value(weight.data<S>()[classes[k]]));
+            total /= total_of(weights);
+        } else if (reduction == MEAN) {
+            total /= static_cast<T>(counted.load());
+        }
         found.assign(1, total);
     }
     write(found);

@@ -16,11 +16,12 @@ namespace resilin {
 namespace {
 
 constexpr int SPIN_US = 50; // waking a thread takes 5 to 50
+thread_local int seat = 0;  // among the pool's threads; the caller's
 
 class Pool {
   public:
     explicit Pool(int helpers) {
-        for (int i = 0; i < helpers; i++) threads_.emplace_back([this] { work(); });
+        for (int i = 0; i < helpers; i++) threads_.emplace_back([this, i] { seat = i + 1, work(); });
     }
     ~Pool() {
         {
@@ -141,6 +142,21 @@ void run_blocks(int64_t blocks, const std::function<void(int64_t)> &block) {
     }
     if (!shared->pool) shared->pool = std::make_unique<Pool>(threads - 1);
     shared->pool->run(blocks, block);
+}
+
+void run_shares(int64_t blocks, const std::function<void(int64_t)> &block) {
+    const int64_t threads = num_threads();
+    std::vector<std::atomic<bool>> taken(static_cast<size_t>(blocks));
+    const auto take = [&](int64_t i) {
+        if (!taken[static_cast<size_t>(i)].exchange(true, std::memory_order_relaxed)) block(i);
+    };
+    run_blocks(threads, [&](int64_t) {
+        const int64_t own = std::min<int64_t>(seat, threads - 1), begin = blocks * own / threads;
+        const int64_t end = blocks * (own + 1) / threads;
+        for (int64_t i = begin; i < end; i++) take(i);
+        for (int64_t i = begin - 1; i >= 0; i--) take(i);
+        for (int64_t i = blocks - 1; i >= end; i--) take(i);
+    });
 }
 
 } // namespace resilin

@@ -10,6 +10,9 @@ namespace resilin {
 void set_num_threads(int n);
 int num_threads();
 void run_blocks(int64_t blocks, const std::function<void(int64_t)> &block);
+// The same in any order: each thread has a share of its own, the same one every time, as a part of it may still lie in
+// the cache of the thread's core. Who is done with it takes from the others.
+void run_shares(int64_t blocks, const std::function<void(int64_t)> &block);
 
 // Below this many elements (about 30 us) a kernel runs in the calling thread: waking another one costs as much.
 constexpr int64_t PARALLEL_MIN = 32 << 10;
@@ -23,7 +26,7 @@ template <class Fn> void parallel_rows(int64_t rows, int64_t row_size, Fn fn) {
         return;
     }
     const int64_t pieces = std::min<int64_t>(rows, 4 * threads);
-    run_blocks(pieces, [&](int64_t i) { fn(rows * i / pieces, rows * (i + 1) / pieces); });
+    run_shares(pieces, [&](int64_t i) { fn(rows * i / pieces, rows * (i + 1) / pieces); });
 }
 
 // fn(block, begin, end) over [0, rows) in blocks of exactly `size` rows (the last may be shorter): partial sums of

@@ -76,6 +76,23 @@ RESILIN_EXTREMES(int32_t)
 
 namespace {
 
+// The smallest and the largest of n >= 1 elements
+template <class T> RESILIN_INLINE void both_ends(const T *x, int64_t n, T *low, T *high) {
+    T least = END<T>, most = LOW_END<T>;
+    int unordered = 0;
+#pragma omp simd reduction(min : least) reduction(max : most) reduction(| : unordered)
+    for (int64_t i = 0; i < n; i++) {
+        least = x[i] < least ? x[i] : least;
+        most = x[i] > most ? x[i] : most;
+        unordered |= x[i] != x[i];
+    }
+    *low = unordered ? std::numeric_limits<T>::quiet_NaN() : least;
+    *high = unordered ? std::numeric_limits<T>::quiet_NaN() : most;
+}
+RESILIN_SIMD void both_of_part(const float *x, int64_t n, float *low, float *high) { both_ends(x, n, low, high); }
+RESILIN_SIMD void both_of_part(const double *x, int64_t n, double *low, double *high) { both_ends(x, n, low, high); }
+RESILIN_SIMD void both_of_part(const int64_t *x, int64_t n, int64_t *low, int64_t *high) { both_ends(x, n, low, high); }
+
 RESILIN_SIMD void halves_of_rows(const uint16_t *x, int64_t n, int64_t begin, int64_t end, bool largest,
                                  int16_t infinity, uint16_t *y) {
     for (int64_t row = begin; row < end; row++)
@@ -132,7 +149,8 @@ nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool l
 }
 
 // (smallest, largest) of the whole array: of each part both, while it is in the cache
-template <class T, class OfRows> nb::object both_of_type(const ExactArray &x, bool keepdims, const OfRows &of_rows) {
+template <class T, class OfPart, class OfRows>
+nb::object both_of_type(const ExactArray &x, bool keepdims, const OfPart &of_part, const OfRows &of_rows) {
     nb::object low = without_axes(x, ~uint64_t{0}, keepdims), high = without_axes(x, ~uint64_t{0}, keepdims);
     {
         WithoutGil free(x.size());
@@ -143,7 +161,7 @@ template <class T, class OfRows> nb::object both_of_type(const ExactArray &x, bo
             for (int64_t i = begin; i < end; i++) {
                 const T *from = x.data<T>() + i * PART;
                 const int64_t n = std::min(PART, x.size() - i * PART);
-                of_rows(from, n, 0, 1, lows + i, false), of_rows(from, n, 0, 1, highs + i, true);
+                of_part(from, n, lows + i, highs + i);
             }
         });
         of_rows(lows, parts, 0, 1, static_cast<T *>(PyArray_DATA(reinterpret_cast<PyArrayObject *>(low.ptr()))), false);
@@ -152,10 +170,12 @@ template <class T, class OfRows> nb::object both_of_type(const ExactArray &x, bo
     return nb::make_tuple(low, high);
 }
 template <class T> nb::object both_of(const ExactArray &x, bool keepdims) {
-    return both_of_type<T>(x, keepdims, [](const T *from, int64_t n, int64_t begin, int64_t end, T *to, bool largest) {
+    const auto of_part = [](const T *from, int64_t n, T *low, T *high) { both_of_part(from, n, low, high); };
+    const auto of_rows = [](const T *from, int64_t n, int64_t begin, int64_t end, T *to, bool largest) {
         if (largest) largest_of_rows(from, n, begin, end, to);
         else smallest_of_rows(from, n, begin, end, to);
-    });
+    };
+    return both_of_type<T>(x, keepdims, of_part, of_rows);
 }
 nb::object extremes(ExactArray x, bool keepdims) {
     if (!x || !x.size()) return nb::none();
@@ -169,7 +189,10 @@ nb::object extremes(ExactArray x, bool keepdims) {
     const auto of_rows = [=](const uint16_t *from, int64_t n, int64_t begin, int64_t end, uint16_t *to, bool largest) {
         halves_of_rows(from, n, begin, end, largest, infinity, to);
     };
-    return both_of_type<uint16_t>(x, keepdims, of_rows);
+    const auto of_part = [=](const uint16_t *from, int64_t n, uint16_t *low, uint16_t *high) {
+        of_rows(from, n, 0, 1, low, false), of_rows(from, n, 0, 1, high, true);
+    };
+    return both_of_type<uint16_t>(x, keepdims, of_part, of_rows);
 }
 
 nb::object largest_last(nb::handle x, nb::handle axis, bool keepdims) { return extreme_last(x, axis, keepdims, true); }

@@ -34,8 +34,15 @@ void rounded(float value, int type, const nb::object &to) {
     (type == NPY_HALF ? pack_half : pack_bfloat)(&value, 0, 1, data_of<uint16_t>(to));
 }
 
-template <class T> T sum_of_products(const T *x, const T *y, int64_t n) {
+template <class T> T dot_of(const T *x, const T *y, int64_t n) {
     T sum;
+    if (n > RUN) {
+        const auto chunk = [=](int64_t begin, int64_t end, T *) {
+            return sum_of_products(x + begin, y + begin, end - begin);
+        };
+        pairwise_chunks(chunk, 1, n, 1, &sum);
+        return sum;
+    }
     const auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
         multiplied(x + begin, y + begin, end - begin, scratch);
         return scratch;
@@ -43,7 +50,7 @@ template <class T> T sum_of_products(const T *x, const T *y, int64_t n) {
     pairwise_rows(read, 1, n, 1, false, &sum);
     return sum;
 }
-float sum_of_products(const uint16_t *x, const uint16_t *y, int64_t n, bool float16) {
+float dot_of(const uint16_t *x, const uint16_t *y, int64_t n, bool float16) {
     float sum;
     const auto unpack = float16 ? unpack_half : unpack_bfloat;
     const auto read = [=](int64_t begin, int64_t end, float *scratch) -> const float * {
@@ -66,9 +73,9 @@ nb::object dot(ExactArray x, ExactArray y) {
     if (!is_half_type(type) && !x.is<float>() && !x.is<double>()) return nb::none();
     nb::object made = without_axes(x, ~uint64_t{0}, false);
     WithoutGil free(n);
-    if (type == NPY_FLOAT) *data_of<float>(made) = sum_of_products(x.data<float>(), y.data<float>(), n);
-    else if (type == NPY_DOUBLE) *data_of<double>(made) = sum_of_products(x.data<double>(), y.data<double>(), n);
-    else rounded(sum_of_products(x.data<uint16_t>(), y.data<uint16_t>(), n, type == NPY_HALF), type, made);
+    if (type == NPY_FLOAT) *data_of<float>(made) = dot_of(x.data<float>(), y.data<float>(), n);
+    else if (type == NPY_DOUBLE) *data_of<double>(made) = dot_of(x.data<double>(), y.data<double>(), n);
+    else rounded(dot_of(x.data<uint16_t>(), y.data<uint16_t>(), n, type == NPY_HALF), type, made);
     return made;
 }
 

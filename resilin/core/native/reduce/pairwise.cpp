@@ -1,6 +1,5 @@
 // Sums over the last dimensions of contiguous arrays, in numpy's pairwise order (pairwise.hpp): of the elements, of their
-// squares, of those that are no NaN; 16-bit floats in float32, rounded once. Four runs at a time hide the latency of the
-// addition. Integers wrap around, booleans are counted.
+// squares, of those that are no NaN; 16-bit floats in float32, rounded once. Integers wrap around, booleans are counted.
 #include "pairwise.hpp"
 #include "binding/kernels.hpp"
 #include "eights.hpp"
@@ -14,131 +13,178 @@
 namespace resilin {
 namespace {
 
-// x, or its square
-template <bool Squared, class E> RESILIN_INLINE E term(const E &x) {
-    if constexpr (Squared) return x * x;
-    else return x;
-}
+// What is summed, from a place on: elements, their squares, or products of two arrays' elements
+template <class T> struct Squares {
+    const T *x;
+    RESILIN_INLINE Squares operator+(int64_t i) const { return {x + i}; }
+};
+template <class T> struct Products {
+    const T *x, *y;
+    RESILIN_INLINE Products operator+(int64_t i) const { return {x + i, y + i}; }
+};
+template <class T> RESILIN_INLINE auto eight(const T *x) { return load_eight(x); }
+template <class T> RESILIN_INLINE auto eight(const Squares<T> &of) { return load_eight(of.x) * load_eight(of.x); }
+template <class T> RESILIN_INLINE auto eight(const Products<T> &of) { return load_eight(of.x) * load_eight(of.y); }
+template <class T> RESILIN_INLINE T one(const T *x, int64_t i) { return x[i]; }
+template <class T> RESILIN_INLINE T one(const Squares<T> &of, int64_t i) { return of.x[i] * of.x[i]; }
+template <class T> RESILIN_INLINE T one(const Products<T> &of, int64_t i) { return of.x[i] * of.y[i]; }
 
-// The eights of one run from the `from`-th element on, to its last whole one
-template <bool Squared, class T, class E> RESILIN_INLINE void add_eights(const T *x, int64_t from, int64_t n, E &sum) {
-    for (int64_t i = from; i + 8 <= n; i += 8) sum = sum + term<Squared>(load_eight(x + i));
+// The `count` eights of one run, at least one
+template <class Terms> RESILIN_INLINE auto add_eights(const Terms &x, int64_t count) {
+    auto sum = eight(x);
+    for (int64_t i = 1; i < count; i++) sum = sum + eight(x + 8 * i);
+    return sum;
 }
+// The same without a loop, which costs more where the lengths of runs change
+template <class Terms> RESILIN_INLINE auto add_some_eights(const Terms &x, uint64_t count) {
+    const Terms end = x + static_cast<int64_t>(8 * count);
+    auto sum = eight(x);
+    switch (count) {
+#define RESILIN_EIGHT(k)                                                                                               \
+    case k: sum = sum + eight(end + -8 * (k - 1)); [[fallthrough]];
+        RESILIN_EIGHT(16)
+        RESILIN_EIGHT(15)
+        RESILIN_EIGHT(14)
+        RESILIN_EIGHT(13)
+        RESILIN_EIGHT(12)
+        RESILIN_EIGHT(11)
+        RESILIN_EIGHT(10)
+        RESILIN_EIGHT(9)
+        RESILIN_EIGHT(8)
+        RESILIN_EIGHT(7)
+        RESILIN_EIGHT(6)
+        RESILIN_EIGHT(5)
+        RESILIN_EIGHT(4)
+        RESILIN_EIGHT(3)
+        RESILIN_EIGHT(2)
+#undef RESILIN_EIGHT
+    default: break;
+    }
+    return sum;
+}
+static_assert(RUN == 8 * 16);
+
 // What is left of it, one by one
-template <bool Squared, class T> RESILIN_INLINE T add_rest(const T *x, int64_t n, T sum) {
-    for (int64_t i = n - n % 8; i < n; i++) sum += term<Squared>(x[i]);
+template <class T, class Terms> RESILIN_INLINE T add_rest(const Terms &x, int64_t n, T sum) {
+    for (int64_t i = n - n % 8; i < n; i++) sum += one(x, i);
     return sum;
 }
 
-// The sums of four runs of at least eight elements, from `starts` on: together as far as the shortest goes, in names of
-// their own, which stay in registers.
-template <bool Squared, class T> RESILIN_INLINE void add_four(const T *x, const int64_t *starts, const int64_t *n, T *sums) {
-    constexpr int64_t LINE = 64 / sizeof(T), AHEAD = 16 * RUN; // elements; so far ahead, memory answers in time
-    const T *const p = x + starts[0], *const q = x + starts[1], *const r = x + starts[2], *const s = x + starts[3];
-    const int64_t least = std::min(std::min(n[0], n[1]), std::min(n[2], n[3])), common = least - least % 8;
-    auto a = term<Squared>(load_eight(p)), b = term<Squared>(load_eight(q));
-    auto c = term<Squared>(load_eight(r)), d = term<Squared>(load_eight(s));
-    const auto add = [&](int64_t i) __attribute__((always_inline)) {
-        a = a + term<Squared>(load_eight(p + i)), b = b + term<Squared>(load_eight(q + i));
-        c = c + term<Squared>(load_eight(r + i)), d = d + term<Squared>(load_eight(s + i));
-    };
-    const auto fetch = [&](int64_t i) __attribute__((always_inline)) { // a CPU does not see how four runs go on
-        __builtin_prefetch(p + i + AHEAD), __builtin_prefetch(q + i + AHEAD);
-        __builtin_prefetch(r + i + AHEAD), __builtin_prefetch(s + i + AHEAD);
-    };
-    int64_t i = 8;
-    for (; i + 16 <= common; i += 16) {
-        add(i), add(i + 8), fetch(i);
-        if (LINE == 8) fetch(i + 8);
-    }
-    if (i < common) add(i);
-    add_eights<Squared>(p, common, n[0], a), add_eights<Squared>(q, common, n[1], b);
-    add_eights<Squared>(r, common, n[2], c), add_eights<Squared>(s, common, n[3], d);
+// The sums of four runs of at least eight elements, which follow one another. They are read in this order, as a CPU fetches
+// ahead what is read in order, and it adds up several at a time all the same: none waits for another.
+template <class T, class Terms> RESILIN_INLINE void add_four(const Terms &x, const int64_t *starts, T *sums) {
+    const Terms p = x + starts[0], q = x + starts[1], r = x + starts[2], s = x + starts[3];
+    const int64_t n[4] = {starts[1] - starts[0], starts[2] - starts[1], starts[3] - starts[2], starts[4] - starts[3]};
+    const auto a = add_eights(p, n[0] >> 3), b = add_eights(q, n[1] >> 3);
+    const auto c = add_eights(r, n[2] >> 3), d = add_eights(s, n[3] >> 3);
     fold_eights(a, b, c, d, sums);
     if (((n[0] | n[1] | n[2] | n[3]) & 7) == 0) return;
-    sums[0] = add_rest<Squared>(p, n[0], sums[0]), sums[1] = add_rest<Squared>(q, n[1], sums[1]);
-    sums[2] = add_rest<Squared>(r, n[2], sums[2]), sums[3] = add_rest<Squared>(s, n[3], sums[3]);
+    sums[0] = add_rest(p, n[0], sums[0]), sums[1] = add_rest(q, n[1], sums[1]);
+    sums[2] = add_rest(r, n[2], sums[2]), sums[3] = add_rest(s, n[3], sums[3]);
 }
 
-template <bool Squared, class T> RESILIN_INLINE T add_one(const T *x, int64_t n) {
-    auto sum = term<Squared>(load_eight(x));
-    add_eights<Squared>(x, 8, n, sum);
+template <class T, class Terms> RESILIN_INLINE T add_one(const Terms &x, int64_t n) {
+    const auto sum = add_eights(x, n / 8);
     T sums[4];
     fold_eights(sum, sum, sum, sum, sums);
-    return add_rest<Squared>(x, n, sums[0]);
+    return add_rest(x, n, sums[0]);
 }
 
 // One after the other, and four at a time, which have eight elements and more.
-template <bool Squared, class T> RESILIN_INLINE void add_all(const T *x, const int64_t *starts, int64_t count, T *sums) {
+template <class T, class Terms> RESILIN_INLINE void add_all(const Terms &x, const int64_t *starts, int64_t count, T *sums) {
     int64_t i = 0;
-    for (; i + 4 <= count; i += 4) {
-        const int64_t n[4] = {starts[i + 1] - starts[i], starts[i + 2] - starts[i + 1], starts[i + 3] - starts[i + 2],
-                              starts[i + 4] - starts[i + 3]};
-        add_four<Squared>(x, starts + i, n, sums + i);
-    }
-    for (; i < count; i++) sums[i] = add_one<Squared>(x + starts[i], starts[i + 1] - starts[i]);
+    for (; i + 4 <= count; i += 4) add_four(x, starts + i, sums + i);
+    for (; i < count; i++) sums[i] = add_one<T>(x + starts[i], starts[i + 1] - starts[i]);
 }
 
 // Rows of N < 8 elements, one by one
-template <bool Squared, int N, class T> RESILIN_INLINE void add_short(const T *x, int64_t rows, T *y) {
+template <int N, class T, class Terms> RESILIN_INLINE void add_short(const Terms &x, int64_t rows, T *y) {
     for (int64_t row = 0; row < rows; row++) {
         T sum = T(-0.0);
-        for (int i = 0; i < N; i++) sum += term<Squared>(x[row * N + i]);
+        for (int i = 0; i < N; i++) sum += one(x, row * N + i);
         y[row] = sum;
     }
 }
 
-template <bool Squared, class T> RESILIN_INLINE void add_rows(const T *x, int64_t rows, const Runs &runs, T *y) {
+template <class T, class Terms> RESILIN_INLINE void add_rows(const Terms &x, int64_t rows, const Runs &runs, T *y) {
     switch (runs.n) {
-    case 1: return add_short<Squared, 1>(x, rows, y);
-    case 2: return add_short<Squared, 2>(x, rows, y);
-    case 3: return add_short<Squared, 3>(x, rows, y);
-    case 4: return add_short<Squared, 4>(x, rows, y);
-    case 5: return add_short<Squared, 5>(x, rows, y);
-    case 6: return add_short<Squared, 6>(x, rows, y);
-    case 7: return add_short<Squared, 7>(x, rows, y);
+    case 1: return add_short<1>(x, rows, y);
+    case 2: return add_short<2>(x, rows, y);
+    case 3: return add_short<3>(x, rows, y);
+    case 4: return add_short<4>(x, rows, y);
+    case 5: return add_short<5>(x, rows, y);
+    case 6: return add_short<6>(x, rows, y);
+    case 7: return add_short<7>(x, rows, y);
     }
+    const int64_t count = runs.count;
+    int64_t starts[AT_ONCE / 8 + 1]; // of four rows' runs
+    for (int64_t i = 0; i < 4 * count; i++) starts[i] = i / count * runs.n + runs.starts[i % count];
+    starts[4 * count] = 4 * runs.n;
     T sums[AT_ONCE / 8];
     int64_t row = 0;
     for (; row + 4 <= rows; row += 4) {
-        const T *four = x + row * runs.n;
-        for (int64_t i = 0; i < runs.count; i++) {
-            const int64_t run = runs.starts[i];
-            const int64_t starts[4] = {run, run + runs.n, run + 2 * runs.n, run + 3 * runs.n};
-            const int64_t length = runs.starts[i + 1] - run, n[4] = {length, length, length, length};
-            add_four<Squared>(four, starts, n, sums + 4 * i);
+        if (count == 1) {
+            add_four(x + row * runs.n, starts, y + row);
+            continue;
         }
-        for (int64_t k = 0; k < 4; k++) {
-            const T *at = sums + k;
-            y[row + k] = runs.count == 1 ? *at : joined(runs.n, RUN, at, 4);
-        }
+        add_all(x + row * runs.n, starts, 4 * count, sums);
+        const T *at = sums;
+        for (int64_t k = 0; k < 4; k++) y[row + k] = joined(runs.n, RUN, at);
     }
     for (; row < rows; row++) {
-        add_all<Squared>(x + row * runs.n, runs.starts, runs.count, sums);
+        add_all(x + row * runs.n, starts, count, sums);
         const T *at = sums;
-        y[row] = joined(runs.n, RUN, at, 1);
+        y[row] = joined(runs.n, RUN, at);
     }
 }
 
-// Of several runs
-template <bool Squared, class T> RESILIN_INLINE T add_chunk(const T *x, const Runs &runs) {
+template <class T> RESILIN_INLINE T joined_eight(const T *sums) {
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// Of eight runs, as most chunks are: their lengths are a few shifts
+template <class T, class Terms> RESILIN_INLINE T add_eight_runs(const Terms &x, uint64_t n) {
+    int64_t at = 0;
+    const auto next = [&](uint64_t eights) __attribute__((always_inline)) {
+        const auto sum = add_some_eights(x + at, eights);
+        at += static_cast<int64_t>(8 * eights);
+        return sum;
+    };
+    T sums[8];
+#pragma GCC unroll 1
+    for (int half = 0; half < 2; half++) {
+        const uint64_t eights = half ? n / 8 - n / 16 : n / 16, low = eights / 2, high = eights - low;
+        const auto a = next(low / 2), b = next(low - low / 2), c = next(high / 2), d = next(high - high / 2);
+        fold_eights(a, b, c, d, sums + 4 * half);
+    }
+    for (; at != static_cast<int64_t>(n); at++) sums[7] += one(x, at);
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+template <class T, class Terms> RESILIN_INLINE T add_runs(const Terms &x, int64_t n) {
+    const Runs runs(n);
     T sums[AT_ONCE / 32];
-    add_all<Squared>(x, runs.starts, runs.count, sums);
-    if (runs.count == 8) // of eight runs all are at one depth
-        return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    add_all(x, runs.starts, runs.count, sums);
     const T *at = sums;
-    return joined(runs.n, RUN, at, 1);
+    return joined(n, RUN, at);
 }
 
 } // namespace
 
 #define RESILIN_RUNS(T)                                                                                                \
-    RESILIN_SIMD T sum_of_chunk(bool squared, const T *x, const Runs &runs) {                                          \
-        return squared ? add_chunk<true>(x, runs) : add_chunk<false>(x, runs);                                         \
+    RESILIN_SIMD T sum_of_eight_runs(bool squared, const T *x, uint64_t n) {                                           \
+        return squared ? add_eight_runs<T>(Squares<T>{x}, n) : add_eight_runs<T>(x, n);                                \
+    }                                                                                                                  \
+    RESILIN_SIMD T sum_of_runs(bool squared, const T *x, int64_t n) {                                                  \
+        return squared ? add_runs<T>(Squares<T>{x}, n) : add_runs<T>(x, n);                                            \
+    }                                                                                                                  \
+    RESILIN_SIMD T sum_of_products(const T *x, const T *y, int64_t n) {                                                \
+        const Products<T> products{x, y};                                                                              \
+        return is_eight_runs(n) ? add_eight_runs<T>(products, static_cast<uint64_t>(n)) : add_runs<T>(products, n);    \
     }                                                                                                                  \
     RESILIN_SIMD void sums_of_rows(bool squared, const T *x, int64_t rows, const Runs &runs, T *y) {                   \
-        if (squared) add_rows<true>(x, rows, runs, y);                                                                 \
-        else add_rows<false>(x, rows, runs, y);                                                                        \
+        if (squared) add_rows(Squares<T>{x}, rows, runs, y);                                                           \
+        else add_rows(x, rows, runs, y);                                                                               \
     }
 RESILIN_RUNS(float)
 RESILIN_RUNS(double)

@@ -13,6 +13,7 @@ namespace resilin {
 constexpr int64_t RUN = 128;
 constexpr int64_t SMALL = 256;    // elements that numpy sums, but along the last dimensions: as _SMALL of reduce_rows.py
 constexpr int64_t AT_ONCE = 1024; // elements that are summed at once: made on the way, they stay in the first cache
+constexpr int64_t SHARE = 8 * AT_ONCE; // elements of a long sum that one thread adds up, and another the next
 
 inline int64_t first_half(int64_t n) { return n / 2 - n / 2 % 8; }
 
@@ -26,33 +27,27 @@ inline void cut(int64_t n, int64_t most, std::vector<int64_t> &starts) {
     cut(n - first_half(n), most, starts);
 }
 
-// The sum over n elements from the sums of these parts, `step` apart.
-template <class T> T joined(int64_t n, int64_t most, const T *&sums, int64_t step) {
-    if (n <= most) {
-        const T sum = *sums;
-        sums += step;
-        return sum;
-    }
-    const T first = joined(first_half(n), most, sums, step);
-    return first + joined(n - first_half(n), most, sums, step);
+// The sum over n elements from the sums of these parts, which `sums` passes; in line, a recursion is made of many copies.
+template <class T> [[gnu::noinline]] T joined(int64_t n, int64_t most, const T *&sums) {
+    if (n <= most) return *sums++;
+    const T first = joined(first_half(n), most, sums);
+    return first + joined(n - first_half(n), most, sums);
 }
 
 // The runs of a sum over at most AT_ONCE elements.
 class Runs {
   public:
-    explicit Runs(int64_t n = 0) { set(n); }
-    void set(int64_t n) {
-        if (n == this->n) return;
-        this->n = n, count = 0, starts[0] = 0;
-        add(n, 0);
+    explicit Runs(int64_t n) : n(n), count(0) {
+        starts[0] = 0;
+        add(n);
     }
-    int64_t n = -1, count, starts[AT_ONCE / 32]; // a run of several has more than RUN / 2 - 16 elements
+    int64_t n, count, starts[AT_ONCE / 32]; // a run of several has more than RUN / 2 - 16 elements
 
   private:
-    void add(int64_t n, int depth) {
+    [[gnu::noinline]] void add(int64_t n) {
         if (n > RUN) {
-            add(first_half(n), depth + 1);
-            add(n - first_half(n), depth + 1);
+            add(first_half(n));
+            add(n - first_half(n));
             return;
         }
         starts[count + 1] = starts[count] + n;
@@ -60,46 +55,70 @@ class Runs {
     }
 };
 
-// The sum of the elements, or of their squares, over one chunk.
-float sum_of_chunk(bool squared, const float *x, const Runs &runs);
-double sum_of_chunk(bool squared, const double *x, const Runs &runs);
+// The sum of n elements, or of their squares, of at most AT_ONCE and more than RUN.
+float sum_of_runs(bool squared, const float *x, int64_t n);
+double sum_of_runs(bool squared, const double *x, int64_t n);
+// The same of such as are eight runs.
+float sum_of_eight_runs(bool squared, const float *x, uint64_t n);
+double sum_of_eight_runs(bool squared, const double *x, uint64_t n);
+// Of the products of two arrays' elements
+float sum_of_products(const float *x, const float *y, int64_t n);
+double sum_of_products(const double *x, const double *y, int64_t n);
+inline bool is_eight_runs(int64_t n) { return n >= 4 * (RUN + 8) && (n / 8 + 7) / 8 * 8 + n % 8 <= RUN; }
 // The same of each row.
 void sums_of_rows(bool squared, const float *x, int64_t rows, const Runs &runs, float *y);
 void sums_of_rows(bool squared, const double *x, int64_t rows, const Runs &runs, double *y);
 
-// y[row] = the sum over `length` elements of each of `rows` rows. read(begin, end, scratch) gives the elements from
-// `begin` on, in their place or in `scratch`; it is called for at most `SCRATCH` at a time.
+// The sum over the elements from begin to end, more than RUN; chunk(begin, end) gives that of at most AT_ONCE.
+template <class T, class Chunk> T sum_of_chunks(const Chunk &chunk, int64_t begin, int64_t end) {
+    if (end - begin <= AT_ONCE) return chunk(begin, end);
+    const int64_t middle = begin + first_half(end - begin);
+    const T first = sum_of_chunks<T>(chunk, begin, middle);
+    return first + sum_of_chunks<T>(chunk, middle, end);
+}
+
+// y[row] = the sum over `length` > RUN elements of each of `rows` rows; chunk(begin, end, scratch) gives that of at most
+// AT_ONCE of one row.
 constexpr int64_t SCRATCH = 4 * AT_ONCE;
-template <class T, class Read>
-void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost, bool squared, T *y) {
-    if (length <= AT_ONCE) {
-        const int64_t group = std::max<int64_t>(SCRATCH / std::max<int64_t>(length, 1) / 4 * 4, 4);
-        parallel_rows((rows + group - 1) / group, group * length * cost, [&](int64_t begin, int64_t end) {
-            alignas(64) T scratch[SCRATCH];
-            const Runs runs(length);
-            for (int64_t i = begin; i < end; i++) {
-                const int64_t row = i * group, count = std::min(group, rows - row);
-                sums_of_rows(squared, read(row * length, (row + count) * length, scratch), count, runs, y + row);
-            }
-        });
-        return;
-    }
+template <class T, class Chunk> void pairwise_chunks(const Chunk &chunk, int64_t rows, int64_t length, int64_t cost, T *y) {
     std::vector<int64_t> starts{0};
-    cut(length, AT_ONCE, starts);
-    const int64_t chunks = static_cast<int64_t>(starts.size()) - 1;
-    std::vector<T> sums(static_cast<size_t>(rows * chunks));
-    parallel_rows(rows * chunks, length / chunks * cost, [&](int64_t begin, int64_t end) {
+    cut(length, SHARE, starts);
+    const int64_t parts = static_cast<int64_t>(starts.size()) - 1;
+    std::vector<T> sums(static_cast<size_t>(rows * parts));
+    parallel_rows(rows * parts, length / parts * cost, [&](int64_t begin, int64_t end) {
         alignas(64) T scratch[SCRATCH];
-        Runs runs;
+        const auto next = [&](int64_t from, int64_t to) { return chunk(from, to, scratch); };
         for (int64_t i = begin; i < end; i++) {
-            const int64_t from = starts[static_cast<size_t>(i % chunks)], to = starts[static_cast<size_t>(i % chunks) + 1];
-            const int64_t first = i / chunks * length;
-            runs.set(to - from);
-            sums[static_cast<size_t>(i)] = sum_of_chunk(squared, read(first + from, first + to, scratch), runs);
+            const int64_t first = i / parts * length, *part = starts.data() + i % parts;
+            sums[static_cast<size_t>(i)] = sum_of_chunks<T>(next, first + part[0], first + part[1]);
         }
     });
     const T *at = sums.data();
-    for (int64_t row = 0; row < rows; row++) y[row] = joined(length, AT_ONCE, at, 1);
+    for (int64_t row = 0; row < rows; row++) y[row] = joined(length, SHARE, at);
+}
+
+// y[row] = the sum over `length` elements of each of `rows` rows. read(begin, end, scratch) gives the elements from
+// `begin` on, in their place or in `scratch`; it is called for at most `SCRATCH` at a time.
+template <class T, class Read>
+void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost, bool squared, T *y) {
+    if (length > AT_ONCE) {
+        const auto chunk = [&](int64_t begin, int64_t end, T *scratch) {
+            const T *x = read(begin, end, scratch);
+            const int64_t n = end - begin;
+            if (is_eight_runs(n)) return sum_of_eight_runs(squared, x, static_cast<uint64_t>(n));
+            return sum_of_runs(squared, x, n);
+        };
+        return pairwise_chunks(chunk, rows, length, cost, y);
+    }
+    const int64_t group = std::max<int64_t>(SCRATCH / std::max<int64_t>(length, 1) / 4 * 4, 4);
+    parallel_rows((rows + group - 1) / group, group * length * cost, [&](int64_t begin, int64_t end) {
+        alignas(64) T scratch[SCRATCH];
+        const Runs runs(length);
+        for (int64_t i = begin; i < end; i++) {
+            const int64_t row = i * group, count = std::min(group, rows - row);
+            sums_of_rows(squared, read(row * length, (row + count) * length, scratch), count, runs, y + row);
+        }
+    });
 }
 
 // y[row] = the sum over row `row` of floats of numpy's type number `type`; float32 for 16-bit ones.
