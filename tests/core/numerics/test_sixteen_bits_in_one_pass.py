@@ -102,3 +102,23 @@ def test_batch_norm_of_columns_is_that_of_float32_rounded(columns: int, dtype: r
     weight, bias = resilin.randn(columns), resilin.randn(columns)
     found = F.batch_norm(x, None, None, weight, bias, training=True)
     assert same(found, F.batch_norm(x.float(), None, None, weight, bias, training=True).to(dtype))
+
+
+def test_float64_becomes_float16_with_one_rounding() -> None:
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    middles = (halves[:-1] + halves[1:]) / 2
+    near = [
+        middles,
+        np.nextafter(middles, 0),
+        np.nextafter(middles, 1e9),
+        middles * (1 + 2**-30),
+        middles * (1 - 2**-30),
+    ]
+    ends = np.array([65519.99999999999, 65520, 1e300, 1.8e308, 5e-324, 2**-25, np.nextafter(2**-25, 1), np.inf, np.nan])
+    x = np.concatenate([*near, halves, ends])
+    x = np.concatenate([x, -x])
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16)
+    found = resilin.from_numpy(x).half().numpy()
+    assert np.array_equal(found.view(np.uint16)[~np.isnan(x)], expected.view(np.uint16)[~np.isnan(x)])
+    assert np.isnan(found[np.isnan(x)]).all()
