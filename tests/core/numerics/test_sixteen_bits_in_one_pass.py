@@ -122,3 +122,16 @@ def test_float64_becomes_float16_with_one_rounding() -> None:
     found = resilin.from_numpy(x).half().numpy()
     assert np.array_equal(found.view(np.uint16)[~np.isnan(x)], expected.view(np.uint16)[~np.isnan(x)])
     assert np.isnan(found[np.isnan(x)]).all()
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("name", ["fmax", "fmin", "prelu"])
+def test_choices_between_two_are_those_of_float32_rounded(name: str, dtype: resilin.dtype) -> None:
+    x = every(dtype)
+    function = getattr(F, name) if name == "prelu" else getattr(resilin, name)
+    others = [resilin.tensor([value], dtype=dtype) for value in (0.3, -2.0, 0.0, float("inf"), float("nan"))]
+    if name != "prelu":
+        others += [x.roll(1), x.flip(0)]
+    for other in others:
+        assert same(function(x, other), function(x.float(), other.float()).to(dtype))
+        assert same(function(x[::3], other[::3]), function(x.float()[::3], other.float()[::3]).to(dtype))
