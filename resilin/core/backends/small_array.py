@@ -92,8 +92,8 @@ def all(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
 
 def count_nonzero(x: Array, axis: Any = None, keepdims: bool = False) -> Any:
     """How many elements over `axis` are not 0."""
-    y = _native_count_last(pack.widened(x), axis, keepdims)
-    return np.count_nonzero(x, axis, keepdims=keepdims) if y is None else y
+    y = _native_count_last(x, axis, keepdims)
+    return np.count_nonzero(pack.widened(x), axis, keepdims=keepdims) if y is None else y
 
 
 def max(x: Array, axis: Any = None, keepdims: bool = False, **initial: Any) -> Any:

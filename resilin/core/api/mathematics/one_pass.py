@@ -142,9 +142,9 @@ def differences(input: Tensor, axis: int) -> Tensor | None:
     return _of_arrays(_differences, (input,), axis)
 
 
-def distance(input: Tensor, other: Tensor) -> Tensor | None:
-    """The Euclidean norm of input - other."""
-    return _of_arrays(_distance, (input, other))
+def distance(input: Tensor, other: Tensor, p: float = 2) -> Tensor | None:
+    """The p-norm of input - other, for a p of 2."""
+    return _of_arrays(_distance, (input, other)) if p == 2 else None
 
 
 def trapezoid(input: Tensor, step: Any) -> Tensor | None:
@@ -155,6 +155,18 @@ def trapezoid(input: Tensor, step: Any) -> Tensor | None:
 def size_sum(input: Tensor, axis: Any, keepdim: bool) -> Tensor | None:
     """The sum of absolute values over `axis` of an op."""
     return _of_arrays(_size_sum, (input,), axis, keepdim)
+
+
+_rms_norm = kernel("rms_norm")
+
+
+def rms_norm(input: Tensor, weight: Tensor | None, length: int, eps: float) -> Tensor | None:
+    """Rows of `length` elements divided by the root of their mean square and `eps`, times `weight`."""
+    if type(eps) not in (float, int):
+        return None
+    if weight is None:
+        return _of_arrays(_rms_norm, (input,), None, length, eps)
+    return _of_arrays(_rms_norm, (input, weight), length, eps)
 
 
 def extremes(input: Tensor, keepdim: bool) -> tuple[Tensor, Tensor] | None:

@@ -440,11 +440,10 @@ def histogramdd(
     return return_types.histogramdd((wrap(counts.astype(array.dtype), input._dev), tuple(edges)))
 
 
+@one_pass.preferring(one_pass.distance)
 @rounded_once
 def dist(input: Tensor, other: Tensor, p: float = 2) -> Tensor:
     """The p-norm of input - other."""
-    if p == 2 and (found := one_pass.distance(input, other)) is not None:
-        return found
     return reducing.norm(input - other, p)
 
 

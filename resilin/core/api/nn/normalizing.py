@@ -10,7 +10,7 @@ import numpy as np
 from resilin.core import dtype as dtypes
 from resilin.core import ranks
 from resilin.core.api.manipulation.joining import cat
-from resilin.core.api.mathematics import reducing
+from resilin.core.api.mathematics import one_pass, reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.nn.neural import need_numbers, need_tensors, widened
 from resilin.core.batching.active import batched_in
@@ -107,10 +107,12 @@ def rms_norm(input: Tensor, normalized_shape: Any, weight: Tensor | None = None,
             f"Expected weight to be of same shape as normalized_shape, but got weight of shape {list(weight.shape)} "
             f"and normalized_shape = {list(shape)}"
         )
-    wide = widened(input)
     if eps is None:
-        eps = dtypes.finfo(wide.dtype).eps
+        eps = dtypes.finfo(dtypes.float32 if is_half(input._array) else input.dtype).eps
     need_numbers("rms_norm", eps=eps)
+    if (found := one_pass.rms_norm(input, weight, math.prod(shape), eps)) is not None:
+        return found
+    wide = widened(input)
     out = wide * (reducing.mean(wide.square(), tuple(range(-len(shape), 0)), True) + eps).rsqrt()
     return (out if weight is None else out * weight).to(input.dtype)
 

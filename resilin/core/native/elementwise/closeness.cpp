@@ -2,6 +2,7 @@
 #include "binding/kernels.hpp"
 #include "elementwise/blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
+#include "kernels/rows.hpp"
 #include "kernels/simd.hpp"
 #include "kernels/spans.hpp"
 
@@ -22,6 +23,17 @@ RESILIN_EQUAL(uint32_t)
 RESILIN_EQUAL(uint64_t)
 RESILIN_EQUAL(float)
 RESILIN_EQUAL(double)
+// Of 16-bit floats, whose infinity has the bits `infinite`: equal bits of what is no NaN, or zeros of any sign.
+RESILIN_SIMD bool equal_halves(const uint16_t *x, const uint16_t *y, int64_t n, uint16_t infinite) {
+    int unequal = 0;
+    _Pragma("omp simd reduction(| : unequal)") for (int64_t i = 0; i < n; i++) {
+        const uint16_t size = x[i] & 0x7FFF;
+        unequal |= (size > infinite) | ((x[i] != y[i]) & (((x[i] | y[i]) & 0x7FFF) != 0));
+    }
+    return !unequal;
+}
+bool equal_float16(const uint16_t *x, const uint16_t *y, int64_t n) { return equal_halves(x, y, n, 0x7C00); }
+bool equal_bfloat16(const uint16_t *x, const uint16_t *y, int64_t n) { return equal_halves(x, y, n, 0x7F80); }
 
 template <class T>
 bool all_equal(bool (*equal)(const T *, const T *, int64_t), char **at, npy_intp n, const npy_intp *steps) {
@@ -48,7 +60,7 @@ nb::object equal_elements(ExactArray x, ExactArray y) {
     if (!x || !y || !x.same_shape(y)) return nb::none();
     const int type = PyArray_TYPE(x.array);
     const bool whole = PyTypeNum_ISINTEGER(type) || type == NPY_BOOL;
-    if (type != PyArray_TYPE(y.array) || (!whole && type != NPY_FLOAT && type != NPY_DOUBLE)) return nb::none();
+    if (type != PyArray_TYPE(y.array) || (!whole && !is_float_type(type))) return nb::none();
     Walk walk;
     if (!plan_both(walk, x, y)) return nb::none();
     if (!walk.size) return nb::bool_(true);
@@ -61,6 +73,8 @@ nb::object equal_elements(ExactArray x, ExactArray y) {
             if (!equal.load(std::memory_order_relaxed)) return;
             const bool same = type == NPY_FLOAT    ? all_equal(equal_float, at, n, steps)
                               : type == NPY_DOUBLE ? all_equal(equal_double, at, n, steps)
+                              : type == NPY_HALF   ? all_equal(equal_float16, at, n, steps)
+                              : !whole             ? all_equal(equal_bfloat16, at, n, steps)
                               : bytes == 8         ? all_equal(equal_uint64_t, at, n, steps)
                               : bytes == 4         ? all_equal(equal_uint32_t, at, n, steps)
                               : bytes == 2         ? all_equal(equal_uint16_t, at, n, steps)

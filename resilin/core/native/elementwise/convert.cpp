@@ -92,15 +92,12 @@ const Conversion CONVERSIONS[] = {
 };
 static_assert(sizeof(npy_long) == sizeof(int64_t), "the names of dtypes above are those of 64-bit systems");
 
-// float64 as float32 that rounds to the same float16: where it is between two, the one of them that is odd.
+// float64 as float32 that rounds to the same float16: what it has beyond the digits of float32 becomes their last bit.
 RESILIN_SIMD void rounded_to_odd(const double *x, int64_t n, float *out) {
+    constexpr uint64_t BEYOND = (uint64_t{1} << 29) - 1;
     _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {
-        const float nearest = static_cast<float>(x[i]);
-        const double near = static_cast<double>(nearest);
-        const uint32_t bits = bit_cast<uint32_t>(nearest);
-        const uint32_t inside = __builtin_fabs(near) > __builtin_fabs(x[i]) ? bits - 1 : bits;
-        const bool exact = (near == x[i]) | (x[i] != x[i]) | (__builtin_fabsf(nearest) > 1e30f);
-        out[i] = bit_cast<float>(exact ? bits : inside | 1);
+        const uint64_t bits = bit_cast<uint64_t>(x[i]), last = (bits & BEYOND) + BEYOND; // a carry, if there are any
+        out[i] = static_cast<float>(bit_cast<double>((bits | last) & ~BEYOND));
     }
 }
 

@@ -86,6 +86,12 @@ RESILIN_HALF(multiply, 2, x *y)
 RESILIN_HALF(divide, 2, x / y)
 RESILIN_HALF(maximum, 2, RESILIN_EXTREME(_mm256_max_ps(x, y)))
 RESILIN_HALF(minimum, 2, RESILIN_EXTREME(_mm256_min_ps(x, y)))
+// x where it is so beside y, or y is NaN
+#define RESILIN_OR_OTHER(beside)                                                                                       \
+    _mm256_blendv_ps(y, x, _mm256_or_ps(_mm256_cmp_ps(x, y, beside), _mm256_cmp_ps(y, y, _CMP_UNORD_Q)))
+RESILIN_HALF(fmax, 2, RESILIN_OR_OTHER(_CMP_GE_OQ))
+RESILIN_HALF(fmin, 2, RESILIN_OR_OTHER(_CMP_LE_OQ))
+RESILIN_HALF(prelu, 2, _mm256_blendv_ps(x * y, x, _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_GT_OQ)))
 RESILIN_HALF(square, 1, x *x)
 RESILIN_HALF(sqrt, 1, _mm256_sqrt_ps(x))
 RESILIN_HALF(rsqrt, 1, _mm256_set1_ps(1.0f) / _mm256_sqrt_ps(x))
@@ -107,7 +113,8 @@ const Known KNOWN[] = {
     RESILIN_KNOWN(add),     RESILIN_KNOWN(subtract), RESILIN_KNOWN(multiply), RESILIN_KNOWN(divide),
     RESILIN_KNOWN(maximum), RESILIN_KNOWN(minimum),  RESILIN_KNOWN(square),   RESILIN_KNOWN(sqrt),
     RESILIN_KNOWN(rsqrt),   RESILIN_KNOWN(floor),    RESILIN_KNOWN(ceil),     RESILIN_KNOWN(reciprocal),
-    RESILIN_KNOWN(trunc),   RESILIN_KNOWN(rint),     RESILIN_KNOWN(frac),
+    RESILIN_KNOWN(trunc),   RESILIN_KNOWN(rint),     RESILIN_KNOWN(frac),     RESILIN_KNOWN(prelu),
+    RESILIN_KNOWN(fmax),    RESILIN_KNOWN(fmin),
 };
 
 } // namespace

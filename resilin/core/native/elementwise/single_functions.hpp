@@ -160,3 +160,62 @@ RESILIN_INLINE double pow_(double x, double y) {
 }
 
 } // namespace resilin::single
+
+// Logarithms in float32 alone, for results of 16 bits: of all of these floats they give what those above, rounded, give.
+namespace resilin::narrow {
+
+constexpr float INFINITE = std::numeric_limits<float>::infinity();
+constexpr float UNDEFINED = std::numeric_limits<float>::quiet_NaN();
+
+struct Parts {
+    float mantissa, power; // within [sqrt(1/2), sqrt(2)), and what 2 is raised to
+};
+RESILIN_INLINE Parts parts_of(float x) { // of a positive number
+    const bool tiny = x < std::numeric_limits<float>::min();
+    const float y = tiny ? x * 4294967296.0f : x; // 2^32
+    const int32_t e = (bit_cast<int32_t>(y) - 0x3F3504F3) >> 23;
+    return {bit_cast<float>(bit_cast<int32_t>(y) - (e << 23)), static_cast<float>(e) - (tiny ? 32.0f : 0.0f)};
+}
+
+// log(1 + f) - f for 1 + f within [sqrt(1/2), sqrt(2)) (coefficients: Cephes, logf)
+RESILIN_INLINE float log_rest(float f) {
+    const float p = polynomial(f, 7.0376836292e-2f, -1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f,
+                               1.4249322787e-1f, -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f,
+                               3.3333331174e-1f);
+    return f * f * fma(p, f, -0.5f);
+}
+RESILIN_INLINE float log_edges(float x, float found) {
+    const float positive = x < INFINITE ? found : x; // infinity and NaN: themselves
+    return x < 0.0f ? UNDEFINED : x == 0.0f ? -INFINITE : positive;
+}
+
+RESILIN_INLINE float log_sum(float f, float power) { // log((1 + f) 2^power)
+    return fma(power, 0.693359375f, f + fma(power, -2.12194440e-4f, log_rest(f)));
+}
+RESILIN_INLINE float log_(float x) {
+    const Parts p = parts_of(x);
+    return log_edges(x, log_sum(p.mantissa - 1.0f, p.power));
+}
+RESILIN_INLINE float log2_(float x) {
+    const Parts p = parts_of(x);
+    const float f = p.mantissa - 1.0f, small = fma(log_rest(f), 1.44269504f, f * 1.92596299e-8f);
+    return log_edges(x, p.power + fma(f, 1.44269504f, small));
+}
+RESILIN_INLINE float log10_(float x) {
+    const Parts p = parts_of(x);
+    const float f = p.mantissa - 1.0f, small = fma(p.power, 4.60503898e-6f, f * -1.01030881e-8f);
+    const float fraction = fma(f, 0.434294482f, fma(log_rest(f), 0.434294482f, small));
+    return log_edges(x, fma(p.power, 0.301025391f, fraction));
+}
+RESILIN_INLINE float log1p_(float x) {
+    const float u = 1.0f + x, lost = x - (u - 1.0f);
+    const Parts p = parts_of(u);
+    const float f = p.mantissa - 1.0f, found = log_sum(p.power == 0.0f ? f + lost : f, p.power);
+    return x == 0.0f ? x : log_edges(u, found);
+}
+RESILIN_INLINE float atanh_(float x) {
+    const float a = __builtin_fabsf(x), found = 0.5f * log1p_(2.0f * a / (1.0f - a));
+    return __builtin_copysignf(a < 1.0f ? found : a == 1.0f ? INFINITE : UNDEFINED, x);
+}
+
+} // namespace resilin::narrow

@@ -27,6 +27,14 @@ RESILIN_SINGLE_2(arctan2, atan2_)
 RESILIN_SINGLE_2(any_power, pow_)
 RESILIN_SINGLE_2(logaddexp, logaddexp_)
 
+// For results of 16 bits
+#define RESILIN_NARROW(name, function) RESILIN_LOOP(narrow_##name, float, narrow::function(x))
+RESILIN_NARROW(log, log_)
+RESILIN_NARROW(log2, log2_)
+RESILIN_NARROW(log10, log10_)
+RESILIN_NARROW(log1p, log1p_)
+RESILIN_NARROW(arctanh, atanh_)
+
 constexpr float LARGE = 1e6f; // from here on a quotient by a quarter of a turn needs more digits: libm's
 
 RESILIN_SIMD bool tan_block(const float *x, int64_t n, float *out) {
@@ -76,8 +84,19 @@ const NamedLoop LOOPS[] = {
     RESILIN_NAMED_2(power, float),
 };
 
+#define RESILIN_NAMED_NARROW(name)                                                                                     \
+    { #name, NPY_FLOAT, 1, loop_of_one<float, float, narrow_##name##_float> }
+const NamedLoop NARROW[] = {
+    RESILIN_NAMED_NARROW(log),   RESILIN_NAMED_NARROW(log2),    RESILIN_NAMED_NARROW(log10),
+    RESILIN_NAMED_NARROW(log1p), RESILIN_NAMED_NARROW(arctanh),
+};
+
 } // namespace
 
 TypeLoop single_loop(const char *name, int type, int &inputs) { return found_in(LOOPS, name, type, inputs); }
+TypeLoop narrow_loop(const char *name) {
+    int inputs = 1;
+    return found_in(NARROW, name, NPY_FLOAT, inputs);
+}
 
 } // namespace resilin

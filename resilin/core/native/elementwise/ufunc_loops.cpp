@@ -4,6 +4,7 @@
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/half_loops.hpp"
 #include "elementwise/integers.hpp"
+#include "elementwise/single_loops.hpp"
 
 #define PY_UFUNC_UNIQUE_SYMBOL resilin_core_ufunc
 #define NO_IMPORT_UFUNC
@@ -94,6 +95,7 @@ Loops loops_of(PyObject *given, const char *name) {
         }
     }
     loops.direct = direct_half(name, loops.inputs);
+    loops.narrow = narrow_loop(name);
     return loops;
 }
 
@@ -135,7 +137,7 @@ PyObject *loop_over(const Loops &loops, PyObject *const *args, PyArrayObject *ou
     const int computed = half ? static_cast<int>(NPY_FLOAT) : type;
     if (computed < 0 || computed > NPY_CDOUBLE) return nullptr;
     const bool by_bits = half && loops.of_bits.loop;
-    const TypeLoop &found = by_bits ? loops.of_bits : loops.of[computed];
+    const TypeLoop &found = by_bits ? loops.of_bits : half && loops.narrow.loop ? loops.narrow : loops.of[computed];
     const char kind = kind_of(computed);
     if (!found.loop || (half && !by_bits && !loops.widens) || (kinds && !std::strchr(kinds, kind))) return nullptr;
     int64_t numbers[2];

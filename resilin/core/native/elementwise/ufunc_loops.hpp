@@ -30,6 +30,7 @@ struct Loops {
     bool columns = true;  // whether one element for a row may come as a row; numpy looks at exponents of steps of 0
     TypeLoop of[NPY_CDOUBLE + 1];
     DirectHalf direct;
+    TypeLoop narrow;  // of float32, for results that are rounded to 16 bits; or `of`
     TypeLoop of_bits; // of both kinds of 16-bit floats as they are stored
 };
 

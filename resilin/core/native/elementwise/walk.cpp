@@ -125,7 +125,7 @@ void Walk::merge() {
 
 void Walk::tile_rows(bool columns) {
     const int last = ndim_ - 1, up = last - 1, result = count_ - 1;
-    if (ndim_ < 2 || size < TILE_BYTES / 8) return;
+    if (ndim_ < 2 || size < TILED) return;
     const npy_intp length = shape_[last], most = *std::max_element(bytes_, bytes_ + count_);
     const npy_intp rows = std::min(TILE_BYTES / std::max(length * most, npy_intp{1}), shape_[up]);
     if (rows < 2 || strides_[result][last] != bytes_[result] || strides_[result][up] != length * bytes_[result]) return;

@@ -11,7 +11,8 @@ namespace resilin {
 
 constexpr int WALK_DIMS = 8, WALK_OPERANDS = 4;
 constexpr npy_intp CHUNK = 8192;
-constexpr npy_intp TILE_BYTES = 16 << 10; // of an array's part in a tile of short rows
+constexpr npy_intp TILE_BYTES = 8 << 10; // of an array's part in a tile of short rows: all parts stay in the first cache
+constexpr npy_intp TILED = 2048;         // elements from which rows are walked by tiles
 constexpr npy_intp SHORT_ROW = 256;       // elements; longer rows are worth a call of a loop each
 
 // An array, or one number at `data` for all elements.

@@ -2,7 +2,6 @@
 // another in double.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
-#include "kernels/halves.hpp"
 #include "kernels/rows.hpp"
 #include "memory/parallel.hpp"
 #include "simd.hpp"
@@ -115,39 +114,24 @@ void forward_runs(const Opened<T> &x, const T *w, const T *b, T eps, Shape s, in
     });
 }
 
-// Channels of one position, a cache line of them side by side; 16-bit floats are opened on the way
-struct Half {
-    uint16_t bits;
-};
-struct Bfloat {
-    uint16_t bits;
-};
-RESILIN_INLINE float opened(float x) { return x; }
-RESILIN_INLINE double opened(double x) { return x; }
-RESILIN_INLINE float opened(Half x) { return from_half(x.bits); }
-RESILIN_INLINE float opened(Bfloat x) { return from_bfloat(x.bits); }
-RESILIN_INLINE void store(float x, float &y) { y = x; }
-RESILIN_INLINE void store(double x, double &y) { y = x; }
-RESILIN_INLINE void store(float x, Half &y) { y.bits = half_of(x); }
-RESILIN_INLINE void store(float x, Bfloat &y) { y.bits = bfloat_of(x); }
+// Channels of one position, a cache line of them side by side
+template <class T> constexpr int64_t WIDTH = 64 / sizeof(T);
 
-template <class S> constexpr int64_t WIDTH = 64 / sizeof(S);
-
-template <int64_t MOST_COLUMNS, class S, class T>
-RESILIN_INLINE void columns_of(const S *x, const T *w, const T *b, T eps, int64_t N, int64_t C, int64_t c, int64_t run, S *y,
-                               T *mean_C, T *var_C) {
+template <int64_t MOST_COLUMNS, class T>
+RESILIN_INLINE void columns_of(const T *x, const T *w, const T *b, T eps, int64_t N, int64_t C, int64_t c, int64_t run,
+                               T *y, T *mean_C, T *var_C) {
     const double inv = 1.0 / static_cast<double>(N);
     Moments<T> moments;
     double sum[MOST_COLUMNS] = {}, square[MOST_COLUMNS] = {};
     T mean[MOST_COLUMNS], scale[MOST_COLUMNS], shift[MOST_COLUMNS];
     for (int64_t n = 0; n < N; n++)
-        for (int64_t i = 0; i < run; i++) sum[i] += static_cast<double>(opened(x[n * C + c + i]));
+        for (int64_t i = 0; i < run; i++) sum[i] += static_cast<double>(x[n * C + c + i]);
     std::copy(sum, sum + run, moments.sum);
     moments.set_mean(run, inv, mean_C + c);
     std::copy(moments.mean, moments.mean + run, mean);
     for (int64_t n = 0; n < N; n++)
         for (int64_t i = 0; i < run; i++) {
-            const T d = opened(x[n * C + c + i]) - mean[i];
+            const T d = x[n * C + c + i] - mean[i];
             square[i] += static_cast<double>(d * d);
         }
     std::copy(square, square + run, moments.square);
@@ -156,33 +140,47 @@ RESILIN_INLINE void columns_of(const S *x, const T *w, const T *b, T eps, int64_
     std::copy(moments.shift, moments.shift + run, shift);
     for (int64_t n = 0; n < N; n++) {
 #pragma omp simd
-        for (int64_t i = 0; i < run; i++)
-            store((opened(x[n * C + c + i]) - mean[i]) * scale[i] + shift[i], y[n * C + c + i]);
+        for (int64_t i = 0; i < run; i++) y[n * C + c + i] = (x[n * C + c + i] - mean[i]) * scale[i] + shift[i];
     }
 }
 
 // Columns from `first` to `end`: two lines at a time, as a CPU fetches them, while there are so many
-#define RESILIN_BATCH_NORM_COLUMNS(S, T)                                                                               \
-    RESILIN_SIMD void columns(const S *x, const T *w, const T *b, T eps, int64_t N, int64_t C, int64_t first, int64_t end, \
-                              S *y, T *mean_C, T *var_C) {                                                             \
+#define RESILIN_BATCH_NORM_COLUMNS(T)                                                                                  \
+    RESILIN_SIMD void columns(const T *x, const T *w, const T *b, T eps, int64_t N, int64_t C, int64_t first,          \
+                              int64_t end, T *y, T *mean_C, T *var_C) {                                                \
+        constexpr int64_t LINE = WIDTH<T>;                                                                             \
         int64_t c = first;                                                                                             \
-        for (; c + 2 * WIDTH<S> <= end; c += 2 * WIDTH<S>)                                                             \
-            columns_of<2 * WIDTH<S>>(x, w, b, eps, N, C, c, 2 * WIDTH<S>, y, mean_C, var_C);                           \
-        for (; c + WIDTH<S> <= end; c += WIDTH<S>)                                                                     \
-            columns_of<WIDTH<S>>(x, w, b, eps, N, C, c, WIDTH<S>, y, mean_C, var_C);                                   \
-        if (c < end) columns_of<WIDTH<S>>(x, w, b, eps, N, C, c, end - c, y, mean_C, var_C);                           \
+        for (; c + 2 * LINE <= end; c += 2 * LINE)                                                                     \
+            columns_of<2 * LINE>(x, w, b, eps, N, C, c, 2 * LINE, y, mean_C, var_C);                                   \
+        for (; c + LINE <= end; c += LINE) columns_of<LINE>(x, w, b, eps, N, C, c, LINE, y, mean_C, var_C);            \
+        if (c < end) columns_of<LINE>(x, w, b, eps, N, C, c, end - c, y, mean_C, var_C);                               \
     }
-RESILIN_BATCH_NORM_COLUMNS(float, float)
-RESILIN_BATCH_NORM_COLUMNS(double, double)
-RESILIN_BATCH_NORM_COLUMNS(Half, float)
-RESILIN_BATCH_NORM_COLUMNS(Bfloat, float)
+RESILIN_BATCH_NORM_COLUMNS(float)
+RESILIN_BATCH_NORM_COLUMNS(double)
 
-template <class S, class T>
-void forward_columns(const ExactArray &x, const T *w, const T *b, T eps, Shape s, const nb::object &y, T *mean, T *var) {
-    const int64_t width = s.C >= 2 * WIDTH<S> * num_threads() ? 2 * WIDTH<S> : WIDTH<S>;
+template <class T>
+void forward_columns(const T *x, const T *w, const T *b, T eps, Shape s, T *y, T *mean, T *var) {
+    const int64_t width = s.C >= 2 * WIDTH<T> * num_threads() ? 2 * WIDTH<T> : WIDTH<T>;
     parallel_rows((s.C + width - 1) / width, width * s.N, [&](int64_t begin, int64_t end) {
-        const int64_t first = begin * width, last = std::min(end * width, s.C);
-        columns(x.data<S>(), w, b, eps, s.N, s.C, first, last, elements_of<S>(y), mean, var);
+        columns(x, w, b, eps, s.N, s.C, begin * width, std::min(end * width, s.C), y, mean, var);
+    });
+}
+
+// The same of 16-bit floats, as many as a cache line has, which are opened at once
+void forward_half_columns(const uint16_t *x, bool float16, const float *w, const float *b, float eps, Shape s,
+                          uint16_t *y, float *mean, float *var) {
+    constexpr int64_t MANY = 2 * WIDTH<float>;
+    parallel_rows((s.C + MANY - 1) / MANY, MANY * s.N, [&](int64_t begin, int64_t end) {
+        std::vector<float> block(static_cast<size_t>(MANY * s.N));
+        for (int64_t c = begin * MANY; c < std::min(end * MANY, s.C); c += MANY) {
+            const int64_t run = std::min(MANY, s.C - c);
+            float *at = block.data();
+            for (int64_t n = 0; n < s.N; n++)
+                (float16 ? unpack_half : unpack_bfloat)(x + n * s.C + c, 0, run, at + n * run);
+            columns(at, w ? w + c : w, b ? b + c : b, eps, s.N, run, 0, run, at, mean + c, var + c);
+            for (int64_t n = 0; n < s.N; n++)
+                (float16 ? pack_half : pack_bfloat)(at + n * run, 0, run, y + n * s.C + c);
+        }
     });
 }
 
@@ -255,14 +253,11 @@ template <class T> nb::object forward_in(const Floats &x, const Floats &w, const
             parallel_rows((s.C + run - 1) / run, run * s.N * s.L, [&](int64_t begin, int64_t end) {
                 forward_runs<T>(from, weight.data, bias.data, eps, s, begin, end, to, mean.data, var.data);
             });
-        } else if constexpr (sizeof(T) == sizeof(double)) {
-            forward_columns<double>(x, weight.data, bias.data, eps, s, y, mean.data, var.data);
-        } else if (x.type() == NPY_FLOAT) {
-            forward_columns<float>(x, weight.data, bias.data, eps, s, y, mean.data, var.data);
-        } else if (x.type() == NPY_HALF) {
-            forward_columns<Half>(x, weight.data, bias.data, eps, s, y, mean.data, var.data);
-        } else {
-            forward_columns<Bfloat>(x, weight.data, bias.data, eps, s, y, mean.data, var.data);
+        } else if (!is_half_type(x.type())) {
+            forward_columns<T>(x.data<T>(), weight.data, bias.data, eps, s, elements_of<T>(y), mean.data, var.data);
+        } else if constexpr (sizeof(T) == sizeof(float)) {
+            forward_half_columns(x.data<uint16_t>(), x.type() == NPY_HALF, weight.data, bias.data, eps, s,
+                                 elements_of<uint16_t>(y), mean.data, var.data);
         }
     }
     nb::object moments = nb::make_tuple(mean.object, var.object);

@@ -2,6 +2,7 @@
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "memory/parallel.hpp"
+#include "kernels/rows.hpp"
 #include "kernels/simd.hpp"
 #include "trailing.hpp"
 
@@ -11,17 +12,24 @@
 namespace resilin {
 namespace {
 
+// 16-bit floats are 0 whose bits but for the sign are
+struct HalfBits {
+    uint16_t bits;
+};
+RESILIN_INLINE bool operator!=(HalfBits x, HalfBits zero) { return ((x.bits | zero.bits) & 0x7FFF) != 0; }
+
 // In counters as wide as the elements, which a vector has as many of
 template <class T, class C> RESILIN_INLINE int64_t others_than_zero(const T *x, int64_t n) {
     C count = 0;
-    for (int64_t i = 0; i < n; i++) count += x[i] != T(0) ? 1 : 0;
+    for (int64_t i = 0; i < n; i++) count = static_cast<C>(count + (x[i] != T{0} ? 1 : 0));
     return static_cast<int64_t>(count);
 }
 RESILIN_SIMD int64_t not_zero(const float *x, int64_t n) { return others_than_zero<float, int32_t>(x, n); }
 RESILIN_SIMD int64_t not_zero(const double *x, int64_t n) { return others_than_zero<double, int64_t>(x, n); }
 RESILIN_SIMD int64_t not_zero(const int64_t *x, int64_t n) { return others_than_zero<int64_t, int64_t>(x, n); }
+RESILIN_SIMD int64_t not_zero(const HalfBits *x, int64_t n) { return others_than_zero<HalfBits, uint16_t>(x, n); }
 
-constexpr int64_t PART = 8192;
+constexpr int64_t PART = 8192; // which a counter of 16 bits holds
 
 template <class T> nb::object count_of_type(const ExactArray &x, uint64_t named, bool keepdims) {
     int64_t rows;
@@ -48,7 +56,9 @@ nb::object count_last(ExactArray x, nb::handle axis, bool keepdims) {
     if (!x || !x.size() || !trailing(axis, x, named)) return nb::none();
     if (x.is<float>()) return count_of_type<float>(x, named, keepdims);
     if (x.is<double>()) return count_of_type<double>(x, named, keepdims);
-    return x.is<int64_t>() ? count_of_type<int64_t>(x, named, keepdims) : nb::none();
+    if (x.is<int64_t>()) return count_of_type<int64_t>(x, named, keepdims);
+    const bool plain = PyArray_ISCARRAY_RO(x.array) && PyArray_ISNOTSWAPPED(x.array);
+    return plain && is_half_type(PyArray_TYPE(x.array)) ? count_of_type<HalfBits>(x, named, keepdims) : nb::none();
 }
 
 // The bin is guessed from equal widths; the edges decide

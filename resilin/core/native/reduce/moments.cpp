@@ -1,9 +1,9 @@
 // Variances over the last dimensions of contiguous arrays, in the steps of `reduce.py`: the mean, the mean of what that
-// leaves, the squares of what both leave, each summed in pairwise order without an array for it.
+// leaves, the squares of what both leave, each summed in pairwise order without an array for it. Rows by their size.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
+#include "kernels/rows.hpp"
 #include "pairwise.hpp"
-#include "kernels/simd.hpp"
 #include "trailing.hpp"
 
 #include <cmath>
@@ -77,11 +77,53 @@ template <bool root> nb::object spread_last(ExactArray x, nb::handle axis, doubl
                          : variance_of<double>(x, named, keepdims, correction, root);
 }
 
+#define RESILIN_SCALED_ROWS(T)                                                                                         \
+    RESILIN_SIMD void scaled_rows(const T *x, const T *scale, const T *w, int64_t rows, int64_t length, T *y) {        \
+        for (int64_t row = 0; row < rows; row++, x += length, y += length) {                                           \
+            const T s = scale[row];                                                                                    \
+            _Pragma("omp simd") for (int64_t i = 0; i < length; i++) y[i] = w ? x[i] * s * w[i] : x[i] * s;            \
+        }                                                                                                              \
+    }
+RESILIN_SCALED_ROWS(float)
+RESILIN_SCALED_ROWS(double)
+
+template <class T> nb::object root_normalized(const Floats &x, const Floats &w, int64_t length, T eps) {
+    const int64_t rows = x.size() / length;
+    nb::object made = new_like(x);
+    WithoutGil free(2 * x.size());
+    const Opened<T> from(x);
+    const Rounded<T> to(made, x);
+    const Beside<T> weight(w);
+    std::vector<T> scale(static_cast<size_t>(rows));
+    const auto read = [&](int64_t begin, int64_t end, T *scratch) { return from.at(begin, end - begin, scratch); };
+    pairwise_rows(read, rows, length, 1, true, scale.data());
+    for (T &s : scale) s = T(1) / std::sqrt(s / static_cast<T>(length) + eps);
+    parallel_rows(rows, length, [&](int64_t begin, int64_t end) {
+        std::vector<T> block(static_cast<size_t>(from.half() ? rows_abreast(length) * length : 0));
+        few_at_a_time(length, begin, end, [&](int64_t row, int64_t some) {
+            const int64_t at = row * length, n = some * length;
+            T *y = to.at(at, block.data());
+            scaled_rows(from.at(at, n, block.data()), scale.data() + row, weight.data, some, length, y);
+            to.close(at, n, y);
+        });
+    });
+    return made;
+}
+
+// Rows of `length` elements by the root of the mean of their squares and eps, times w; 16-bit floats are rounded once
+nb::object rms_norm(Floats x, Floats w, int64_t length, double eps) {
+    if (!x.known() || x.copy.ptr() || length < 1 || !x.size() || x.size() % length || !w.fits(x, length))
+        return nb::none();
+    return x.type() == NPY_DOUBLE ? root_normalized<double>(x, w, length, eps)
+                                  : root_normalized<float>(x, w, length, static_cast<float>(eps));
+}
+
 } // namespace
 
 void bind_moments(nb::module_ &m) {
     m.def("var_last", &spread_last<false>, nb::arg("x"), nb::arg("axis").none(), nb::arg("correction"), nb::arg("keepdims"));
     m.def("std_last", &spread_last<true>, nb::arg("x"), nb::arg("axis").none(), nb::arg("correction"), nb::arg("keepdims"));
+    m.def("rms_norm", &rms_norm, nb::arg(), nb::arg().none(), nb::arg(), nb::arg());
 }
 
 } // namespace resilin

@@ -1,9 +1,7 @@
 // Sums in pairwise order of what two contiguous arrays, or neighbours in one, make: products, distances, trapezoids; and
 // their differences. 16-bit floats are computed in float32 and rounded once.
 #include "binding/array.hpp"
-#include "elementwise/half_blocks.hpp"
-#include "elementwise/ufunc_loops.hpp"
-#include "kernels/simd.hpp"
+#include "kernels/rows.hpp"
 #include "pairwise.hpp"
 #include "trailing.hpp"
 
@@ -26,7 +24,6 @@ RESILIN_SIMD void subtracted(const int64_t *x, const int64_t *y, int64_t n, int6
 }
 
 bool is_plain(const ExactArray &x) { return x && PyArray_ISCARRAY_RO(x.array) && PyArray_ISNOTSWAPPED(x.array); }
-bool is_half_type(int type) { return type == NPY_HALF || type == bfloat16_type; }
 template <class T> T *data_of(const nb::object &array) {
     return static_cast<T *>(PyArray_DATA(reinterpret_cast<PyArrayObject *>(array.ptr())));
 }
@@ -81,7 +78,6 @@ nb::object dot(ExactArray x, ExactArray y) {
 
 template <class T> T root_of_squares(const T *x, const T *y, int64_t n) {
     T sum;
-    WithoutGil free(n);
     const auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
         subtracted(x + begin, y + begin, end - begin, scratch);
         return scratch;
@@ -90,21 +86,31 @@ template <class T> T root_of_squares(const T *x, const T *y, int64_t n) {
     return std::sqrt(sum);
 }
 
+float root_of_squares(const uint16_t *x, const uint16_t *y, int64_t n, bool float16) {
+    float sum;
+    const auto unpack = float16 ? unpack_half : unpack_bfloat;
+    const auto read = [=](int64_t begin, int64_t end, float *scratch) -> const float * {
+        alignas(64) float other[SCRATCH];
+        unpack(x + begin, 0, end - begin, scratch), unpack(y + begin, 0, end - begin, other);
+        subtracted(scratch, other, end - begin, scratch);
+        return scratch;
+    };
+    pairwise_rows(read, 1, n, 1, true, &sum);
+    return std::sqrt(sum);
+}
+
 // The Euclidean norm of x - y
 nb::object distance(ExactArray x, ExactArray y) {
-    if (!x || !y || !x.size() || !x.same_shape(y)) return nb::none();
+    if (!is_plain(x) || !is_plain(y) || !x.size() || !x.same_shape(y)) return nb::none();
+    const int type = PyArray_TYPE(x.array);
     const int64_t n = x.size();
-    if (x.is<float>() && y.is<float>()) {
-        const float found = root_of_squares(x.data<float>(), y.data<float>(), n);
-        NewArray<float> out(0, nullptr);
-        *out.data = found;
-        return out.object;
-    }
-    if (!x.is<double>() || !y.is<double>()) return nb::none();
-    const double found = root_of_squares(x.data<double>(), y.data<double>(), n);
-    NewArray<double> out(0, nullptr);
-    *out.data = found;
-    return out.object;
+    if (type != PyArray_TYPE(y.array) || !is_float_type(type)) return nb::none();
+    nb::object made = without_axes(x, ~uint64_t{0}, false);
+    WithoutGil free(n);
+    if (type == NPY_FLOAT) *data_of<float>(made) = root_of_squares(x.data<float>(), y.data<float>(), n);
+    else if (type == NPY_DOUBLE) *data_of<double>(made) = root_of_squares(x.data<double>(), y.data<double>(), n);
+    else rounded(root_of_squares(x.data<uint16_t>(), y.data<uint16_t>(), n, type == NPY_HALF), type, made);
+    return made;
 }
 
 // The integral of a vector of more than two samples, `step` apart: the sum of the inner ones and half of the ends

@@ -1,7 +1,9 @@
 // Products over the last dimensions of contiguous arrays. Of floats in float64: PRODUCTS of them with every PRODUCTS-th
-// element, folded in a tree, and pieces of PIECE elements ascending. Integers wrap around.
+// element, folded in a tree, and pieces of PIECE elements ascending; 16-bit floats are rounded by way of
+// float32. Integers wrap around.
 #include "binding/array.hpp"
 #include "eights.hpp"
+#include "indexing/stored.hpp"
 #include "memory/parallel.hpp"
 #include "pairwise.hpp"
 #include "trailing.hpp"
@@ -13,17 +15,32 @@
 namespace resilin {
 namespace {
 
-constexpr int64_t PRODUCTS = 32, PIECE = 1 << 16;
+constexpr int64_t PRODUCTS = 32, PIECE = 1 << 16, OPENED = 2048;
 
-template <class T> RESILIN_INLINE double multiply_all(const T *x, int64_t n) {
+// n elements from x on, in their place or opened in `block`
+template <class E>
+RESILIN_INLINE const typename E::Computed *opened(E, const typename E::Stored *x, int64_t n, float *block) {
+    if constexpr (std::is_same_v<typename E::Stored, typename E::Computed>) return x;
+    else {
+        E::unpack(x, 0, n, block);
+        return block;
+    }
+}
+
+template <class E> RESILIN_INLINE double multiply_all(E kind, const typename E::Stored *x, int64_t n) {
     constexpr DoubleFour ONES = {1.0, 1.0, 1.0, 1.0};
     DoubleEight a{ONES, ONES}, b = a, c = a, d = a;
-    int64_t i = 0;
-    for (; i + PRODUCTS <= n; i += PRODUCTS) {
-        a = a * wide_eight(x + i), b = b * wide_eight(x + i + 8);
-        c = c * wide_eight(x + i + 16), d = d * wide_eight(x + i + 24);
+    const int64_t whole = n / PRODUCTS * PRODUCTS;
+    float block[OPENED];
+    for (int64_t first = 0; first < whole; first += OPENED) {
+        const int64_t count = std::min(OPENED, whole - first);
+        const auto *at = opened(kind, x + first, count, block);
+        for (int64_t i = 0; i < count; i += PRODUCTS) {
+            a = a * wide_eight(at + i), b = b * wide_eight(at + i + 8);
+            c = c * wide_eight(at + i + 16), d = d * wide_eight(at + i + 24);
+        }
     }
-    if (i == n) { // the same tree
+    if (whole == n) { // the same tree
         const DoubleEight all = (a * c) * (b * d);
         const DoubleFour four = all.low * all.high;
         return (four[0] * four[2]) * (four[1] * four[3]);
@@ -32,12 +49,13 @@ template <class T> RESILIN_INLINE double multiply_all(const T *x, int64_t n) {
     const DoubleEight lanes[4] = {a, b, c, d};
     static_assert(sizeof(lanes) == sizeof(all));
     std::memcpy(all, lanes, sizeof(all));
-    for (int64_t k = 0; i + k < n; k++) all[k] *= static_cast<double>(x[i + k]);
+    const auto *rest = opened(kind, x + whole, n - whole, block);
+    for (int64_t k = 0; whole + k < n; k++) all[k] *= static_cast<double>(rest[k]);
     for (int64_t width = PRODUCTS / 2; width > 0; width /= 2)
         for (int64_t k = 0; k < width; k++) all[k] *= all[k + width];
     return all[0];
 }
-RESILIN_INLINE uint64_t multiply_all(const int64_t *x, int64_t n) {
+RESILIN_INLINE uint64_t multiply_all(Whole<int64_t>, const int64_t *x, int64_t n) {
     uint64_t lanes[4] = {1, 1, 1, 1};
     int64_t i = 0;
     for (; i + 4 <= n; i += 4)
@@ -46,48 +64,59 @@ RESILIN_INLINE uint64_t multiply_all(const int64_t *x, int64_t n) {
     return (lanes[0] * lanes[1]) * (lanes[2] * lanes[3]);
 }
 
-// What products of T are kept in
-template <class T> using Kept = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
+// What products are kept in
+template <class E> using Kept = std::conditional_t<std::is_integral_v<typename E::Computed>, uint64_t, double>;
 
 // of `rows` rows of n elements, `step` apart
-#define RESILIN_PRODUCTS(T)                                                                                            \
-    RESILIN_SIMD void products_of(const T *x, int64_t rows, int64_t n, int64_t step, Kept<T> *y) {                     \
-        for (int64_t row = 0; row < rows; row++) y[row] = multiply_all(x + row * step, n);                             \
+#define RESILIN_PRODUCTS(E)                                                                                            \
+    RESILIN_SIMD void products_of(E kind, const E::Stored *x, int64_t rows, int64_t n, int64_t step, Kept<E> *y) {     \
+        for (int64_t row = 0; row < rows; row++) y[row] = multiply_all(kind, x + row * step, n);                       \
     }
-RESILIN_PRODUCTS(float)
-RESILIN_PRODUCTS(double)
-RESILIN_PRODUCTS(int64_t)
+RESILIN_PRODUCTS(Whole<float>)
+RESILIN_PRODUCTS(Whole<double>)
+RESILIN_PRODUCTS(Whole<int64_t>)
+RESILIN_PRODUCTS(Half)
+RESILIN_PRODUCTS(Bfloat)
 
-template <class T> nb::object product_of_type(ExactArray x, uint64_t named, bool keepdims) {
-    int64_t rows;
-    NewArray<T> y = without_trailing<T>(x, named, keepdims, rows);
-    nb::object made = y.object;
-    WithoutGil free(x.size());
-    const int64_t length = x.size() / rows;
+template <class E> void products_of_rows(E kind, const void *elements, int64_t rows, int64_t length, void *made) {
+    const auto *x = static_cast<const typename E::Stored *>(elements);
+    auto *y = static_cast<typename E::Stored *>(made);
     // pieces that threads can share; those of integers may have any length
-    const int64_t most = std::is_integral_v<T> ? PIECE / 4 : PIECE, pieces = (length + most - 1) / most;
-    std::vector<Kept<T>> parts(static_cast<size_t>(rows * pieces));
-    parallel_rows(rows * pieces, std::min(length, most), [&](int64_t begin, int64_t end) {
-        if (pieces == 1) return products_of(x.data<T>() + begin * length, end - begin, length, length, parts.data() + begin);
+    constexpr bool WHOLE = std::is_same_v<typename E::Stored, typename E::Computed>;
+    constexpr int64_t MOST = std::is_integral_v<typename E::Computed> ? PIECE / 4 : PIECE;
+    const int64_t pieces = (length + MOST - 1) / MOST;
+    std::vector<Kept<E>> parts(static_cast<size_t>(rows * pieces));
+    parallel_rows(rows * pieces, std::min(length, MOST), [&](int64_t begin, int64_t end) {
+        if (pieces == 1)
+            return products_of(kind, x + begin * length, end - begin, length, length, parts.data() + begin);
         for (int64_t i = begin; i < end; i++) {
-            const int64_t at = i % pieces * most;
-            products_of(x.data<T>() + i / pieces * length + at, 1, std::min(most, length - at), 0, parts.data() + i);
+            const int64_t at = i % pieces * MOST;
+            products_of(kind, x + i / pieces * length + at, 1, std::min(MOST, length - at), 0, parts.data() + i);
         }
     });
     for (int64_t row = 0; row < rows; row++) {
-        Kept<T> all = parts[static_cast<size_t>(row * pieces)];
+        Kept<E> all = parts[static_cast<size_t>(row * pieces)];
         for (int64_t i = 1; i < pieces; i++) all *= parts[static_cast<size_t>(row * pieces + i)];
-        y.data[row] = static_cast<T>(all);
+        const auto found = static_cast<typename E::Computed>(all);
+        if constexpr (WHOLE) y[row] = found;
+        else E::pack(&found, 0, 1, y + row);
     }
-    return made;
 }
 
 nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
     uint64_t named;
-    if (!x || !x.size() || !trailing(axis, x, named)) return nb::none();
-    if (x.is<float>()) return product_of_type<float>(x, named, keepdims);
-    if (x.is<double>()) return product_of_type<double>(x, named, keepdims);
-    return x.is<int64_t>() ? product_of_type<int64_t>(x, named, keepdims) : nb::none();
+    if (!x || !x.size() || !PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array) ||
+        !has_kind(PyArray_TYPE(x.array)) || !trailing(axis, x, named))
+        return nb::none();
+    int64_t rows = 1;
+    for (int i = 0; i < x.ndim(); i++) rows *= named >> i & 1 ? 1 : x.dim(i);
+    nb::object made = without_axes(x, named, keepdims);
+    WithoutGil free(x.size());
+    by_kind(PyArray_TYPE(x.array), [&](auto kind) {
+        products_of_rows(kind, PyArray_DATA(x.array), rows, x.size() / rows,
+                         PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr())));
+    });
+    return made;
 }
 
 } // namespace
