@@ -184,6 +184,15 @@ def least_squares(a: Array, b: Array, rtol: float) -> Array | None:
     return _native_least_squares(*_of_one_shape(a, b), max(rtol, least))  # type: ignore[no-any-return]
 
 
+def pseudo_inverse(a: Array, rtol: Any, atol: Any) -> Array | None:
+    """The X of `least_squares` for the identity: the pseudo-inverses, where no singular value counts as 0."""
+    if np.ndim(rtol) or np.ndim(atol) or atol > 0 or not a.size:  # one number of all, and relative
+        return None
+    rows = a.shape[-2]
+    eye = np.broadcast_to(np.eye(rows, dtype=a.dtype), (*a.shape[:-2], rows, rows))
+    return least_squares(a, eye, float(rtol))
+
+
 def full_rank(a: Array, rtol: float) -> bool:
     """Whether all singular values are certainly more than `rtol` times their matrix's largest; False may be wrong."""
     least = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
