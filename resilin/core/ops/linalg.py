@@ -285,6 +285,9 @@ def _(xp, g, _y, x):
 
 
 def _thin_svd(xp, where, x, **options):
+    if not options.get("hermitian") and isinstance(x, np.ndarray):
+        if (found := factorize.by_rotations("svd", x)) is not None:
+            return found
     factorize.need_finite(where, xp, x, "L" if options.get("hermitian") else "")
     try:
         return xp.linalg.svd(x, full_matrices=False, **options)
