@@ -21,6 +21,7 @@ _native_lu, _native_substitute = kernel("lu"), kernel("substitute")
 _native_permutation, _native_solve = kernel("permutation"), kernel("solve")
 _native_cholesky, _native_qr, _native_least_squares = kernel("cholesky"), kernel("qr"), kernel("least_squares")
 _native_full_rank = kernel("full_rank")
+_native_determinant, _native_pivots = kernel("determinant"), kernel("pivots")
 _native_eigen, _native_singular = kernel("small_eigen"), kernel("small_singular")
 
 
@@ -123,33 +124,28 @@ def log_determinant(x: Array) -> tuple[Array, Array] | None:
 
     Logarithms are added in float64.
     """
-    if x.dtype.char not in "fd" or not x.size or (found := _native_lu(ascontiguousarray(x), True)) is None:
+    if x.dtype.char not in "fd" or (found := _native_pivots(ascontiguousarray(x))) is None:
         return None
-    packed, pivots, _ = found
-    heads = np.diagonal(packed, 0, -2, -1)
+    signs, heads = found
     with np.errstate(all="ignore"):
-        logs = np.log(np.abs(heads), dtype=np.float64).sum(-1)
-    return _sign(heads, pivots).astype(x.dtype), logs
+        return signs, np.log(heads).sum(-1)
 
 
 def determinant(x: Array) -> Array | None:
     """Determinants: products, in float64, of the pivots of `lu`; None for no floats."""
-    if x.dtype.char not in "fd" or not x.size or (found := _native_lu(ascontiguousarray(x), True)) is None:
+    if x.dtype.char not in "fd":
         return None
-    packed, pivots, _ = found
-    heads = np.diagonal(packed, 0, -2, -1)
+    x = ascontiguousarray(x)
+    made: Array | None = _native_determinant(x)
+    if made is not None or (found := _native_pivots(x)) is None:
+        return made
+    signs, heads = found
     with np.errstate(all="ignore"):
-        products = np.abs(heads).astype(np.float64).prod(-1)
+        products = heads.prod(-1)
         exact = np.isfinite(products) & (products > 1e-290)  # else a product of some of them may have left the range
         if not exact.all():
-            products = np.where(exact, products, np.exp(np.log(np.abs(heads), dtype=np.float64).sum(-1)))
-        return (_sign(heads, pivots) * products).astype(x.dtype)  # type: ignore[no-any-return]
-
-
-def _sign(heads: Array, pivots: Array) -> Array:
-    """1, -1 or 0: that of the product of the pivots, turned by each exchange of rows."""
-    exchanges = (pivots != np.arange(1, pivots.shape[-1] + 1)).sum(-1)
-    return np.sign(heads).prod(-1) * (1 - 2 * (exchanges & 1))  # type: ignore[no-any-return]
+            products = np.where(exact, products, np.exp(np.log(heads).sum(-1)))
+        return (signs * products).astype(x.dtype)  # type: ignore[no-any-return]
 
 
 def cholesky(x: Array) -> tuple[Array, Array] | None:
