@@ -180,8 +180,7 @@ def least_squares(a: Array, b: Array, rtol: float) -> Array | None:
     `rtol` times the largest; None where one may not be so, and of what has no kernel."""
     if a.dtype != b.dtype or a.dtype.char not in "fd" or not isinstance(b, np.ndarray):
         return None
-    least = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
-    return _native_least_squares(*_of_one_shape(a, b), max(rtol, least))  # type: ignore[no-any-return]
+    return _native_least_squares(*_of_one_shape(a, b), _certain(a, rtol))  # type: ignore[no-any-return]
 
 
 SMALL = 8  # rows of matrices that rotations take; LAPACK is faster for one larger matrix
@@ -229,17 +228,22 @@ def in_own_type(name: str, x: Array, UPLO: str = "L", full_matrices: bool = True
 
 def pseudo_inverse(a: Array, rtol: Any, atol: Any) -> Array | None:
     """The X of `least_squares` for the identity: the pseudo-inverses, where no singular value counts as 0."""
-    if np.ndim(rtol) or np.ndim(atol) or atol > 0 or not a.size:  # one number of all, and relative
-        return None
-    rows = a.shape[-2]
-    eye = np.broadcast_to(np.eye(rows, dtype=a.dtype), (*a.shape[:-2], rows, rows))
-    return least_squares(a, eye, float(rtol))
+    if type(rtol) is not float or type(atol) is not float or atol > 0 or a.dtype.char not in "fd":
+        return None  # limits of each matrix, or absolute ones
+    return _native_least_squares(ascontiguousarray(a), None, _certain(a, rtol))  # type: ignore[no-any-return]
+
+
+def _certain(a: Array, rtol: float) -> float:
+    """Above which part of the largest singular value another one is certainly known."""
+    return max(rtol, max(a.shape[-2:]) * _EPS[a.dtype.char])
+
+
+_EPS = {char: float(np.finfo(char).eps) for char in "fd"}
 
 
 def full_rank(a: Array, rtol: float) -> bool:
     """Whether all singular values are certainly more than `rtol` times their matrix's largest; False may be wrong."""
-    least = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
-    return bool(_native_full_rank(ascontiguousarray(a), max(rtol, least)))
+    return bool(_native_full_rank(ascontiguousarray(a), _certain(a, rtol)))
 
 
 def substitute(t: Array, b: Array) -> Array:

@@ -230,7 +230,6 @@ def matrix_exp(xp, x):
     Higham, "The scaling and squaring method for the matrix exponential revisited", SIAM J. Matrix Anal. 2005: of
     degree 7 in single precision, else 13.
     """
-    n = x.shape[-1]
     if x.size == 0:
         return x.copy()
     degree = 7 if x.real.dtype == np.float32 else 13
@@ -285,10 +284,13 @@ def _(xp, g, _y, x):
 
 
 def _thin_svd(xp, where, x, **options):
-    if not options.get("hermitian") and isinstance(x, np.ndarray):
-        if (found := factorize.by_rotations("svd", x)) is not None:
-            return found
+    host = isinstance(x, np.ndarray) and not options.get("hermitian")
+    if host and (found := factorize.by_rotations("svd", x)) is not None:
+        return found
     factorize.need_finite(where, xp, x, "L" if options.get("hermitian") else "")
+    found = factorize.in_own_type("svd", x, full_matrices=False) if host else None
+    if found is not None and not np.isnan(np.sum(found[1])):
+        return found
     try:
         return xp.linalg.svd(x, full_matrices=False, **options)
     except np.linalg.LinAlgError:
