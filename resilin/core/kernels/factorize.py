@@ -235,7 +235,8 @@ def pseudo_inverse(a: Array, rtol: Any, atol: Any) -> Array | None:
 
 def _certain(a: Array, rtol: float) -> float:
     """Above which part of the largest singular value another one is certainly known."""
-    return max(rtol, max(a.shape[-2:]) * _EPS[a.dtype.char])
+    least: float = max(a.shape[-2:]) * _EPS[a.dtype.char]
+    return max(rtol, least)
 
 
 _EPS = {char: float(np.finfo(char).eps) for char in "fd"}

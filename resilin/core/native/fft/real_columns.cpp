@@ -19,7 +19,8 @@ template <class T> RESILIN_INLINE void part_columns_of(const T *z, int64_t h, co
         T *__restrict to = x + 2 * W * k, *__restrict mirror = x + 2 * W * (2 * h - k);
         const T c = cosines[k], s = sines[k];
         for (int64_t l = 0; l < W; l++) {
-            const T even_re = a[l] + b[l], even_im = a[l + W] - b[l + W], rest_re = a[l] - b[l], rest_im = a[l + W] + b[l + W];
+            const T even_re = a[l] + b[l], even_im = a[l + W] - b[l + W];
+            const T rest_re = a[l] - b[l], rest_im = a[l + W] + b[l + W];
             const T re = even_re + fma(rest_im, c, rest_re * s), im = even_im + fma(rest_im, s, -(rest_re * c));
             to[l] = mirror[l] = re;
             to[l + W] = im;
@@ -42,7 +43,8 @@ RESILIN_SIMD void part_columns(const double *z, int64_t h, const double *cosines
 
 } // namespace
 
-template <class T> void transform_real_columns(int64_t n, const T *from, T *to, int64_t outer, int64_t inner, bool inverse, T scale) {
+template <class T>
+void transform_real_columns(int64_t n, const T *from, T *to, int64_t outer, int64_t inner, bool inverse, T scale) {
     constexpr int64_t W = LANES_OF<T>;
     const int64_t h = n / 2, groups = (inner + W - 1) / W;
     const auto plan = halves<T>(n);
@@ -62,7 +64,10 @@ template <class T> void transform_real_columns(int64_t n, const T *from, T *to, 
                     lanes_to_pairs(found, found + W, 1, scale / 2, out, 2 * W);
                     continue;
                 }
-                for (int64_t l = 0; l < width; l++) out[2 * l] = found[l] * (scale / 2), out[2 * l + 1] = found[l + W] * (scale / 2);
+                for (int64_t l = 0; l < width; l++) {
+                    out[2 * l] = found[l] * (scale / 2);
+                    out[2 * l + 1] = found[l + W] * (scale / 2);
+                }
             }
         }
     });

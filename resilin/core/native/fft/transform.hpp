@@ -63,8 +63,10 @@ template <class T> void transform_rows(const Fourier<T> &plan, const T *from, bo
 template <class T>
 void transform_columns(const Columns<T> &plan, const T *from, T *to, int64_t outer, int64_t inner, bool inverse, T scale);
 
-// All n frequencies, n even and of at most LONGEST_COLUMN points, of the middle dimension of outer x n x inner real numbers.
-template <class T> void transform_real_columns(int64_t n, const T *from, T *to, int64_t outer, int64_t inner, bool inverse, T scale);
+// All n frequencies, n even and of at most LONGEST_COLUMN points, of the middle dimension of outer x n x inner real
+// numbers.
+template <class T>
+void transform_real_columns(int64_t n, const T *from, T *to, int64_t outer, int64_t inner, bool inverse, T scale);
 
 // Rows of n real numbers to n / 2 + 1 complex ones, and rows of these, without scale, back to n real ones.
 template <class T> void transform_real_rows(int64_t n, const T *from, T *to, int64_t count, T scale);

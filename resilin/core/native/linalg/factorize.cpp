@@ -179,8 +179,8 @@ template <class T> T sign_of_pivots(const T *diagonal, int64_t step, const int32
     return zero ? T(0) : negative ? T(-1) : T(1);
 }
 
-// One step of the elimination of L matrices side by side, element (i, j) of each at a[(i * n + j) * L]; `pivots` from 1.
-// As factorize_columns(), so that bits are the same.
+// Elimination of L matrices side by side, element (i, j) of each at a[(i * n + j) * L]; `pivots` from 1. As
+// factorize_columns(), so that bits are the same.
 template <class T, int64_t L> RESILIN_INLINE void eliminate_of(T *a, int64_t n, int32_t *pivots) {
     for (int64_t k = 0; k < n; k++) {
         alignas(64) T most[L], best[L];
@@ -261,7 +261,8 @@ template <class T> nb::object determinant_of(const Array &x) {
         double product = 1;
         for (int64_t k = 0; k < n; k++) product *= heads[k];
         // else a product of some of them may have left the range
-        if (!(product > 1e-290 && product <= std::numeric_limits<double>::max())) exact.store(false, std::memory_order_relaxed);
+        const bool in_range = product > 1e-290 && product <= std::numeric_limits<double>::max();
+        if (!in_range) exact.store(false, std::memory_order_relaxed);
         made.data[i] = static_cast<T>(static_cast<double>(sign) * product);
     });
     return exact ? made.object : nb::none();
@@ -280,7 +281,7 @@ template <class T> nb::object pivots_of(const Array &x) {
 
 bool is_square(const Array &x) { return x && x.ndim() >= 2 && x.dim(x.ndim() - 2) == x.last() && x.size(); }
 
-// Determinants, the pivots multiplied in float64, ascending; None of others and where a product is not certainly in range.
+// Determinants, the pivots multiplied in float64, ascending; None of others and where a product may have left the range.
 nb::object determinant(Array x) {
     if (!is_square(x)) return nb::none();
     if (x.is<float>()) return determinant_of<float>(x);

@@ -202,9 +202,9 @@ template <class T> double frobenius(const T *x, int64_t size) {
     return std::sqrt(sum);
 }
 
-// Of a triangle R, k x k, whose columns are rows of `t`, with zeros: whether its smallest singular value is certainly more
-// than `rtol` of its largest one. The Frobenius norms of R and of its inverse bound these two, and the roots of those of
-// R^T R and of its inverse, which are closer.
+// Of a triangle R, k x k, whose columns are rows of `t`, with zeros: whether its smallest singular value is certainly
+// more than `rtol` of its largest one. The Frobenius norms of R and of its inverse bound these two, and the roots of
+// those of R^T R and of its inverse, which are closer.
 template <class T> bool well_conditioned(const T *t, int64_t k, double rtol, bool threads) {
     std::vector<T> inverse(static_cast<size_t>(k * k));
     for (int64_t i = 0; i < k; i++) inverse[static_cast<size_t>(i * k + i)] = T(1);
@@ -306,7 +306,8 @@ template <class T> nb::object least_squares_of(const Array &a, const Array &b, d
     return x.object;
 }
 
-// X, pseudo-inverses without `b`, of matrices that certainly have full rank: singular values of all are more than `rtol` times the largest; None of others.
+// X, pseudo-inverses without `b`, of matrices that certainly have full rank: singular values of all are more than `rtol`
+// times the largest; None of others.
 nb::object least_squares(Array a, Array b, double rtol) {
     const int dims = a ? a.ndim() : 0;
     if (dims < 2 || !a.size()) return nb::none();

@@ -1,9 +1,9 @@
 // Eigenvalues of symmetric matrices and singular values of square ones, with their vectors, by Jacobi's rotations, of
 // small contiguous float32 and float64. A vector of 64 bytes holds one element of as many matrices of a batch.
 //
-// A sweep turns every pair of columns once, in the order (0, 1), (0, 2), ..., (1, 2), ...; sweeps follow until none turns
-// anything. What a matrix comes to depends on it alone: where a pair is turned in another matrix only, it stays as it is.
-// Singular values are the lengths of the columns that rotations from the right have made orthogonal (M. Hestenes,
+// A sweep turns every pair of columns once, in the order (0, 1), (0, 2), ..., (1, 2), ...; sweeps follow until none
+// turns anything. What a matrix comes to depends on it alone: where a pair is turned in another matrix only, it stays as
+// it is. Singular values are the lengths of the columns that rotations from the right have made orthogonal (M. Hestenes,
 // "Inversion of matrices by biorthogonalization and related results", 1958).
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
@@ -50,11 +50,13 @@ template <class T> RESILIN_INLINE void apply_turn(const Turn<T> &turn, T *x, T *
     }
 }
 // Whether `size` is something beside `product` ** 0.5 by `least`, and at all; in any lane.
-template <class T> RESILIN_INLINE bool find_active(const T *of, const T *pp, const T *qq, T least, T floor, Turn<T> &turn) {
+template <class T>
+RESILIN_INLINE bool find_active(const T *of, const T *pp, const T *qq, T least, T floor, Turn<T> &turn) {
     T most = 0;
 #pragma omp simd reduction(max : most)
     for (int64_t l = 0; l < LANES<T>; l++) {
-        const T square = of[l] * of[l], product = pp[l] * qq[l], limit = least * least * (product < 0 ? -product : product);
+        const T square = of[l] * of[l], product = pp[l] * qq[l];
+        const T limit = least * least * (product < 0 ? -product : product);
         const T least_square = limit > floor * floor ? limit : floor * floor;
         const T active = square > least_square ? T(1) : T(0);
         turn.active[l] = active;
@@ -91,8 +93,8 @@ template <class T> RESILIN_INLINE void diagonalize_of(T *a, T *v, int64_t n) {
     }
 }
 
-// The columns, which are rows g[(column * n + i) * LANES], become orthogonal, and what is done to them is done to rows of
-// `v`, if any. `square`: the squares of their lengths.
+// The columns, which are rows g[(column * n + i) * LANES], become orthogonal, and what is done to them is done to rows
+// of `v`, if any. `square`: the squares of their lengths.
 template <class T> RESILIN_INLINE void orthogonalize_of(T *g, T *v, T *square, int64_t n) {
     constexpr int64_t L = LANES<T>;
     auto dot = [n](const T *x, const T *y, T *sum) __attribute__((always_inline)) {
@@ -161,7 +163,8 @@ template <class T> class Group {
             exponent_[l] = most > 0 ? std::clamp(exponent, -limit, limit) : 0;
             const T scale = std::ldexp(T(1), -exponent_[l]);
             for (int64_t i = 0; i < n_; i++)
-                for (int64_t j = 0; j < n_; j++) a[(i * n_ + j) * L + l] = seen(i, j) ? from[i * row + j * column] * scale : T(0);
+                for (int64_t j = 0; j < n_; j++)
+                    a[(i * n_ + j) * L + l] = seen(i, j) ? from[i * row + j * column] * scale : T(0);
         }
         return finite;
     }
@@ -203,7 +206,8 @@ template <class T> nb::object eigen_of(const Array &x, bool lower, bool vectors)
                 std::iota(order, order + n, int64_t{0});
                 auto value = [&](int64_t i) { return group.a[(i * n + i) * L + l]; };
                 std::stable_sort(order, order + n, [&](int64_t i, int64_t j) { return value(i) < value(j); });
-                for (int64_t k = 0; k < n; k++) values.data[(first + l) * n + k] = group.unscaled(value(order[k]), l) + T(0);
+                T *found = values.data + (first + l) * n;
+                for (int64_t k = 0; k < n; k++) found[k] = group.unscaled(value(order[k]), l) + T(0);
                 T *to = made.data + (first + l) * n * n;
                 for (int64_t i = 0; vectors && i < n; i++)
                     for (int64_t k = 0; k < n; k++) to[i * n + k] = group.v[(order[k] * n + i) * L + l] + T(0);
@@ -218,7 +222,8 @@ bool is_small(const Array &x) {
     return x && x.ndim() >= 2 && x.size() && x.dim(x.ndim() - 2) == x.last() && x.last() <= SMALL;
 }
 
-// Ascending eigenvalues of the lower or the upper triangles, or (these, vectors); None of others and of what is not finite.
+// Ascending eigenvalues of the lower or the upper triangles, or (these, vectors); None of others and of what is not
+// finite.
 nb::object small_eigen(Array x, bool lower, bool vectors) {
     if (!is_small(x)) return nb::none();
     if (x.is<float>()) return eigen_of<float>(x, lower, vectors);
@@ -249,7 +254,8 @@ template <class T> nb::object singular_of(const Array &x, bool vectors) {
                 std::stable_sort(order, order + n, [&](int64_t i, int64_t j) { return size[i] > size[j]; });
                 for (int64_t k = 0; k < n; k++) values.data[(first + l) * n + k] = group.unscaled(size[order[k]], l);
                 if (!vectors) continue;
-                lower_rank[static_cast<size_t>(first + l)] = !(size[order[n - 1]] > 4 * static_cast<T>(n) * EPS<T> * size[order[0]]);
+                const T least = 4 * static_cast<T>(n) * EPS<T> * size[order[0]];
+                lower_rank[static_cast<size_t>(first + l)] = !(size[order[n - 1]] > least);
                 T *left = u.data + (first + l) * n * n, *right = vh.data + (first + l) * n * n;
                 for (int64_t k = 0; k < n; k++)
                     for (int64_t i = 0; i < n; i++) {
