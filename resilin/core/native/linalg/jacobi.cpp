@@ -1,8 +1,8 @@
 // Eigenvalues of symmetric matrices and singular values of square ones, with their vectors, by Jacobi's rotations, of
 // small contiguous float32 and float64. A vector of 64 bytes holds one element of as many matrices of a batch.
 //
-// A sweep turns every pair of columns once, in the order (0, 1), (0, 2), ..., (1, 2), ...; sweeps follow until none
-// turns anything. What a matrix comes to depends on it alone: where a pair is turned in another matrix only, it stays as
+// A sweep turns every pair of columns once, in the order of a tournament's rounds: pairs of a round have no column in
+// common, so that the CPU works on several at once. Sweeps follow until none turns anything. What a matrix comes to depends on it alone: where a pair is turned in another matrix only, it stays as
 // it is. Singular values are the lengths of the columns that rotations from the right have made orthogonal (M. Hestenes,
 // "Inversion of matrices by biorthogonalization and related results", 1958).
 #include "binding/array.hpp"
@@ -28,6 +28,21 @@ template <class T> constexpr T EPS = std::numeric_limits<T>::epsilon();
 
 template <class T> struct Turn {
     alignas(64) T active[LANES<T>], c[LANES<T>], s[LANES<T>], t[LANES<T>];
+};
+
+// All pairs p < q of n columns: in round r column r plays the last one of an even number, r + i plays r - i.
+struct Pairs {
+    int64_t count = 0, p[SMALL * (SMALL - 1) / 2], q[SMALL * (SMALL - 1) / 2];
+    explicit Pairs(int64_t n) {
+        const int64_t around = n + n % 2 - 1;
+        for (int64_t round = 0; round < around; round++)
+            for (int64_t i = 0; i <= around / 2; i++) {
+                const int64_t a = (round + i) % around, b = i ? (round - i + around) % around : around;
+                if (std::max(a, b) >= n) continue;
+                p[count] = std::min(a, b);
+                q[count++] = std::max(a, b);
+            }
+    }
 };
 
 // The rotations that make `pq` zero beside `pp` and `qq`, in lanes that are active; none in the others.
@@ -68,28 +83,29 @@ RESILIN_INLINE bool find_active(const T *of, const T *pp, const T *qq, T least, 
 // The upper triangles at a[(i * n + j) * LANES] become diagonal, and rows of `v`, if any, the vectors.
 template <class T> RESILIN_INLINE void diagonalize_of(T *a, T *v, int64_t n) {
     constexpr int64_t L = LANES<T>;
+    const Pairs pairs(n);
     bool any = true;
     for (int64_t sweep = 0; any && sweep < SWEEPS; sweep++) {
         any = false;
-        for (int64_t p = 0; p < n; p++)
-            for (int64_t q = p + 1; q < n; q++) {
-                T *pp = a + (p * n + p) * L, *qq = a + (q * n + q) * L, *pq = a + (p * n + q) * L;
-                Turn<T> turn;
-                // the largest element of a matrix is about one: what is far below its rounding is nothing
-                if (!find_active(pq, pp, qq, EPS<T> / 4, EPS<T> * EPS<T> / 16, turn)) continue;
-                any = true;
-                find_turn(pp, qq, pq, turn);
-                for (int64_t l = 0; l < L; l++) {
-                    pp[l] = fma(-turn.t[l], pq[l], pp[l]);
-                    qq[l] = fma(turn.t[l], pq[l], qq[l]);
-                    pq[l] = turn.active[l] != 0 ? T(0) : pq[l];
-                }
-                for (int64_t r = 0; r < p; r++) apply_turn(turn, a + (r * n + p) * L, a + (r * n + q) * L);
-                for (int64_t r = p + 1; r < q; r++) apply_turn(turn, a + (p * n + r) * L, a + (r * n + q) * L);
-                for (int64_t r = q + 1; r < n; r++) apply_turn(turn, a + (p * n + r) * L, a + (q * n + r) * L);
-                if (v)
-                    for (int64_t r = 0; r < n; r++) apply_turn(turn, v + (p * n + r) * L, v + (q * n + r) * L);
+        for (int64_t pair = 0; pair < pairs.count; pair++) {
+            const int64_t p = pairs.p[pair], q = pairs.q[pair];
+            T *pp = a + (p * n + p) * L, *qq = a + (q * n + q) * L, *pq = a + (p * n + q) * L;
+            Turn<T> turn;
+            // the largest element of a matrix is about one: what is far below its rounding is nothing
+            if (!find_active(pq, pp, qq, EPS<T> / 4, EPS<T> * EPS<T> / 16, turn)) continue;
+            any = true;
+            find_turn(pp, qq, pq, turn);
+            for (int64_t l = 0; l < L; l++) {
+                pp[l] = fma(-turn.t[l], pq[l], pp[l]);
+                qq[l] = fma(turn.t[l], pq[l], qq[l]);
+                pq[l] = turn.active[l] != 0 ? T(0) : pq[l];
             }
+            for (int64_t r = 0; r < p; r++) apply_turn(turn, a + (r * n + p) * L, a + (r * n + q) * L);
+            for (int64_t r = p + 1; r < q; r++) apply_turn(turn, a + (p * n + r) * L, a + (r * n + q) * L);
+            for (int64_t r = q + 1; r < n; r++) apply_turn(turn, a + (p * n + r) * L, a + (q * n + r) * L);
+            if (v)
+                for (int64_t r = 0; r < n; r++) apply_turn(turn, v + (p * n + r) * L, v + (q * n + r) * L);
+        }
     }
 }
 
@@ -102,27 +118,28 @@ template <class T> RESILIN_INLINE void orthogonalize_of(T *g, T *v, T *square, i
         for (int64_t i = 0; i < n; i++)
             for (int64_t l = 0; l < L; l++) sum[l] = fma(x[i * L + l], y[i * L + l], sum[l]);
     };
+    const Pairs pairs(n);
     bool any = true;
     for (int64_t sweep = 0; any && sweep < SWEEPS; sweep++) {
         any = false;
         for (int64_t p = 0; p < n; p++) dot(g + p * n * L, g + p * n * L, square + p * L);
-        for (int64_t p = 0; p < n; p++)
-            for (int64_t q = p + 1; q < n; q++) {
-                T *left = g + p * n * L, *right = g + q * n * L, *pp = square + p * L, *qq = square + q * L;
-                alignas(64) T pq[L];
-                dot(left, right, pq);
-                Turn<T> turn;
-                if (!find_active(pq, pp, qq, 4 * EPS<T>, T(0), turn)) continue;
-                any = true;
-                find_turn(pp, qq, pq, turn);
-                for (int64_t l = 0; l < L; l++) {
-                    pp[l] = fma(-turn.t[l], pq[l], pp[l]);
-                    qq[l] = fma(turn.t[l], pq[l], qq[l]);
-                }
-                for (int64_t i = 0; i < n; i++) apply_turn(turn, left + i * L, right + i * L);
-                if (v)
-                    for (int64_t i = 0; i < n; i++) apply_turn(turn, v + (p * n + i) * L, v + (q * n + i) * L);
+        for (int64_t pair = 0; pair < pairs.count; pair++) {
+            const int64_t p = pairs.p[pair], q = pairs.q[pair];
+            T *left = g + p * n * L, *right = g + q * n * L, *pp = square + p * L, *qq = square + q * L;
+            alignas(64) T pq[L];
+            dot(left, right, pq);
+            Turn<T> turn;
+            if (!find_active(pq, pp, qq, 4 * EPS<T>, T(0), turn)) continue;
+            any = true;
+            find_turn(pp, qq, pq, turn);
+            for (int64_t l = 0; l < L; l++) {
+                pp[l] = fma(-turn.t[l], pq[l], pp[l]);
+                qq[l] = fma(turn.t[l], pq[l], qq[l]);
             }
+            for (int64_t i = 0; i < n; i++) apply_turn(turn, left + i * L, right + i * L);
+            if (v)
+                for (int64_t i = 0; i < n; i++) apply_turn(turn, v + (p * n + i) * L, v + (q * n + i) * L);
+        }
     }
     for (int64_t p = 0; p < n; p++) dot(g + p * n * L, g + p * n * L, square + p * L);
 }
