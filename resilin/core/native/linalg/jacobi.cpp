@@ -2,9 +2,10 @@
 // small contiguous float32 and float64. A vector of 64 bytes holds one element of as many matrices of a batch.
 //
 // A sweep turns every pair of columns once, in the order of a tournament's rounds: pairs of a round have no column in
-// common, so that the CPU works on several at once. Sweeps follow until none turns anything. What a matrix comes to depends on it alone: where a pair is turned in another matrix only, it stays as
-// it is. Singular values are the lengths of the columns that rotations from the right have made orthogonal (M. Hestenes,
-// "Inversion of matrices by biorthogonalization and related results", 1958).
+// common, so that the CPU works on several at once. Sweeps follow until none turns anything. What a matrix comes to
+// depends on it alone: where a pair is turned in another matrix only, it stays as it is. Singular values are the lengths
+// of the columns that rotations from the right have made orthogonal (M. Hestenes, "Inversion of matrices by
+// biorthogonalization and related results", 1958).
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
 #include "kernels/simd.hpp"
