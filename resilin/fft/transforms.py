@@ -16,9 +16,11 @@ Dims = Sequence[int] | int | None
 
 def _full(where: str, input: Tensor, s: Any, dim: Dims, norm: str | None, forward: bool) -> Tensor:
     norm = shapes.scaling(where, norm)
-    input = shapes.complex_input(where, input)
     axes, sizes = shapes.dimensions(where, input, s, dim)
-    input = shapes.resized(input, axes, sizes)
+    if len(axes) == 1 and axes[0] < input._array.ndim - 1 and not input.is_complex():  # columns
+        input = shapes.real_input(where, input)
+        return ops.fft_real.call(shapes.resized(input, axes, sizes), axes, norm, forward)  # type: ignore[no-any-return]
+    input = shapes.resized(shapes.complex_input(where, input), axes, sizes)
     return ops.fft_c2c.call(input, axes, norm, forward) if axes else input
 
 

@@ -24,7 +24,7 @@ REAL_ONLY = {
         bessel_y1 digamma entr erf erfc erfcx erfinv gammainc gammaincc gammaln hypot i0 i0e i1 i1e log_ndtr logit ndtr
         ndtri polygamma zeta""",
     "of complex numbers a loop of logaddexp": "logcumsumexp",
-    "from real to complex": "fft_r2c make_complex view_as_complex",
+    "from real to complex": "fft_r2c fft_real make_complex view_as_complex",
     "layers and losses of real numbers": """attention avg_pool2d avg_pool2d_spread batch_norm batch_norm_fixed
         bce_with_logits binary_cross_entropy cross_entropy embedding embedding_bags embedding_bags_grad embedding_grad
         gelu layer_norm log_sigmoid log_softmax mish silu scale_channels smooth_absolute softmax softplus

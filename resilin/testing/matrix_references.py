@@ -98,5 +98,6 @@ ALL: dict[str, Callable[..., Any]] = {
     "svdvals": _each(scipy.linalg.svdvals),
     "fft_c2c": _c2c,
     "fft_c2r": _c2r,
+    "fft_real": _c2c,
     "fft_r2c": lambda x, axes, norm: scipy.fft.rfftn(x, axes=axes, norm=norm),
 }

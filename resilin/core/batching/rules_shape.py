@@ -202,7 +202,7 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     return op.call(*(batch.lead(x, rank) for x in inputs))
 
 
-@rule("fft_c2c", "fft_r2c", "fft_c2r")
+@rule("fft_c2c", "fft_r2c", "fft_c2r", "fft_real")
 def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
     axes = _behind(batch.k, params[0], shown(inputs[0]))
     return op.call(batch.lead(inputs[0]), axes, *params[1:])

@@ -21,6 +21,8 @@ _native_lu, _native_substitute = kernel("lu"), kernel("substitute")
 _native_permutation, _native_solve = kernel("permutation"), kernel("solve")
 _native_cholesky, _native_qr, _native_least_squares = kernel("cholesky"), kernel("qr"), kernel("least_squares")
 _native_full_rank = kernel("full_rank")
+_native_determinant, _native_pivots = kernel("determinant"), kernel("pivots")
+_native_eigen, _native_singular = kernel("small_eigen"), kernel("small_singular")
 
 
 def lu(x: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
@@ -122,33 +124,28 @@ def log_determinant(x: Array) -> tuple[Array, Array] | None:
 
     Logarithms are added in float64.
     """
-    if x.dtype.char not in "fd" or not x.size or (found := _native_lu(ascontiguousarray(x), True)) is None:
+    if x.dtype.char not in "fd" or (found := _native_pivots(ascontiguousarray(x))) is None:
         return None
-    packed, pivots, _ = found
-    heads = np.diagonal(packed, 0, -2, -1)
+    signs, heads = found
     with np.errstate(all="ignore"):
-        logs = np.log(np.abs(heads), dtype=np.float64).sum(-1)
-    return _sign(heads, pivots).astype(x.dtype), logs
+        return signs, np.log(heads).sum(-1)
 
 
 def determinant(x: Array) -> Array | None:
     """Determinants: products, in float64, of the pivots of `lu`; None for no floats."""
-    if x.dtype.char not in "fd" or not x.size or (found := _native_lu(ascontiguousarray(x), True)) is None:
+    if x.dtype.char not in "fd":
         return None
-    packed, pivots, _ = found
-    heads = np.diagonal(packed, 0, -2, -1)
+    x = ascontiguousarray(x)
+    made: Array | None = _native_determinant(x)
+    if made is not None or (found := _native_pivots(x)) is None:
+        return made
+    signs, heads = found
     with np.errstate(all="ignore"):
-        products = np.abs(heads).astype(np.float64).prod(-1)
+        products = heads.prod(-1)
         exact = np.isfinite(products) & (products > 1e-290)  # else a product of some of them may have left the range
         if not exact.all():
-            products = np.where(exact, products, np.exp(np.log(np.abs(heads), dtype=np.float64).sum(-1)))
-        return (_sign(heads, pivots) * products).astype(x.dtype)  # type: ignore[no-any-return]
-
-
-def _sign(heads: Array, pivots: Array) -> Array:
-    """1, -1 or 0: that of the product of the pivots, turned by each exchange of rows."""
-    exchanges = (pivots != np.arange(1, pivots.shape[-1] + 1)).sum(-1)
-    return np.sign(heads).prod(-1) * (1 - 2 * (exchanges & 1))  # type: ignore[no-any-return]
+            products = np.where(exact, products, np.exp(np.log(heads).sum(-1)))
+        return (signs * products).astype(x.dtype)  # type: ignore[no-any-return]
 
 
 def cholesky(x: Array) -> tuple[Array, Array] | None:
@@ -165,11 +162,14 @@ _LONG = 2  # times as many rows as columns: LAPACK does the same from 11 / 6 on,
 
 
 def long_qr(x: Array, complete: bool = False) -> tuple[Array, Array] | None:
-    """`qr` of the host's finite floats with many more rows than columns; None of others.
+    """`qr` of the host's finite floats with many more rows than columns, or more where both are few; None of others.
 
     What is asked of singular values is then asked of R.
     """
-    if not isinstance(x, np.ndarray) or x.dtype.char not in "fd" or not x.size or x.shape[-2] < _LONG * x.shape[-1]:
+    if not isinstance(x, np.ndarray) or x.dtype.char not in "fd" or not x.size:
+        return None
+    m, n = x.shape[-2:]
+    if m < _LONG * n and not n < m <= SMALL:
         return None
     found = qr(x, complete)
     return found if found is not None and np.isfinite(found[1]).all() else None
@@ -180,14 +180,71 @@ def least_squares(a: Array, b: Array, rtol: float) -> Array | None:
     `rtol` times the largest; None where one may not be so, and of what has no kernel."""
     if a.dtype != b.dtype or a.dtype.char not in "fd" or not isinstance(b, np.ndarray):
         return None
-    least = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
-    return _native_least_squares(*_of_one_shape(a, b), max(rtol, least))  # type: ignore[no-any-return]
+    return _native_least_squares(*_of_one_shape(a, b), _certain(a, rtol))  # type: ignore[no-any-return]
+
+
+SMALL = 8  # rows of matrices that rotations take; LAPACK is faster for one larger matrix
+
+
+def by_rotations(name: str, x: Array, triangle: str = "") -> Any:
+    """numpy.linalg's "eigh", "eigvalsh", "svd" or "svdvals" of small square matrices of finite floats; None of others.
+
+    By Jacobi's rotations (`native/linalg/jacobi.cpp`); vectors of matrices of lower rank are LAPACK's.
+    """
+    if x.shape[-1] > SMALL or x.shape[-1] != x.shape[-2]:
+        return None
+    x = ascontiguousarray(x)
+    if name in ("eigh", "eigvalsh"):
+        return _native_eigen(x, triangle == "L", name == "eigh")
+    found = _native_singular(x, name == "svd")
+    if found is None or name != "svd":
+        return found
+    u, s, vh, lower_rank = found
+    if lower_rank:
+        rest = _flat(x)[lower_rank]
+        of_rest = in_own_type("svd", rest) or np.linalg.svd(rest)
+        for part, made in zip((_flat(u), s.reshape(-1, s.shape[-1]), _flat(vh)), of_rest, strict=True):
+            part[lower_rank] = made
+    return u, s, vh
+
+
+_loops = getattr(np.linalg, "_umath_linalg", None)
+LOOPS = {"eigh": ("eigh_lo", "eigh_up", "RC"), "eigvalsh": ("eigvalsh_lo", "eigvalsh_up", "R")}
+LOOPS |= {"svd": ("svd_f", "svd_s", "CRC"), "svdvals": ("svd", "svd", "R")}  # what is made: R real, C as the matrix
+
+
+def in_own_type(name: str, x: Array, UPLO: str = "L", full_matrices: bool = True) -> Any:
+    """The same by LAPACK for float32 and complex64, NaN where it gave up; None of others.
+
+    numpy.linalg takes float64 for them, which takes twice as long; its loops can do otherwise.
+    """
+    usual, other, made = LOOPS[name]
+    loop = getattr(_loops, usual if UPLO == "L" and full_matrices else other, None)
+    if loop is None or not x.size or x.dtype.char not in "fF":
+        return None
+    with np.errstate(all="ignore"):
+        return loop(x, signature=f"{x.dtype.char}->{made.replace('R', 'f').replace('C', x.dtype.char)}")
+
+
+def pseudo_inverse(a: Array, rtol: Any, atol: Any) -> Array | None:
+    """The X of `least_squares` for the identity: the pseudo-inverses, where no singular value counts as 0."""
+    if type(rtol) is not float or type(atol) is not float or atol > 0 or a.dtype.char not in "fd":
+        return None  # limits of each matrix, or absolute ones
+    return _native_least_squares(ascontiguousarray(a), None, _certain(a, rtol))  # type: ignore[no-any-return]
+
+
+def _certain(a: Array, rtol: float) -> float:
+    """Above which part of the largest singular value another one is certainly known."""
+    least: float = max(a.shape[-2:]) * _EPS[a.dtype.char]
+    return max(rtol, least)
+
+
+_EPS = {char: float(np.finfo(char).eps) for char in "fd"}
 
 
 def full_rank(a: Array, rtol: float) -> bool:
     """Whether all singular values are certainly more than `rtol` times their matrix's largest; False may be wrong."""
-    least = max(a.shape[-2:]) * float(np.finfo(a.dtype).eps)
-    return bool(_native_full_rank(ascontiguousarray(a), max(rtol, least)))
+    return bool(_native_full_rank(ascontiguousarray(a), _certain(a, rtol)))
 
 
 def substitute(t: Array, b: Array) -> Array:

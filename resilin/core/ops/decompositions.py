@@ -17,11 +17,20 @@ from resilin.core.ops.linalg import adjoint
 from resilin.core.ops.registry import is_complex, op
 
 
-def _converging(xp: Any, name: str, x: Any, *args: Any, where: str = "", **options: Any) -> Any:
-    where = f"linalg.{where or name}"
-    factorize.need_finite(where, xp, x, *args)
+def _converging(xp: Any, name: str, x: Any, **options: Any) -> Any:
+    """numpy.linalg's `name`, or "svdvals", of finite matrices."""
+    host = isinstance(x, np.ndarray) and name in factorize.LOOPS
+    triangle = options.get("UPLO", "")
+    if host and (found := factorize.by_rotations(name, x, triangle)) is not None:
+        return found
+    where = f"linalg.{name}"
+    factorize.need_finite(where, xp, x, triangle)
+    found = factorize.in_own_type(name, x, **options) if host else None
     try:
-        found = getattr(xp.linalg, name)(x, *args, **options)
+        if found is None and name == "svdvals":
+            found = xp.linalg.svd(x, compute_uv=False)
+        elif found is None:
+            found = getattr(xp.linalg, name)(x, **options)
     except np.linalg.LinAlgError:
         raise factorize.not_converged(where, xp.to_host(x)) from None
     if xp.isnan(xp.sum(found[0] if isinstance(found, tuple) else found)):  # eigh says nothing of NaN
@@ -155,7 +164,7 @@ def _right(xp, upper, v):
 @op(dtypes="full", outputs=2, complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2), "U")])
 def eigh(xp, x, uplo="L"):
     """Ascending eigenvalues and orthonormal eigenvectors (columns) of Hermitian matrices; one triangle is read."""
-    return tuple(_converging(xp, "eigh", x, uplo))
+    return tuple(_converging(xp, "eigh", x, UPLO=uplo))
 
 
 @eigh.vjp_all
@@ -172,7 +181,7 @@ def _(xp, needs, g, _y, x, uplo="L"):
 @op(dtypes="full", complex=True, samples=lambda r: [(r(3, 3),), (r(2, 2, 2), "U")])
 def eigvalsh(xp, x, uplo="L"):
     """The eigenvalues of `eigh`; their gradient is defined for equal ones, too, where it is one of several."""
-    return _converging(xp, "eigvalsh", x, uplo)
+    return _converging(xp, "eigvalsh", x, UPLO=uplo)
 
 
 @eigvalsh.vjp
@@ -282,7 +291,7 @@ def svdvals(xp, x):
     """The singular values, descending."""
     if (found := factorize.long_qr(x if x.shape[-2] >= x.shape[-1] else x.swapaxes(-1, -2))) is not None:
         x = found[1]
-    return _converging(xp, "svd", x, where="svdvals", compute_uv=False)
+    return _converging(xp, "svdvals", x)
 
 
 @svdvals.vjp

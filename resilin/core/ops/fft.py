@@ -20,6 +20,7 @@ from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import op
 
 _native_complex, _native_real, _native_to_real = kernel("fft_complex"), kernel("fft_real"), kernel("fft_to_real")
+_native_real_columns = kernel("fft_real_columns")
 _HOST_KINDS = "fdFD"
 
 ADJOINT_NORM = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
@@ -83,6 +84,29 @@ def fft_c2c(xp, x, axes=(), norm="backward", forward=True):
 @fft_c2c.vjp
 def _(xp, g, _y, _x, axes=(), norm="backward", forward=True):
     return xp.fft_c2c(g, axes, ADJOINT_NORM[norm], not forward)
+
+
+@op(
+    takes="f",
+    dtypes="full",
+    samples=lambda r: [
+        (r(6, 9), (0,), "backward", True),
+        (r(4, 9), (0,), "ortho", False),
+        (r(2, 3), (1, 0), "forward", True),
+    ],
+)
+def fft_real(xp, x, axes=(), norm="backward", forward=True):
+    """`fft_c2c` of a real array: columns of the host by half as many complex numbers."""
+    if _of_host(x, axes) and len(axes) == 1:
+        scale = _scale(norm, forward, x.shape[axes[0]])
+        if (found := _native_real_columns(np.ascontiguousarray(x), axes[0], not forward, scale)) is not None:
+            return found
+    return fft_c2c.formula(xp, x.astype(np.result_type(x.dtype, np.complex64)), axes, norm, forward)
+
+
+@fft_real.vjp
+def _(xp, g, _y, _x, axes=(), norm="backward", forward=True):
+    return xp.real(xp.fft_c2c(g, axes, ADJOINT_NORM[norm], not forward))
 
 
 @op(

@@ -230,7 +230,6 @@ def matrix_exp(xp, x):
     Higham, "The scaling and squaring method for the matrix exponential revisited", SIAM J. Matrix Anal. 2005: of
     degree 7 in single precision, else 13.
     """
-    n = x.shape[-1]
     if x.size == 0:
         return x.copy()
     degree = 7 if x.real.dtype == np.float32 else 13
@@ -239,18 +238,30 @@ def matrix_exp(xp, x):
     halvings = xp.where(xp.isfinite(halvings), halvings, 0).astype(np.int64)
     a = x / xp.exp2(halvings)[..., None, None].astype(x.real.dtype)
     c = _pade(degree)
-    powers = [xp.broadcast_to(xp.eye(n, dtype=x.dtype), x.shape), xp.matmul(a, a)]
-    powers += [xp.matmul(powers[1], powers[1])]
-    powers += [xp.matmul(powers[1], powers[2])]
-    even, odd = (sum(c[2 * i + k] * power for i, power in enumerate(powers)) for k in (0, 1))
+    powers = [xp.matmul(a, a)]
+    powers += [xp.matmul(powers[0], powers[0])]
+    powers += [xp.matmul(powers[0], powers[1])]
+    even, odd = (_weighted(xp, powers, c[k : k + 8 : 2]) for k in (0, 1))
     if degree == 13:  # the rest by the sixth power
-        high_even, high_odd = (sum(c[2 * i + 6 + k] * powers[i] for i in (1, 2, 3)) for k in (0, 1))
-        even, odd = even + xp.matmul(powers[3], high_even), odd + xp.matmul(powers[3], high_odd)
+        high_even, high_odd = (_weighted(xp, powers, [0, *c[8 + k :: 2]]) for k in (0, 1))
+        even, odd = even + xp.matmul(powers[2], high_even), odd + xp.matmul(powers[2], high_odd)
     odd = xp.matmul(a, odd)
-    y = xp.asarray(xp.linalg.solve(even - odd, even + odd), x.dtype)
+    y = xp.asarray(solve.formula(xp, even - odd, even + odd), x.dtype)
     for step in range(int(halvings.max())):
-        y = xp.where((halvings > step)[..., None, None], xp.matmul(y, y), y)
+        squared = xp.matmul(y, y)
+        halved = halvings > step
+        y = squared if halved.all() else xp.where(halved[..., None, None], squared, y)
     return y
+
+
+def _weighted(xp: Any, powers: list[Any], weights: list[int]) -> Any:
+    """weights[0] of the identity and weights[i + 1] of powers[i], added up from the first."""
+    total = powers[0] * weights[1]
+    i = xp.arange(total.shape[-1])
+    total[..., i, i] += weights[0]
+    for power, weight in zip(powers[1:], weights[2:], strict=True):
+        total += power * weight
+    return total
 
 
 _PADE_RADIUS = {7: 3.925724783138660, 13: 5.371920351148152}  # up to it the backward error is below rounding
@@ -273,7 +284,13 @@ def _(xp, g, _y, x):
 
 
 def _thin_svd(xp, where, x, **options):
+    host = isinstance(x, np.ndarray) and not options.get("hermitian")
+    if host and (found := factorize.by_rotations("svd", x)) is not None:
+        return found
     factorize.need_finite(where, xp, x, "L" if options.get("hermitian") else "")
+    found = factorize.in_own_type("svd", x, full_matrices=False) if host else None
+    if found is not None and not np.isnan(np.sum(found[1])):
+        return found
     try:
         return xp.linalg.svd(x, full_matrices=False, **options)
     except np.linalg.LinAlgError:
@@ -286,9 +303,14 @@ def _thin_svd(xp, where, x, **options):
     samples=lambda r: [(r(4, 3), 1e-15), (r(2, 3, 4), 1e-15), (r(3, 3), 1e-15), (r(0, 3), 1e-15)],
 )
 def pinv(xp, x, rtol=0.0, atol=0.0, hermitian=False):
-    """Pseudo-inverses; singular values up to max(atol, rtol * largest) count as 0."""
+    """Pseudo-inverses; singular values up to max(atol, rtol * largest) count as 0.
+
+    Floats of the host by Q R where that shows that none counts as 0, else by singular values.
+    """
     if x.size == 0:
         return xp.zeros((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
+    if not hermitian and isinstance(x, np.ndarray) and (found := factorize.pseudo_inverse(x, rtol, atol)) is not None:
+        return found
     if not hermitian and (found := factorize.long_qr(x)) is not None:  # pinv(Q R) = pinv(R) Q^T
         return xp.matmul(pinv.formula(xp, found[1], rtol, atol), found[0].swapaxes(-1, -2))
     u, s, vh = _thin_svd(xp, "linalg.pinv", x, hermitian=hermitian)

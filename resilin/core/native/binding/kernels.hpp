@@ -53,6 +53,7 @@ void bind_householder(nanobind::module_ &m);
 void bind_in_place(nanobind::module_ &m);
 void bind_integer_products(nanobind::module_ &m);
 void bind_integers(nanobind::module_ &m);
+void bind_jacobi(nanobind::module_ &m);
 void bind_layer_norm(nanobind::module_ &m);
 void bind_losses(nanobind::module_ &m);
 void bind_memory(nanobind::module_ &m);

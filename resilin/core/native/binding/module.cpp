@@ -69,6 +69,7 @@ NB_MODULE(_native, m) {
     resilin::bind_integer_products(m);
     resilin::bind_integers(m);
     resilin::bind_writes(m);
+    resilin::bind_jacobi(m);
     resilin::bind_layer_norm(m);
     resilin::bind_losses(m);
     resilin::bind_masks(m);

@@ -13,8 +13,6 @@ template <> inline constexpr int type_number<std::complex<double>> = NPY_COMPLEX
 
 namespace {
 
-constexpr int64_t LONGEST_COLUMN = 1 << 13; // points whose lanes lie in a cache; longer columns are turned into rows
-
 std::vector<npy_intp> shape_with_last(const Array &x, int64_t last) {
     std::vector<npy_intp> dims(PyArray_DIMS(x.array), PyArray_DIMS(x.array) + x.ndim());
     dims.back() = last;
@@ -59,6 +57,25 @@ nb::object fft_real(Array x, double scale) {
     return x.is<double>() ? real_of<double>(x, scale) : nb::none();
 }
 
+template <class T> nb::object real_columns_of(const Array &x, int axis, bool inverse, T scale) {
+    int64_t outer = 1, inner = 1;
+    for (int d = 0; d < axis; d++) outer *= x.dim(d);
+    for (int d = axis + 1; d < x.ndim(); d++) inner *= x.dim(d);
+    const int64_t n = x.dim(axis);
+    if (n % 2 || n > LONGEST_COLUMN || 2 * inner < LANES_OF<T> || !only_small_factors(n / 2)) return nb::none();
+    NewArray<std::complex<T>> made(x.ndim(), PyArray_DIMS(x.array));
+    WithoutGil free(x.size());
+    transform_real_columns(n, x.data<T>(), reinterpret_cast<T *>(made.data), outer, inner, inverse, scale);
+    return made.object;
+}
+
+// All frequencies of real numbers along `axis`, not the last; None for what is transformed as complex numbers.
+nb::object fft_real_columns(Array x, int axis, bool inverse, double scale) {
+    if (!x || axis < 0 || axis >= x.ndim() - 1 || !x.size()) return nb::none();
+    if (x.is<float>()) return real_columns_of<float>(x, axis, inverse, static_cast<float>(scale));
+    return x.is<double>() ? real_columns_of<double>(x, axis, inverse, scale) : nb::none();
+}
+
 template <class T> nb::object to_real_of(const Array &x, int64_t n, T scale) {
     NewArray<T> made(x.ndim(), shape_with_last(x, n).data());
     WithoutGil free(x.size());
@@ -78,6 +95,7 @@ nb::object fft_to_real(Array x, int64_t n, double scale) {
 void bind_fft(nb::module_ &m) {
     m.def("fft_complex", &fft_complex);
     m.def("fft_real", &fft_real);
+    m.def("fft_real_columns", &fft_real_columns);
     m.def("fft_to_real", &fft_to_real);
 }
 

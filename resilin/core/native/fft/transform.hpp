@@ -8,6 +8,8 @@
 
 namespace resilin {
 
+constexpr int64_t LONGEST_COLUMN = 1 << 13; // points whose lanes lie in a cache; longer columns are turned into rows
+
 // exp(-2 pi i k / n) for k < n: coarse[k / step] * fine[k % step].
 struct Roots {
     explicit Roots(int64_t n);
@@ -60,6 +62,11 @@ template <class T> void transform_rows(const Fourier<T> &plan, const T *from, bo
 // The middle dimension of outer x n x inner complex numbers, LANES columns at a time; only of lengths with small factors.
 template <class T>
 void transform_columns(const Columns<T> &plan, const T *from, T *to, int64_t outer, int64_t inner, bool inverse, T scale);
+
+// All n frequencies, n even and of at most LONGEST_COLUMN points, of the middle dimension of outer x n x inner real
+// numbers.
+template <class T>
+void transform_real_columns(int64_t n, const T *from, T *to, int64_t outer, int64_t inner, bool inverse, T scale);
 
 // Rows of n real numbers to n / 2 + 1 complex ones, and rows of these, without scale, back to n real ones.
 template <class T> void transform_real_rows(int64_t n, const T *from, T *to, int64_t count, T scale);

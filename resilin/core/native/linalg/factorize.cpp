@@ -8,7 +8,9 @@
 #include "triangular.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -161,6 +163,136 @@ nb::object lu(Array x, bool pivot) {
     if (!x || x.ndim() < 2) return nb::none();
     if (x.is<float>()) return lu_of<float>(x, pivot);
     return x.is<double>() ? lu_of<double>(x, pivot) : nb::none();
+}
+
+// Of U's diagonal the sign of its product, turned by each exchange of rows; `heads`: absolute values.
+template <class T> T sign_of_pivots(const T *diagonal, int64_t step, const int32_t *pivots, int64_t n, double *heads) {
+    bool negative = false, zero = false, number = true;
+    for (int64_t i = 0; i < n; i++) {
+        const T head = diagonal[i * step];
+        negative ^= (head < 0) != (pivots[i] != i + 1);
+        zero |= head == 0;
+        number &= head == head;
+        heads[i] = static_cast<double>(std::fabs(head));
+    }
+    if (!number) return std::numeric_limits<T>::quiet_NaN();
+    return zero ? T(0) : negative ? T(-1) : T(1);
+}
+
+// Elimination of L matrices side by side, element (i, j) of each at a[(i * n + j) * L]; `pivots` from 1. As
+// factorize_columns(), so that bits are the same.
+template <class T, int64_t L> RESILIN_INLINE void eliminate_of(T *a, int64_t n, int32_t *pivots) {
+    for (int64_t k = 0; k < n; k++) {
+        alignas(64) T most[L], best[L];
+        for (int64_t l = 0; l < L; l++) most[l] = T(-1), best[l] = static_cast<T>(k);
+        for (int64_t i = k; i < n; i++)
+            for (int64_t l = 0; l < L; l++) {
+                const T x = a[(i * n + k) * L + l], size = x < 0 ? -x : x;
+                const bool more = (size > most[l]) | ((x != x) & (most[l] == most[l]));
+                most[l] = more ? size : most[l];
+                best[l] = more ? static_cast<T>(i) : best[l];
+            }
+        for (int64_t l = 0; l < L; l++) pivots[k * L + l] = static_cast<int32_t>(best[l]) + 1;
+        for (int64_t i = k + 1; i < n; i++) {
+            for (int64_t j = k; j < n; j++) {
+                T *upper = a + (k * n + j) * L, *lower = a + (i * n + j) * L;
+                for (int64_t l = 0; l < L; l++) {
+                    const T x = upper[l], y = lower[l];
+                    const bool here = best[l] == static_cast<T>(i);
+                    upper[l] = here ? y : x;
+                    lower[l] = here ? x : y;
+                }
+            }
+        }
+        for (int64_t i = k + 1; i < n; i++) {
+            T *row = a + i * n * L, *head = a + k * n * L;
+            for (int64_t l = 0; l < L; l++) {
+                const T divisor = head[k * L + l];
+                row[k * L + l] = row[k * L + l] / (divisor == 0 ? T(1) : divisor);
+            }
+            for (int64_t j = k + 1; j < n; j++)
+                for (int64_t l = 0; l < L; l++) row[j * L + l] = fma(-head[j * L + l], row[k * L + l], row[j * L + l]);
+        }
+    }
+}
+RESILIN_SIMD void eliminate(float *a, int64_t n, int32_t *pivots) { eliminate_of<float, 16>(a, n, pivots); }
+RESILIN_SIMD void eliminate(double *a, int64_t n, int32_t *pivots) { eliminate_of<double, 8>(a, n, pivots); }
+
+// fn(i, sign, heads) for each matrix: see sign_of_pivots()
+template <class T, class Fn> void each_pivots(const Array &x, Fn fn) {
+    constexpr int64_t L = 64 / static_cast<int64_t>(sizeof(T));
+    const int64_t n = x.last(), count = count_of(x);
+    const bool small = n <= PANEL && count > 1;
+    WithoutGil free(x.size() * 8);
+    if (!small)
+        return each_matrix(count, n * n * n / 4, [&](int64_t i, bool threads) {
+            static thread_local Scratch<T> scratch;
+            static thread_local Scratch<double> heads;
+            std::vector<int32_t> pivots(static_cast<size_t>(n));
+            T *packed = scratch.of(n * n);
+            std::copy_n(x.data<T>() + i * n * n, n * n, packed);
+            factorize(packed, n, n, true, pivots.data(), threads);
+            fn(i, sign_of_pivots(packed, n + 1, pivots.data(), n, heads.of(n)), heads.of(n));
+        });
+    parallel_rows((count + L - 1) / L, n * n * n * 2, [&](int64_t begin, int64_t end) {
+        alignas(64) T a[PANEL * PANEL * L];
+        int32_t pivots[PANEL * L], own[PANEL];
+        double heads[PANEL];
+        for (int64_t first = begin * L; first < std::min(count, end * L); first += L) {
+            for (int64_t l = 0; l < L; l++) {
+                const T *from = x.data<T>() + std::min(first + l, count - 1) * n * n;
+                for (int64_t i = 0; i < n * n; i++) a[i * L + l] = from[i];
+            }
+            eliminate(a, n, pivots);
+            for (int64_t l = 0; l < std::min(L, count - first); l++) {
+                for (int64_t k = 0; k < n; k++) own[k] = pivots[k * L + l];
+                const T sign = sign_of_pivots(a + l, (n + 1) * L, own, n, heads);
+                fn(first + l, sign, static_cast<const double *>(heads));
+            }
+        }
+    });
+}
+
+template <class T> nb::object determinant_of(const Array &x) {
+    NewArray<T> made(x.ndim() - 2, PyArray_DIMS(x.array));
+    std::atomic<bool> exact{true};
+    const int64_t n = x.last();
+    each_pivots<T>(x, [&](int64_t i, T sign, const double *heads) {
+        double product = 1;
+        for (int64_t k = 0; k < n; k++) product *= heads[k];
+        // else a product of some of them may have left the range
+        const bool in_range = product > 1e-290 && product <= std::numeric_limits<double>::max();
+        if (!in_range) exact.store(false, std::memory_order_relaxed);
+        made.data[i] = static_cast<T>(static_cast<double>(sign) * product);
+    });
+    return exact ? made.object : nb::none();
+}
+
+template <class T> nb::object pivots_of(const Array &x) {
+    const int64_t n = x.last();
+    NewArray<T> signs(x.ndim() - 2, PyArray_DIMS(x.array));
+    NewArray<double> all(x.ndim() - 1, PyArray_DIMS(x.array));
+    each_pivots<T>(x, [&](int64_t i, T sign, const double *heads) {
+        signs.data[i] = sign;
+        std::copy_n(heads, n, all.data + i * n);
+    });
+    return nb::make_tuple(signs.object, all.object);
+}
+
+bool is_square(const Array &x) { return x && x.ndim() >= 2 && x.dim(x.ndim() - 2) == x.last() && x.size(); }
+
+// Determinants, the pivots multiplied in float64, ascending; None of others and where a product may have left the range.
+nb::object determinant(Array x) {
+    if (!is_square(x)) return nb::none();
+    if (x.is<float>()) return determinant_of<float>(x);
+    return x.is<double>() ? determinant_of<double>(x) : nb::none();
+}
+
+// (signs of determinants, absolute values of all pivots in float64); None of others
+nb::object pivots(Array x) {
+    if (!is_square(x)) return nb::none();
+    if (x.is<float>()) return pivots_of<float>(x);
+    return x.is<double>() ? pivots_of<double>(x) : nb::none();
 }
 
 // Where each of m rows of L U comes from.
@@ -318,6 +450,8 @@ void bind_distances(nb::module_ &m); // distances.cpp
 void bind_factorize(nb::module_ &m) {
     bind_distances(m);
     m.def("lu", &lu);
+    m.def("determinant", &determinant);
+    m.def("pivots", &pivots);
     m.def("permutation", &permutation);
     m.def("solve", &solve, nb::arg().none(), nb::arg().none());
     m.def("substitute", &substitute);

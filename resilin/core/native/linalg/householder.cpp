@@ -195,20 +195,29 @@ nb::object qr(Array x, bool complete) {
     return x.is<double>() ? qr_of<double>(x, complete) : nb::none();
 }
 
-// Of a triangle R, k x k, whose rows are rows of `t`: whether its smallest singular value is certainly more than `rtol` of
-// its largest one: the Frobenius norms of R and of its inverse bound these two.
+// The root of the sum of squares.
+template <class T> double frobenius(const T *x, int64_t size) {
+    double sum = 0;
+    for (int64_t i = 0; i < size; i++) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    return std::sqrt(sum);
+}
+
+// Of a triangle R, k x k, whose columns are rows of `t`, with zeros: whether its smallest singular value is certainly
+// more than `rtol` of its largest one. The Frobenius norms of R and of its inverse bound these two, and the roots of
+// those of R^T R and of its inverse, which are closer.
 template <class T> bool well_conditioned(const T *t, int64_t k, double rtol, bool threads) {
     std::vector<T> inverse(static_cast<size_t>(k * k));
     for (int64_t i = 0; i < k; i++) inverse[static_cast<size_t>(i * k + i)] = T(1);
     const int64_t first = 0;
     solve_triangle<T>({{t, k, 1}, false, false}, k, inverse.data(), k, k, threads, &first);
-    double of_r = 0, of_inverse = 0;
-    for (int64_t i = 0; i < k; i++)
-        for (int64_t j = 0; j <= i; j++) {
-            of_r += static_cast<double>(t[i * k + j]) * static_cast<double>(t[i * k + j]);
-            of_inverse += static_cast<double>(inverse[static_cast<size_t>(i * k + j)]) * static_cast<double>(inverse[static_cast<size_t>(i * k + j)]);
-        }
-    return std::sqrt(of_r) * std::sqrt(of_inverse) * rtol < 0.5; // false for NaN
+    const double bound = frobenius(t, k * k) * frobenius(inverse.data(), k * k) * rtol;
+    if (!(bound < 0.5 * std::sqrt(static_cast<double>(k)))) return bound < 0.5; // false for NaN
+    if (bound < 0.5) return true;
+    std::vector<T> product(static_cast<size_t>(k * k));
+    multiply<T>({k, k, k, {t, k, 1}, {t, 1, k}, product.data(), k}, threads);
+    const double largest = std::sqrt(frobenius(product.data(), k * k));
+    multiply<T>({k, k, k, {inverse.data(), k, 1}, {inverse.data(), 1, k}, product.data(), k}, threads);
+    return largest * std::sqrt(frobenius(product.data(), k * k)) * rtol < 0.5;
 }
 
 // R^T of the reflections of a matrix, or of its transpose where it is wide: `lower`, k x k.
@@ -217,7 +226,12 @@ template <class T> void lower_of(const Reflections<T> &reflections, int64_t k, T
         for (int64_t j = 0; j < k; j++) lower[i * k + j] = reflections.r(j, i);
 }
 
-// The shortest X with least |A X - B|; false where A may not have full rank.
+template <class T> void identity(int64_t n, T *x) {
+    std::fill_n(x, n * n, T(0));
+    for (int64_t i = 0; i < n; i++) x[i * n + i] = T(1);
+}
+
+// The shortest X with least |A X - B|, B the identity without `b`; false where A may not have full rank.
 template <class T> bool least_squares_one(const T *a, const T *b, int64_t m, int64_t n, int64_t right, double rtol, T *x, bool threads) {
     const int64_t k = std::min(m, n), longer = std::max(m, n);
     static thread_local Scratch<T> scratch;
@@ -229,12 +243,14 @@ template <class T> bool least_squares_one(const T *a, const T *b, int64_t m, int
     lower_of(reflections, k, lower);
     if (!well_conditioned(lower, k, rtol, threads)) return false;
     if (m >= n) { // R X = Q^T B
-        turn(b, m, right, right, z, m);
+        if (b) turn(b, m, right, right, z, m);
+        else identity(m, z);
         reflections.apply(z, right, true);
         turn(z, right, k, m, x, right);
         solve_triangle<T>({{lower, 1, k}, true, false}, k, x, right, right, threads);
     } else { // X = Q Y, R^T Y = B
-        std::copy_n(b, k * right, y);
+        if (b) std::copy_n(b, k * right, y);
+        else identity(k, y);
         solve_triangle<T>({{lower, k, 1}, false, false}, k, y, right, right, threads);
         std::fill_n(z, longer * right, T(0));
         turn(y, k, right, right, z, longer);
@@ -272,37 +288,43 @@ bool full_rank(Array a, double rtol) {
 }
 
 template <class T> nb::object least_squares_of(const Array &a, const Array &b, double rtol) {
-    const int64_t m = a.dim(a.ndim() - 2), n = a.last(), right = b.last(), count = a.size() / (m * n);
-    std::vector<npy_intp> dims(PyArray_DIMS(b.array), PyArray_DIMS(b.array) + b.ndim());
+    const int64_t m = a.dim(a.ndim() - 2), n = a.last(), right = b ? b.last() : m, count = a.size() / (m * n);
+    std::vector<npy_intp> dims(PyArray_DIMS(a.array), PyArray_DIMS(a.array) + a.ndim());
     dims[dims.size() - 2] = n;
-    NewArray<T> x(b.ndim(), dims.data());
+    dims[dims.size() - 1] = right;
+    NewArray<T> x(a.ndim(), dims.data());
     std::vector<char> done(static_cast<size_t>(count));
     {
         WithoutGil free(a.size() * 8);
         each_matrix(count, m * n * (n + right), [&](int64_t i, bool threads) {
-            done[static_cast<size_t>(i)] = least_squares_one(a.data<T>() + i * m * n, b.data<T>() + i * m * right, m, n, right,
-                                                             rtol, x.data + i * n * right, threads);
+            const T *of_b = b ? b.data<T>() + i * m * right : nullptr;
+            done[static_cast<size_t>(i)] =
+                least_squares_one(a.data<T>() + i * m * n, of_b, m, n, right, rtol, x.data + i * n * right, threads);
         });
     }
     if (std::find(done.begin(), done.end(), 0) != done.end()) return nb::none();
     return x.object;
 }
 
-// X of matrices that certainly have full rank: singular values of all are more than `rtol` times the largest; None of others.
+// X, pseudo-inverses without `b`, of matrices that certainly have full rank: singular values of all are more than `rtol`
+// times the largest; None of others.
 nb::object least_squares(Array a, Array b, double rtol) {
     const int dims = a ? a.ndim() : 0;
-    if (dims < 2 || !b || b.ndim() != dims || a.dim(dims - 2) != b.dim(dims - 2) || !a.size() || !b.size()) return nb::none();
-    for (int d = 0; d < dims - 2; d++)
-        if (a.dim(d) != b.dim(d)) return nb::none();
-    if (a.is<float>() && b.is<float>()) return least_squares_of<float>(a, b, rtol);
-    return a.is<double>() && b.is<double>() ? least_squares_of<double>(a, b, rtol) : nb::none();
+    if (dims < 2 || !a.size()) return nb::none();
+    if (b) {
+        if (b.ndim() != dims || a.dim(dims - 2) != b.dim(dims - 2) || !b.size()) return nb::none();
+        for (int d = 0; d < dims - 2; d++)
+            if (a.dim(d) != b.dim(d)) return nb::none();
+    }
+    if (a.is<float>() && b.is_or_none<float>()) return least_squares_of<float>(a, b, rtol);
+    return a.is<double>() && b.is_or_none<double>() ? least_squares_of<double>(a, b, rtol) : nb::none();
 }
 
 } // namespace
 
 void bind_householder(nb::module_ &m) {
     m.def("qr", &qr);
-    m.def("least_squares", &least_squares);
+    m.def("least_squares", &least_squares, nb::arg().none(), nb::arg().none(), nb::arg());
     m.def("full_rank", &full_rank);
 }
 
