@@ -55,7 +55,8 @@ def distinct(flat: Array, first: bool, inverse: bool, counts: bool) -> tuple[Any
     None for what is not asked for. NaNs are distinct from one another; of equal elements the first one is found.
     """
     half = pack.is_half(flat)
-    found = _native_distinct_elements(keyed(flat), first or half, inverse, counts)
+    native = isinstance(flat, np.ndarray)  # what vmap follows says by itself that it has no rule
+    found = _native_distinct_elements(keyed(flat), first or half, inverse, counts) if native else None
     if found is None:
         return reference_distinct(flat)
     values, starts, *others = found
@@ -77,7 +78,7 @@ def reference_distinct(flat: Array) -> tuple[Any, Any, Any, Any]:
 def distinct_slices(x: Array, axis: int) -> tuple[Any, Any, Any, Any]:
     """The distinct slices along `axis` in lexicographic order, and the rest of `distinct`."""
     length = x.shape[axis]
-    if x.size:
+    if x.size and isinstance(x, np.ndarray):
         found = _native_distinct_rows(keyed(np.moveaxis(x, axis, 0).reshape(length, -1)))
         if found is not None:
             return (np.take(x, found[0], axis), *found)
