@@ -169,3 +169,24 @@ def test_what_is_left_out_between_arguments_has_its_default():
     assert x.gather(axis=1, index=resilin.tensor([[2], [0]])).tolist() == [[2], [3]]
     with pytest.raises(TypeError, match="dim"):
         resilin.gather(x, index=resilin.tensor([[2], [0]]))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
+def test_blocks_of_images_go_to_channels_and_back(dtype, lead):
+    a = some(dtype, *lead, 12, 6, 4)
+    x = resilin.tensor(a)
+    shuffled = a.reshape(*lead, 3, 2, 2, 6, 4)
+    moved = shuffled.transpose(*range(len(lead)), *(len(lead) + i for i in (0, 3, 1, 4, 2)))
+    same(F.pixel_shuffle(x, 2).numpy(), moved.reshape(*lead, 3, 12, 8))
+    assert resilin.equal(F.pixel_unshuffle(F.pixel_shuffle(x, 2), 2), x)
+    assert resilin.equal(F.pixel_unshuffle(F.pixel_shuffle(x, 2).mT.contiguous().mT, 2), x)
+    batch = a.reshape(-1, 12, 6, 4)
+    for groups in (1, 3, 12):
+        found = F.channel_shuffle(resilin.tensor(batch), groups)
+        same(found.numpy(), batch.reshape(-1, groups, 12 // groups, 24).swapaxes(1, 2).reshape(batch.shape))
+        found.zero_()
+    with pytest.raises(RuntimeError, match="divisible"):
+        F.pixel_shuffle(x, 3)
+    with pytest.raises(RuntimeError, match="divisible"):
+        F.channel_shuffle(resilin.tensor(batch), 5)

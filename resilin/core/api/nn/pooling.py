@@ -22,6 +22,7 @@ from resilin.core.kernels import adaptive_max, index_range
 from resilin.core.kernels import pool as pool_kernel
 from resilin.core.ops import conv
 from resilin.core.ops import index as index_ops
+from resilin.core.ops import shape as shape_ops
 from resilin.core.ops.creation import zeros
 from resilin.core.ops.random import rand
 from resilin.core.tensor import Tensor, wrap
@@ -375,12 +376,15 @@ def _picked(x: Tensor, input: Tensor, places: list[Any], indices: bool) -> Any:
 
 
 def _at_maxima(x: Tensor, input: Tensor, index: Any, indices: bool) -> Any:
+    N, C, *sizes = x._array.shape
+    flat = shape_ops.reshape.call(x, (N, C, math.prod(sizes)))
+    places = index_checks.kept(index.reshape(N, C, math.prod(index.shape[2:])), x)
+    out = shape_ops.reshape.call(index_ops.take_along_axis.call(flat, places, 2), index.shape)
+    out = out if x is input else out.squeeze(0)
+    if not indices:
+        return out
     at = wrap(index, x._dev)
-    flat = x.reshape(*index.shape[:2], math.prod(x._array.shape[2:]))
-    places = index_checks.kept(index.reshape(*index.shape[:2], math.prod(index.shape[2:])), x)
-    out = index_ops.take_along_axis.call(flat, places, 2).reshape(index.shape)
-    out, at = (out, at) if x is input else (out.squeeze(0), at.squeeze(0))
-    return (out, at) if indices else out
+    return out, at if x is input else at.squeeze(0)
 
 
 @rounded_once

@@ -9,6 +9,7 @@ from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.mathematics.windows import batched, check_window, per_axis
 from resilin.core.api.nn.neural import need_tensors, pad
 from resilin.core.api.nn.pooling import avg_pool2d
+from resilin.core.kernels.loader import short
 from resilin.core.ops import shape as shape_ops
 from resilin.core.ops import windows as ops
 from resilin.core.tensor import Tensor
@@ -59,6 +60,7 @@ def _count(where: str, size: Any, window: list[Any]) -> int:
     return math.prod(counts)
 
 
+@short("pixel_shuffle", "input upscale_factor")
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Images (..., C * r * r, H, W) as (..., C, H * r, W * r)."""
     r, shape = upscale_factor, tuple(input._array.shape)
@@ -71,6 +73,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return shape_ops.rearrange.call(input, split, order, (*shape[:-3], C, H * r, W * r))
 
 
+@short("pixel_unshuffle", "input downscale_factor")
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Images (..., C, H * r, W * r) as (..., C * r * r, H, W)."""
     r, shape = downscale_factor, tuple(input._array.shape)
@@ -83,6 +86,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return shape_ops.rearrange.call(input, split, order, (*shape[:-3], C * r * r, H, W))
 
 
+@short("channel_shuffle", "input groups")
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Channels (N, C, ...) cut into `groups`, and taken in turn from each."""
     shape = input._array.shape

@@ -84,6 +84,49 @@ nb::object windows(ExactArray x, int64_t dimension, int64_t size, int64_t step) 
     return copy_of_view(x, last + 1, y.dims, y.steps, y.data);
 }
 
+// -- blocks of images
+
+// A copy of x with dimensions `split`, taken in the order `order` of these, as an array of `dims`.
+nb::object rearranged(const ExactArray &x, std::initializer_list<int64_t> split, std::initializer_list<int> order,
+                      int ndim, const npy_intp *dims) {
+    npy_intp lengths[NPY_MAXDIMS], steps[NPY_MAXDIMS], from[NPY_MAXDIMS], apart = PyArray_ITEMSIZE(x.array);
+    for (size_t i = split.size(); i-- > 0;) from[i] = apart, apart *= split.begin()[i];
+    int at = 0;
+    for (const int d : order) lengths[at] = split.begin()[d], steps[at++] = from[d];
+    const nb::object made = copy_of_view(x, at, lengths, steps, PyArray_BYTES(x.array));
+    if (made.is_none()) return made;
+    PyArray_Dims wanted{const_cast<npy_intp *>(dims), ndim};
+    nb::object y = nb::steal(PyArray_Newshape(array_in(made).array, &wanted, NPY_CORDER));
+    if (!y.is_valid()) throw nb::python_error();
+    return y;
+}
+
+bool is_plain(const ExactArray &x) { return x && x.size() && x.ndim() > 2 && PyArray_IS_C_CONTIGUOUS(x.array); }
+
+nb::object channel_shuffle(ExactArray x, int64_t groups) {
+    if (!is_plain(x) || groups < 1 || x.dim(1) % groups) return nb::none();
+    const int64_t N = x.dim(0), C = x.dim(1);
+    return rearranged(x, {N, groups, C / groups, x.size() / (N * C)}, {0, 2, 1, 3}, x.ndim(), PyArray_DIMS(x.array));
+}
+
+nb::object pixel_shuffle(ExactArray x, int64_t r) {
+    if (!is_plain(x) || r < 1 || r > 1024 || x.dim(x.ndim() - 3) % (r * r)) return nb::none();
+    const int d = x.ndim() - 3;
+    const int64_t C = x.dim(d) / (r * r), H = x.dim(d + 1), W = x.dim(d + 2);
+    Layout y(x);
+    y.dims[d] = C, y.dims[d + 1] = H * r, y.dims[d + 2] = W * r;
+    return rearranged(x, {x.size() / (C * r * r * H * W), C, r, r, H, W}, {0, 1, 4, 2, 5, 3}, x.ndim(), y.dims);
+}
+
+nb::object pixel_unshuffle(ExactArray x, int64_t r) {
+    if (!is_plain(x) || r < 1 || x.dim(x.ndim() - 2) % r || x.dim(x.ndim() - 1) % r) return nb::none();
+    const int d = x.ndim() - 3;
+    const int64_t C = x.dim(d), H = x.dim(d + 1) / r, W = x.dim(d + 2) / r;
+    Layout y(x);
+    y.dims[d] = C * r * r, y.dims[d + 1] = H, y.dims[d + 2] = W;
+    return rearranged(x, {x.size() / (C * r * r * H * W), C, H, r, W, r}, {0, 1, 3, 5, 2, 4}, x.ndim(), y.dims);
+}
+
 // -- runs of places along each dimension
 
 // Builds the runs of one dimension of `length`, from numbers of places.
@@ -282,6 +325,9 @@ void bind_shapes(nb::module_ &m) {
     m.def("flip", &flip);
     m.def("rot90", &rot90, nb::arg(), nb::arg() = 1, nb::arg() = nb::make_tuple(0, 1));
     m.def("windows", &windows);
+    m.def("channel_shuffle", &channel_shuffle);
+    m.def("pixel_shuffle", &pixel_shuffle);
+    m.def("pixel_unshuffle", &pixel_unshuffle);
     m.def("roll", &roll, nb::arg(), nb::arg(), nb::arg() = nb::none());
     m.def("tile", &tile);
     m.def("pad_constant", &pad_constant, nb::arg(), nb::arg(), nb::arg().none());
