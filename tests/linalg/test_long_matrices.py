@@ -109,3 +109,12 @@ def test_the_gradient_of_a_determinant_is_finite_for_singular_matrices_and_right
         x = resilin.tensor(values, requires_grad=True)
         linalg.det(x).backward()
         np.testing.assert_allclose(x.grad.numpy(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("driver", [None, "gels", "gelsd"])
+@pytest.mark.parametrize("shape", [(9, 4), (4, 9), (2, 9, 4), (0, 9, 4)])
+def test_complex_systems_are_solved_by_singular_values(shape, driver):
+    a = matrix(*shape) + 1j * matrix(*shape)[..., ::-1]
+    b = matrix(*shape[:-1], 2) + 0j
+    found = linalg.lstsq(resilin.tensor(a), resilin.tensor(b), driver=driver).solution.numpy()
+    np.testing.assert_allclose(found, np.linalg.pinv(a) @ b, atol=1e-12)

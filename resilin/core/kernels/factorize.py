@@ -244,7 +244,7 @@ _EPS = {char: float(np.finfo(char).eps) for char in "fd"}
 
 def full_rank(a: Array, rtol: float) -> bool:
     """Whether all singular values are certainly more than `rtol` times their matrix's largest; False may be wrong."""
-    return bool(_native_full_rank(ascontiguousarray(a), _certain(a, rtol)))
+    return a.dtype.char in _EPS and bool(_native_full_rank(ascontiguousarray(a), _certain(a, rtol)))
 
 
 def substitute(t: Array, b: Array) -> Array:

@@ -22,6 +22,7 @@ from resilin.core.rng import Generator, pick
 from resilin.core.tensor import Tensor, wrap
 
 _INT64, _FLOAT32, _FLOAT64 = (np.dtype(kind) for kind in (np.int64, np.float32, np.float64))
+_MOST_INTEGER = 1 << 63  # what int64 does not reach
 
 
 def _float(dtype: Any) -> Any:
@@ -112,9 +113,9 @@ def randint(
     if values[0] >= values[1]:
         raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={values[0]} >= to={values[1]}")
     least, most, shape = int(values[0]), int(values[1]), shape_of((values[2],))
-    if dtype is None:
+    if dtype is None and least >= -_MOST_INTEGER and most <= _MOST_INTEGER:
         return _new_integers(lambda: pick(generator).integers(least, most, shape), shape, device, requires_grad)
-    target = dtypes.to_numpy(dtype)
+    target = _INT64 if dtype is None else dtypes.to_numpy(dtype)
     _check_span("randint", least, most, target)
     drawn = lambda: pick(generator).integers(least, most, shape).astype(target, copy=False)  # noqa: E731
     return finish_new(drawn, shape, target, device, requires_grad)
@@ -140,6 +141,8 @@ def randperm(
     if dtype is None:
         return _new_integers(lambda: pick(generator).permutation(n), (n,), device, requires_grad)
     target = dtypes.to_numpy(dtype)
+    if n - 1 > _integers_of(target)[1]:
+        raise RuntimeError(f"randperm: {dtypes.from_numpy(target)} does not hold all integers below {n}")
     drawn = lambda: pick(generator).permutation(n).astype(target, copy=False)  # noqa: E731
     return finish_new(drawn, (n,), target, device, requires_grad)
 
@@ -247,6 +250,8 @@ def normal(
 @quietly
 def bernoulli(input: Tensor, p: float | None = None, *, generator: Generator | None = None) -> Tensor:
     """1 with the probability that `input` holds (or `p`), else 0."""
+    if p is not None and not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli: expected p to be in [0, 1], got {p}")
     if not input._dev.xp.elements:
         return wrap(input._dev.xp.empty_like(input._array), input._dev)
     given = {"chance": input._array} if p is None else {"p": float(np.float32(p))}  # numpy's numbers are float32
@@ -288,7 +293,9 @@ def multinomial(
     if not _are_chances(weights):
         raise RuntimeError("probability tensor contains either inf, nan or element < 0, or a row that sums to 0")
     if not replacement and num_samples > 1 and num_samples > int((weights > 0).sum(-1).min(initial=kinds)):
-        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+        raise RuntimeError(
+            f"multinomial: a row has fewer than {num_samples} elements above 0 to draw without replacement"
+        )
     source = pick(generator)
     if replacement:
         edges = np.cumsum(weights, -1)
@@ -396,6 +403,10 @@ def _integers_of(kind: Any) -> tuple[int, int]:
         return 0, 1
     if kind.kind in "iu":
         return int(np.iinfo(kind).min), int(np.iinfo(kind).max)
+    if kind.kind == "c":
+        raise NotImplementedError(
+            f"integers are not drawn as {dtypes.from_numpy(kind)}: draw real ones and convert them"
+        )
     top = 1 << (8 if kind.kind == "V" else _EXACT_BITS[kind.itemsize])
     return -top, top
 

@@ -318,7 +318,7 @@ def test_random_integers_reach_all_that_pytorch_says():
     assert resilin.zeros(100, dtype=resilin.int64).random_(2**62, None).min().item() >= 2**62
     largest = resilin.zeros(100, dtype=resilin.uint64).random_(2**63, None)
     assert min(largest.tolist()) >= 2**63
-    with pytest.raises(RuntimeError, match="does not fit in 64 bits"):
+    with pytest.raises(RuntimeError, match="out of bounds for"):
         resilin.randint(-(2**64), 2**64, (1,))
     half = resilin.zeros(5000, dtype=resilin.float16).random_()
     assert half.max().item() <= 2048

@@ -25,9 +25,9 @@ __all__ = ["argsort", "cummax", "cummin", "kthvalue", "median", "sort", "topk"]
 
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> return_types.sort:
     """Sorted values and their indices along `dim`; equal elements keep their order, NaN is largest."""
+    axis = check_dim(dim, input._array.ndim)
     if input._array.ndim == 0:
         return return_types.sort(_only(input))
-    axis = check_dim(dim, input._array.ndim)
     if ACTIVE and batched_in((input,)):
         return return_types.sort(ACTIVE[-1].along(lambda whole, at: sort(whole, at, descending), input, axis))
     array = input._array
