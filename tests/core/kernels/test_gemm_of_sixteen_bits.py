@@ -319,3 +319,35 @@ def test_a_linear_layer_and_its_gradients_round_once(dtype: torch.dtype) -> None
     expected.backward(g.float())
     for half, single in ((x, wide_x), (w, wide_w), (b, wide_b)):
         assert torch.equal(half.grad, single.grad.to(dtype))
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("extent", ["usual", "subnormal", "special"])
+def test_many_small_products_have_the_bits_of_each_alone(dtype, extent):
+    torch.manual_seed(0)
+    for m, k, n in [
+        (8, 8, 8),
+        (1, 1, 1),
+        (2, 1, 3),
+        (3, 2, 4),
+        (4, 3, 5),
+        (5, 7, 16),
+        (16, 16, 16),
+        (7, 15, 9),
+        (1, 16, 2),
+    ]:
+        a, b = (torch.randn(5, rows, columns) for rows, columns in ((m, k), (k, n)))
+        if extent == "subnormal":
+            a, b = a * 2.0**-100, b * (2.0**-30 if dtype is torch.bfloat16 else 2.0**78)
+        if extent == "special":
+            a.view(-1)[0], a.view(-1)[-1], b.view(-1)[0], b.view(-1)[-1] = float("inf"), -0.0, float("nan"), 0.0
+        a, b = a.to(dtype), b.to(dtype)
+        turned = b.mT.contiguous().mT
+        among = torch.zeros(5, m, n + 3, dtype=dtype)
+        assert native.matmul(a._array, b._array, among[:, :, 1 : n + 1]._array, None) is not None
+        for i in range(5):
+            alone = (a[i] @ b[i]).view(torch.int16)
+            assert torch.equal((a @ b)[i].view(torch.int16), alone), (m, k, n)
+            assert torch.equal((a @ turned)[i].view(torch.int16), alone), (m, k, n)
+            assert torch.equal(among[i, :, 1 : n + 1].contiguous().view(torch.int16), alone), (m, k, n)

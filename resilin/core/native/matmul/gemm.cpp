@@ -6,6 +6,7 @@
 #include "panels.hpp"
 #include "product.hpp"
 #include "small.hpp"
+#include "subnormals.hpp"
 
 #include <limits>
 #include <type_traits>
@@ -90,20 +91,24 @@ template <class T, class From = T> nb::object product(PyArrayObject *a, PyArrayO
         }
     };
     const double flops = first.flops() * static_cast<double>(products);
-    if constexpr (!rounds) {
-        if (products > 1 && !plus && std::max({rows, columns, depth}) <= SMALL) {
-            WithoutGil free(flops > 1e5 ? std::numeric_limits<int64_t>::max() : 0);
-            parallel_rows(products, rows * columns * depth / 8, [&](int64_t begin, int64_t end) {
-                for (int64_t i = begin; i < end; i++) {
-                    Product<T> one = first;
-                    one.a.data += offset_of(a, leading, i) / size;
-                    one.b.data += offset_of(b, leading, i) / size;
-                    one.c = static_cast<T *>(PyArray_DATA(out)) + offset_of(out, leading, i) / size;
+    if (products > 1 && !plus && std::max({rows, columns, depth}) <= SMALL) {
+        WithoutGil free(flops > 1e5 ? std::numeric_limits<int64_t>::max() : 0);
+        parallel_rows(products, rows * columns * depth / 8, [&](int64_t begin, int64_t end) {
+            [[maybe_unused]] const Subnormals<From> subnormals;
+            for (int64_t i = begin; i < end; i++) {
+                Product<T, From> one = first;
+                one.a.data += offset_of(a, leading, i) / size;
+                one.b.data += offset_of(b, leading, i) / size;
+                From *to = static_cast<From *>(PyArray_DATA(out)) + offset_of(out, leading, i) / size;
+                if constexpr (rounds) {
+                    multiply_small(one, to, vo.row);
+                } else {
+                    one.c = to;
                     multiply_small(one);
                 }
-            });
-            return made;
-        }
+            }
+        });
+        return made;
     }
     WithoutGil free(flops > 1e5 ? std::numeric_limits<int64_t>::max() : 0);
     if (products >= 2 * num_threads() && flops >= SHARED_FLOPS)

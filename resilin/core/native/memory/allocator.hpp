@@ -46,7 +46,7 @@ constexpr size_t GROW_MAX = size_t{1} << 30;
 constexpr size_t UNIT = 512; // of a huge page
 // Times as long as a collapse took passes before the next: 0.3 ms where huge pages are free, 10 where they have to be found,
 // for which whoever allocates waits.
-constexpr int COLLAPSE_PAUSE = 20;
+constexpr int COLLAPSE_PAUSE = 4;
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 // Linux 6.1; works for shared memory whatever the system's default for huge pages is
 #endif
