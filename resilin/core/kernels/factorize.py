@@ -183,7 +183,7 @@ def least_squares(a: Array, b: Array, rtol: float) -> Array | None:
     return _native_least_squares(*_of_one_shape(a, b), _certain(a, rtol))  # type: ignore[no-any-return]
 
 
-SMALL = 8  # rows of matrices that rotations take; LAPACK is faster for one larger matrix
+SMALL = 8  # rows of matrices that rotations take, as in jacobi.cpp; LAPACK is faster for one larger matrix
 
 
 def by_rotations(name: str, x: Array, triangle: str = "") -> Any:
@@ -228,7 +228,7 @@ def in_own_type(name: str, x: Array, UPLO: str = "L", full_matrices: bool = True
 
 def pseudo_inverse(a: Array, rtol: Any, atol: Any) -> Array | None:
     """The X of `least_squares` for the identity: the pseudo-inverses, where no singular value counts as 0."""
-    if type(rtol) is not float or type(atol) is not float or atol > 0 or a.dtype.char not in "fd":
+    if type(rtol) is not float or type(atol) is not float or atol > 0 or a.dtype.char not in _EPS:
         return None  # limits of each matrix, or absolute ones
     return _native_least_squares(ascontiguousarray(a), None, _certain(a, rtol))  # type: ignore[no-any-return]
 

@@ -2,6 +2,7 @@
 // float32.
 #include "binding/kernels.hpp"
 #include "elementwise/blocks.hpp"
+#include "elementwise/fill.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"
 #include "elementwise/walk.hpp"

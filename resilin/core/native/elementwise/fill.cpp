@@ -1,5 +1,5 @@
-// One number in all elements of memory that is one run.
-#include "binding/array.hpp"
+#include "elementwise/fill.hpp"
+
 #include "binding/kernels.hpp"
 #include "elementwise/half_blocks.hpp"
 #include "elementwise/ufunc_loops.hpp"

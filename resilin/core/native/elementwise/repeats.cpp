@@ -1,7 +1,7 @@
 // Elements repeated in place, and numbers of classes as rows of zeros with a one.
 #include "binding/kernels.hpp"
 #include "indexing/places.hpp"
-#include "kernels/simd.hpp"
+#include "reduce/extremes.hpp"
 
 #include <algorithm>
 
@@ -58,18 +58,13 @@ nb::object repeat_interleave(ExactArray x, int64_t count, nb::handle dim) {
 
 constexpr int64_t ZEROED_AT_ONCE = 2048; // elements, which the ones then find in the first-level cache
 
-RESILIN_SIMD int64_t largest(const int64_t *x, int64_t n) {
-    int64_t most = x[0];
-    _Pragma("omp simd reduction(max : most)") for (int64_t i = 1; i < n; i++) most = x[i] > most ? x[i] : most;
-    return most;
-}
-
 // int64: a new last dimension with 1 at the class number, else 0; of as many classes as there are where `classes` is -1.
 nb::object one_hot(ExactArray x, int64_t classes) {
     if (!x.is<int64_t>() || !x.size() || classes < -1 || x.ndim() >= 32) return nb::none();
     const int64_t *at = x.data<int64_t>(), n = x.size();
     if (classes == -1) {
-        const int64_t most = largest(at, n);
+        int64_t most;
+        largest_of_rows(at, n, 0, 1, &most);
         if (most < 0 || most > (int64_t{1} << 40)) return nb::none();
         classes = most + 1;
     }

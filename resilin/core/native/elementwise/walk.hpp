@@ -99,16 +99,6 @@ bool keeps_elements(PyArrayObject *out, PyArrayObject *x);
 // A Python number as an element of dtype `type` at `data`; false for what does not fit or is no such number.
 bool number_as(PyObject *number, int type, void *data);
 
-// The same where any function may fill a tensor with it, of booleans and 16-bit floats, too: nothing has to be said of what
-// is not finite or too large (fill.cpp).
-bool element_as(PyObject *number, int type, void *data);
-
-// An element of `each` bytes `size` times, one after the other; whether there are elements of so many.
-bool fill_run(void *at, int64_t size, int64_t each, const void *value);
-
-// 0, 1, ..., count - 1 (convert.cpp)
-void count_from_zero(int64_t *out, int64_t count);
-
 // A new array of dtype `descr`, which inner(pointers, count, steps) writes, over the operands of a walk that is planned.
 template <class Inner> nb::object walked_into_new(Walk &walk, PyArray_Descr *descr, Inner inner, int64_t cost = 1) {
     Py_INCREF(descr);

@@ -4,7 +4,7 @@
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
 #include "binding/tensors.hpp"
-#include "elementwise/walk.hpp"
+#include "elementwise/fill.hpp"
 #include "tracing/operations.hpp"
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 // (core/state/inplace.py, core/api/mathematics/one_pass.py), which says what a call means.
 #include "binding/callables.hpp"
 #include "binding/kernels.hpp"
+#include "elementwise/fill.hpp"
 #include "elementwise/fused.hpp"
 #include "elementwise/walk.hpp"
 #include "fast_path/plain_write.hpp"

@@ -45,8 +45,8 @@ constexpr size_t RANGES[] = {size_t{1} << 40, size_t{1} << 36, size_t{1} << 33};
 constexpr size_t GROW_MAX = size_t{1} << 30;
 constexpr size_t UNIT = 512; // of a huge page
 // Times as long as a collapse took passes before the next: 0.3 ms where huge pages are free, 10 where they have to be found,
-// for which whoever allocates waits.
-constexpr int COLLAPSE_PAUSE = 4;
+// for which whoever allocates waits. What is used again pays it back soon, what only lives long does so late.
+constexpr int COLLAPSE_PAUSE = 4, COLLAPSE_PAUSE_OF_OTHERS = 20;
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 // Linux 6.1; works for shared memory whatever the system's default for huge pages is
 #endif
@@ -522,6 +522,7 @@ class Allocator {
         reused_ = 0;
         Arena *arena = &used;
         if (!has_unit(used)) {
+            if (begin < next_of_others_) return;
             const auto other = std::find_if(arenas_.begin(), arenas_.end(), [](auto &a) { return has_unit(*a.second); });
             if (other == arenas_.end()) return;
             arena = other->second.get();
@@ -532,7 +533,8 @@ class Allocator {
         // a unit may be in the way of something at the moment; only a kernel that cannot do it at all ends the attempts
         if (madvise(at, UNIT * PAGE, MADV_COLLAPSE) != 0 && errno == EINVAL) collapses_ = false;
         const auto end = Clock::now();
-        next_collapse_ = end + COLLAPSE_PAUSE * (end - begin);
+        if (arena == &used) next_collapse_ = end + COLLAPSE_PAUSE * (end - begin);
+        else next_of_others_ = end + COLLAPSE_PAUSE_OF_OTHERS * (end - begin);
     }
 
     char *from_spans(size_t pages, bool &fresh) {
@@ -735,7 +737,7 @@ class Allocator {
     PageTable page_table_;
     int64_t next_id_ = 0;
     size_t reused_ = 0; // pages, since the last unit was collapsed
-    Clock::time_point next_collapse_{}; // not before
+    Clock::time_point next_collapse_{}, next_of_others_{}; // not before
     bool collapses_ = true;
     Stats stats_;
 };

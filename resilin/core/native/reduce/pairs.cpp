@@ -47,17 +47,22 @@ template <class T> T dot_of(const T *x, const T *y, int64_t n) {
     pairwise_rows(read, 1, n, 1, false, &sum);
     return sum;
 }
-float dot_of(const uint16_t *x, const uint16_t *y, int64_t n, bool float16) {
+using MadeOfFloats = void(const float *, const float *, int64_t, float *);
+// The sum of what `made` makes of 16-bit floats that were opened, or of its squares
+float sum_of_opened(const uint16_t *x, const uint16_t *y, int64_t n, bool float16, bool squared, MadeOfFloats *made) {
     float sum;
     const auto unpack = float16 ? unpack_half : unpack_bfloat;
     const auto read = [=](int64_t begin, int64_t end, float *scratch) -> const float * {
         alignas(64) float other[SCRATCH];
         unpack(x + begin, 0, end - begin, scratch), unpack(y + begin, 0, end - begin, other);
-        multiplied(scratch, other, end - begin, scratch);
+        made(scratch, other, end - begin, scratch);
         return scratch;
     };
-    pairwise_rows(read, 1, n, 1, false, &sum);
+    pairwise_rows(read, 1, n, 1, squared, &sum);
     return sum;
+}
+float dot_of(const uint16_t *x, const uint16_t *y, int64_t n, bool float16) {
+    return sum_of_opened(x, y, n, float16, false, multiplied);
 }
 
 // The product of two vectors of one type
@@ -87,16 +92,7 @@ template <class T> T root_of_squares(const T *x, const T *y, int64_t n) {
 }
 
 float root_of_squares(const uint16_t *x, const uint16_t *y, int64_t n, bool float16) {
-    float sum;
-    const auto unpack = float16 ? unpack_half : unpack_bfloat;
-    const auto read = [=](int64_t begin, int64_t end, float *scratch) -> const float * {
-        alignas(64) float other[SCRATCH];
-        unpack(x + begin, 0, end - begin, scratch), unpack(y + begin, 0, end - begin, other);
-        subtracted(scratch, other, end - begin, scratch);
-        return scratch;
-    };
-    pairwise_rows(read, 1, n, 1, true, &sum);
-    return std::sqrt(sum);
+    return std::sqrt(sum_of_opened(x, y, n, float16, true, subtracted));
 }
 
 // The Euclidean norm of x - y
