@@ -322,8 +322,11 @@ def test_shrinking_may_abort_what_still_runs() -> None:
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_an_abort_ends_what_waits_in_groups_made_of_the_one_that_is_aborted(transport: str) -> None:
+    made = threading.Barrier(3)  # an abort before that would end new_group, too
+
     def rank_main(rank: int) -> None:
         part = dist.new_group([0, 1])
+        made.wait(PATIENCE_S)
         if rank == 0:
             with pytest.raises(GroupAborted, match="asked to"):
                 dist.recv(np.ones(5), src=1, group=part)
