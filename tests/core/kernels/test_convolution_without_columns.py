@@ -33,6 +33,13 @@ CASES = [  # x, w, stride, padding, dilation, groups
     ((2, 8, 6, 6), (8, 8, 3, 3), (1, 1), (5, 5), (1, 1), 1),  # windows of nothing but padding
     ((1, 512, 4, 4), (20, 512, 3, 3), (1, 1), (1, 1), (1, 1), 1),  # weights a page apart
     ((2, 16, 9, 9), (8, 16, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    ((16, 72, 4, 4), (30, 72, 3, 3), (1, 1), (1, 1), (1, 1), 1),  # samples in lanes
+    ((35, 16, 2, 2), (15, 16, 3, 3), (1, 1), (1, 1), (1, 1), 1),  # two vectors of them, and three samples beside
+    ((17, 24, 5, 9), (18, 12, 3, 5), (1, 2), (2, 3), (1, 1), 2),
+    ((48, 16, 7, 7), (8, 16, 4, 4), (2, 2), (1, 1), (1, 1), 1),
+    ((16, 8, 6, 20), (8, 8, 3, 3), (1, 1), (4, 4), (4, 4), 1),
+    ((16, 320, 12, 12), (7, 320, 3, 3), (1, 1), (1, 1), (1, 1), 1),  # in parts of rows
+    ((16, 16, 3, 3), (8, 16, 2, 2), (1, 1), (3, 3), (1, 1), 1),  # positions that read nothing
 ]
 
 
@@ -97,6 +104,17 @@ def test_bits_depend_neither_on_threads_nor_on_instructions(case: Any, dtype: An
             found = bits(computed(case, dtype))
             assert first is None or found == first, (tiles, count)
             first = found
+
+
+@pytest.mark.parametrize("dtype", [np.float32, pack.BFLOAT16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("case", [case for case in CASES if case[0][0] >= 16])
+def test_a_samples_bits_do_not_depend_on_those_beside_it(case: Any, dtype: Any) -> None:
+    (x, w, bias, g), rest = drawn(case, dtype), case[2:]
+    some = 15 if x[:15, 0].size >= 64 * rest[0][0] * rest[0][1] else 31  # not so few that columns are cheaper
+    found = conv2d.forward(x, w, bias, *rest), conv2d.backward(g, x, w, *rest, need=(True, False, False))[0]
+    x, g = x[:some], g[:some]
+    fewer = conv2d.forward(x, w, bias, *rest), conv2d.backward(g, x, w, *rest, need=(True, False, False))[0]
+    assert bits([array[:some] for array in found]) == bits(list(fewer))
 
 
 def windows_of(x: np.ndarray) -> np.ndarray:

@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 
 namespace resilin {
 
@@ -37,13 +36,6 @@ double row_sum(const double *x, int64_t n) {
 }
 
 constexpr int64_t LEAST_CHANNELS = 16; // of a tile: below, threads that make its columns twice gain nothing
-
-// In how many parts the channels of each of `items` are cut, so that there is as much work for every thread.
-int64_t parts_of(int64_t items, int64_t channels) {
-    const int64_t threads = num_threads();
-    if (threads == 1 || items >= 4 * threads) return 1;
-    return std::clamp<int64_t>(channels / LEAST_CHANNELS, 1, threads / std::gcd(items, threads));
-}
 
 // A matrix (rows, positions) with `ld` elements from row to row.
 template <class T> struct Rows {
@@ -205,7 +197,7 @@ template <class T> nb::object forward_as(Array x, Array w, Array bias, const Sha
             direct_forward(s, x.data<float>(), w.data<float>(), bias.data<float>(), y.data);
             return y.object;
         }
-    const int64_t parts = parts_of(conv.tiles.count, s.O), items = conv.tiles.count * parts;
+    const int64_t parts = parts_of(conv.tiles.count, s.O / LEAST_CHANNELS), items = conv.tiles.count * parts;
     const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), items);
     NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
     {
@@ -228,7 +220,7 @@ template <class T> nb::object input_gradient_as(Array g, Array w, const Shape &s
             direct_input(s, g.data<float>(), w.data<float>(), dx.data);
             return dx.object;
         }
-    const int64_t runs = conv.tiles.count / conv.tiles.per_sample, parts = parts_of(runs, s.C);
+    const int64_t runs = conv.tiles.count / conv.tiles.per_sample, parts = parts_of(runs, s.C / LEAST_CHANNELS);
     const int64_t size = scratch_size(conv), slots = std::min<int64_t>(num_threads(), runs * parts);
     NewArray<T> scratch({static_cast<npy_intp>(slots * size)});
     {
@@ -303,7 +295,7 @@ template <class T> nb::object weight_gradient_as(Array g, Array x, const Shape &
     const int64_t wide = weight ? s.O * s.depth() : 0, row = wide + s.O;
     const int64_t room = std::max<int64_t>(1, SUMS_BYTES / static_cast<int64_t>(sizeof(T)) / row);
     const int64_t runs = std::min({SUMS, room, conv.tiles.count});
-    const int64_t slabs = parts_of(runs, s.outputs());
+    const int64_t slabs = parts_of(runs, s.outputs() / LEAST_CHANNELS);
     NewArray<T> dw({static_cast<npy_intp>(s.O), static_cast<npy_intp>(s.channels()), static_cast<npy_intp>(s.KH),
                     static_cast<npy_intp>(s.KW)});
     NewArray<T> db({static_cast<npy_intp>(s.O)});

@@ -1,8 +1,10 @@
 #include "conv_columns.hpp"
 
 #include "kernels/simd.hpp"
+#include "memory/parallel.hpp"
 
 #include <cstring>
+#include <numeric>
 
 namespace resilin::conv {
 namespace {
@@ -106,6 +108,12 @@ template <class T> RESILIN_INLINE void scatter(T *from, const Shape &s, const Ti
 }
 
 } // namespace
+
+int64_t parts_of(int64_t items, int64_t most) {
+    const int64_t threads = num_threads();
+    if (threads == 1 || items >= 4 * threads) return 1;
+    return std::clamp<int64_t>(most, 1, threads / std::gcd(items, threads));
+}
 
 RESILIN_SIMD void gather_tile(const float *x, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, float *cols) {
     gather(x, s, tile, channels, ld, cols);

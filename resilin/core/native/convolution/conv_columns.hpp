@@ -60,6 +60,9 @@ struct Tiles {
     int64_t positions() const { return samples * rows * s.Q; } // of the largest tile
 };
 
+// In how many parts, of `most`, each of `items` is divided, so that there is as much work for every thread.
+int64_t parts_of(int64_t items, int64_t most);
+
 // cols (channels * KH * KW, positions of the tile; rows `ld` apart) = what the tile's windows read of the first `channels`
 // of the image x; zero where they read padding.
 void gather_tile(const float *x, const Shape &s, const Tile &tile, int64_t channels, int64_t ld, float *cols);

@@ -1,6 +1,7 @@
 // Convolution without columns: a tile of the image is copied once, with its padding, and each place of the kernel reads it
 // at an offset of its own (see Spread in tiles.hpp). The gradient of the input is the same of the output's gradient, one
-// pass for each remainder of its positions by the stride.
+// pass for each remainder of its positions by the stride. Many samples of small maps go with samples in lanes and skip
+// padding (conv_chwn.cpp), with the same bits, but that a weight which is not finite makes no NaN of padding there.
 //
 // Sums. float32: input channels in blocks of at most 384 kernel positions (even parts of all, at least one channel); a block
 // is one chain of fused multiply-adds from zero, by channel and kernel position, ascending; the output is the bias plus

@@ -2,6 +2,7 @@
 // piece's copy, in which channels lie side by side, at an offset of its own.
 #include "conv_direct.hpp"
 #include "conv_images.hpp"
+#include "side_by_side.hpp"
 #include "kernels/halves.hpp"
 #include "memory/parallel.hpp"
 #include "memory/scratch.hpp"
@@ -12,7 +13,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <numeric>
 #include <type_traits>
 #include <vector>
 
@@ -22,19 +22,8 @@ namespace {
 constexpr int64_t BLOCK_DEPTH = 384;         // positions of a chain of float32
 constexpr int64_t TOGETHER = 256, TILE = 512; // positions of a piece of several samples, of one
 constexpr int64_t SUMS = 8, SUMS_BYTES = 32 << 20; // partial sums, at most, and their memory
-constexpr int64_t SIDE = 16;                 // channels that lie side by side
 
-// to (elements, SIDE) = from (SIDE channels, elements; `apart`), of which `channels` are there.
-RESILIN_SIMD void interleave(const float *from, int64_t apart, int64_t channels, int64_t elements, float *to) {
-    for (int64_t e = 0; e < elements; e += SIDE) {
-        const int64_t n = std::min(SIDE, elements - e);
-        Pairs x[SIDE];
-        for (int64_t c = 0; c < SIDE; c++) std::memcpy(&x[c], from + std::min(c, channels - 1) * apart + e, sizeof(Pairs));
-        transpose_pairs(x);
-        std::memcpy(to + e * SIDE, x, static_cast<size_t>(n) * sizeof(Pairs));
-    }
-}
-// The same of pairs: of elements 4 i and 4 i + 2, of 4 i + 1 and 4 i + 3, and so on. `elements` is a multiple of four.
+// As interleave(), of pairs: elements 4 i and 4 i + 2, 4 i + 1 and 4 i + 3, and so on. `elements` is a multiple of four.
 RESILIN_SIMD void interleave_pairs(const BFloat *from, int64_t apart, int64_t channels, int64_t elements, float *to) {
     constexpr int64_t STEPS = 2 * SIDE;
     for (int64_t e = 0; e < elements; e += STEPS) {
@@ -49,33 +38,26 @@ RESILIN_SIMD void interleave_pairs(const BFloat *from, int64_t apart, int64_t ch
         std::memcpy(to + e / 2 * SIDE, y, static_cast<size_t>(n / 2) * sizeof(Pairs));
     }
 }
-RESILIN_SIMD void interleave_wide(const BFloat *from, int64_t apart, int64_t channels, int64_t elements, float *to) {
-    for (int64_t c = 0; c < SIDE; c++)
-        for (int64_t e = 0; e < elements; e++) to[e * SIDE + c] = from_bfloat(from[std::min(c, channels - 1) * apart + e].bits);
-}
 
 // dw (channels, places) of one output = the runs' sums (places, channels filled up to SIDE), `apart`, ascending.
 template <class T>
-RESILIN_INLINE void finish_row(const float *sums, int64_t apart, int64_t runs, int64_t channels, int64_t places, T *dw) {
+RESILIN_INLINE void finish_row(const float *sums, int64_t apart, int64_t runs, int64_t channels, int64_t places, float *total, T *dw) {
     const int64_t row = ceil_div(channels, SIDE) * SIDE;
-    for (int64_t c = 0; c < channels; c += SIDE)
+    for (int64_t c = 0; c < channels; c += SIDE) {
         for (int64_t t = 0; t < places; t++) {
-            float total[SIDE];
             const float *from = sums + t * row + c;
-            for (int64_t i = 0; i < SIDE; i++) total[i] = from[i];
-            for (int64_t run = 1; run < runs; run++)
-                for (int64_t i = 0; i < SIDE; i++) total[i] += from[run * apart + i];
-            for (int64_t i = 0; i < std::min(SIDE, channels - c); i++) {
-                if constexpr (std::is_same_v<T, float>) dw[(c + i) * places + t] = total[i];
-                else dw[(c + i) * places + t].bits = bfloat_of(total[i]);
-            }
+            resilin::Lanes sum = load(from);
+            for (int64_t run = 1; run < runs; run++) sum += load(from + run * apart);
+            std::memcpy(total + t * SIDE, &sum, sizeof(sum));
         }
+        separate(total, places, std::min(SIDE, channels - c), dw + c * places, places, 1);
+    }
 }
-RESILIN_SIMD void finish(const float *sums, int64_t apart, int64_t runs, int64_t channels, int64_t places, float *dw) {
-    finish_row(sums, apart, runs, channels, places, dw);
+RESILIN_SIMD void finish(const float *sums, int64_t apart, int64_t runs, int64_t channels, int64_t places, float *total, float *dw) {
+    finish_row(sums, apart, runs, channels, places, total, dw);
 }
-RESILIN_SIMD void finish(const float *sums, int64_t apart, int64_t runs, int64_t channels, int64_t places, BFloat *dw) {
-    finish_row(sums, apart, runs, channels, places, dw);
+RESILIN_SIMD void finish(const float *sums, int64_t apart, int64_t runs, int64_t channels, int64_t places, float *total, BFloat *dw) {
+    finish_row(sums, apart, runs, channels, places, total, dw);
 }
 
 template <class T> class Gradient {
@@ -86,20 +68,23 @@ template <class T> class Gradient {
 
     void run() {
         const int64_t wide = s_.O * places() * vectors() * SIDE, room = std::max<int64_t>(1, SUMS_BYTES / 4 / wide);
-        const int64_t runs = std::min({SUMS, room, cut_.count()}), threads = num_threads();
-        const int64_t parts = threads == 1 || runs >= 4 * threads ? 1 : std::min(panels_.count * s_.G, threads / std::gcd(runs, threads));
-        const int64_t slots = std::min(threads, runs * parts), size = copy_size() + image_size() + gradient_size();
+        const int64_t runs = std::min({SUMS, room, cut_.count()});
+        const int64_t parts = parts_of(runs, panels_.count * s_.G), slots = std::min<int64_t>(num_threads(), runs * parts), size = copy_size() + image_size() + gradient_size();
         static thread_local Scratch<float> scratch;
         float *sums = scratch.of(runs * wide + slots * size), *own = sums + runs * wide;
         const int64_t all = panels_.count * s_.G;
         parallel_slots(runs * parts, slots, size * s_.outputs(), [&](int64_t slot, int64_t i) {
             const int64_t run = i / parts, part = i % parts, first = edge(cut_.count(), runs, run);
-            for (int64_t t = first; t < edge(cut_.count(), runs, run + 1); t++)
-                tile(cut_[t], edge(all, parts, part), edge(all, parts, part + 1), t > first, own + slot * size, sums + run * wide);
+            std::vector<Steps> steps;
+            for (int64_t t = first; t < edge(cut_.count(), runs, run + 1); t++) {
+                if (t == first || !same_steps(cut_[t - 1], cut_[t])) steps = steps_of(cut_[t]);
+                tile(cut_[t], steps, edge(all, parts, part), edge(all, parts, part + 1), t > first, own + slot * size, sums + run * wide);
+            }
         });
         const int64_t each = places() * vectors() * SIDE;
         parallel_rows(s_.O, each * runs, [&](int64_t begin, int64_t end) {
-            for (int64_t o = begin; o < end; o++) finish(sums + o * each, wide, runs, s_.channels(), places(), dw_ + o * s_.depth());
+            std::vector<float> total(static_cast<size_t>((places() + SIDE) * SIDE)); // more are read
+            for (int64_t o = begin; o < end; o++) finish(sums + o * each, wide, runs, s_.channels(), places(), total.data(), dw_ + o * s_.depth());
         });
     }
 
@@ -119,36 +104,60 @@ template <class T> class Gradient {
     int64_t image_size() const { return vectors() * SIDE * images_.channel() / per_float() + 64; }
     int64_t gradient_size() const { return s_.outputs() * (cut_.positions() + SIDE) * (FLOATS ? 1 : 2) + 64; }
 
-    void tile(const Piece &piece, int64_t begin, int64_t end, bool add, float *copy, float *sums) const {
+    // The steps of a piece, block by block: of all places, or of float32 of each one, without those that read padding there.
+    struct Steps {
+        std::vector<Step> all;
+        std::vector<int64_t> edges; // of blocks
+    };
+
+    void tile(const Piece &piece, const std::vector<Steps> &steps, int64_t begin, int64_t end, bool add, float *copy, float *sums) const {
         float *image = copy + copy_size(), *gradient = image + image_size();
-        const std::vector<int64_t> offsets = offsets_of(piece);
         [[maybe_unused]] const Subnormals<T> subnormals;
         for (int64_t group = begin / panels_.count; group * panels_.count < end; group++) {
             bring(piece, group, copy, image);
             const int64_t from = std::max(begin - group * panels_.count, int64_t(0)), to = std::min(end - group * panels_.count, panels_.count);
             for (int64_t i = from; i < to; i++) {
                 const Rows a = rows(piece, group, i, gradient);
-                multiply(a, piece.positions(), offsets, image, add, panels_.used(i),
+                multiply(a, piece, steps, image, add, panels_.used(i),
                          sums + (group * s_.outputs() + panels_.begin(i)) * places() * vectors() * SIDE);
             }
         }
     }
 
+    int64_t blocks(const Piece &piece) const { return FLOATS ? ceil_div(piece.positions(), BLOCK_DEPTH) : 1; }
+    // Vectors of one place; two of them share a tile, so that their steps are the same.
+    int64_t units() const { return vectors() * (SIDE / tiles_.lanes); }
+    bool skips() const { return FLOATS && units() % 2 == 0; }
+
+    static bool same_steps(const Piece &a, const Piece &b) {
+        return a.samples() == b.samples() && a.p0 == b.p0 && a.p1 == b.p1 && a.q0 == b.q0 && a.q1 == b.q1;
+    }
     // Where positions are, in the order (sample, row, column); of bfloat16 in that of tiles.
-    std::vector<int64_t> offsets_of(const Piece &piece) const {
-        std::vector<int64_t> at, all;
+    std::vector<Steps> steps_of(const Piece &piece) const {
+        std::vector<Steps> lists(static_cast<size_t>(skips() ? places() : 1));
+        for (size_t t = 0; t < lists.size(); t++) list(piece, static_cast<int64_t>(t), lists[t]);
+        return lists;
+    }
+    void list(const Piece &piece, int64_t t, Steps &to) const {
+        const int64_t length = piece.positions(), down = t / s_.KW * s_.dh - s_.ph, across = t % s_.KW * s_.dw - s_.pw;
+        const auto inside = [](int64_t at, int64_t size) { return at >= 0 && at < size; };
+        std::vector<int64_t> at;
         for (int64_t n = 0; n < piece.samples(); n++)
-            for (int64_t p = 0; p < piece.rows(); p++)
-                for (int64_t q = 0; q < piece.columns(); q++) at.push_back(images_.place(n, p, q) * SIDE);
-        if (FLOATS) return at;
-        const int64_t length = piece.positions();
-        for (int64_t first = 0; first < length; first += GROUP_STEPS)
+            for (int64_t p = piece.p0; p < piece.p1; p++)
+                for (int64_t q = piece.q0; q < piece.q1; q++) {
+                    const int64_t l = static_cast<int64_t>(at.size());
+                    at.push_back(images_.place(n, p - piece.p0, q - piece.q0) * SIDE);
+                    if (FLOATS && l == edge(length, blocks(piece), static_cast<int64_t>(to.edges.size()))) to.edges.push_back(static_cast<int64_t>(to.all.size()));
+                    if (FLOATS && (!skips() || (inside(p * s_.sh + down, s_.H) && inside(q * s_.sw + across, s_.W)))) to.all.push_back({l, at.back()});
+                }
+        for (int64_t first = 0; first < length && !FLOATS; first += GROUP_STEPS)
             for (int64_t chain = 0; chain < 2; chain++)
                 for (int64_t l = first + chain; l < std::min(first + GROUP_STEPS, length); l += 2 * per_float()) {
                     const int64_t place = at[static_cast<size_t>(l)];
-                    all.push_back(pairs() ? (place - chain * SIDE) / 2 + chain * SIDE : place);
+                    to.all.push_back({static_cast<int64_t>(to.all.size()), pairs() ? (place - chain * SIDE) / 2 + chain * SIDE : place});
                 }
-        return all;
+        if (!FLOATS) to.edges.push_back(0);
+        to.edges.push_back(static_cast<int64_t>(to.all.size()));
     }
 
     // A group's channels of a piece, side by side.
@@ -160,11 +169,12 @@ template <class T> class Gradient {
             float *to = image + v * SIDE * elements / per_float();
             if constexpr (FLOATS) {
                 images_.copy(x, {s_.C * size, size}, piece, channels, false, copy);
-                interleave(copy, elements, channels, elements, to);
+                interleave(copy, elements, channels, elements, copy + copy_size(), to);
             } else {
                 BFloat *bits = reinterpret_cast<BFloat *>(copy);
                 images_.copy(x, {s_.C * size, size}, piece, channels, bits);
-                (pairs() ? interleave_pairs : interleave_wide)(bits, elements, channels, elements, to);
+                if (pairs()) interleave_pairs(bits, elements, channels, elements, to);
+                else interleave(bits, elements, channels, elements, bits + 2 * copy_size(), to);
             }
         }
     }
@@ -197,29 +207,29 @@ template <class T> class Gradient {
         }
     }
 
-    void multiply(const Rows &a, int64_t length, const std::vector<int64_t> &offsets, const float *image, bool add, int64_t used, float *sums) const {
-        const int64_t lanes = tiles_.lanes, units = places() * vectors() * (SIDE / lanes), elements = images_.channel() / per_float();
-        const int64_t blocks = FLOATS ? ceil_div(length, BLOCK_DEPTH) : 1, step = 2 * per_float();
+    void multiply(const Rows &a, const Piece &piece, const std::vector<Steps> &steps, const float *image, bool add, int64_t used, float *sums) const {
+        const int64_t lanes = tiles_.lanes, all = places() * units(), elements = images_.channel() / per_float();
+        const int64_t length = piece.positions(), step = 2 * per_float();
         Spread<float> of{};
-        of.a_lane = a.lane, of.a_step = a.step;
+        of.a = a.data, of.a_lane = a.lane, of.a_step = a.step;
+        of.repeats = 1;
         of.groups = length / GROUP_STEPS, of.steps = GROUP_STEPS / step;
         of.last_groups = length % GROUP_STEPS ? 1 : 0, of.last_steps = length % GROUP_STEPS / step;
         of.ldc = places() * vectors() * SIDE;
         of.columns[0] = of.columns[1] = lanes;
-        for (int64_t block = 0; block < blocks; block++) {
-            const int64_t begin = edge(length, blocks, block);
-            of.a = a.data + begin * a.step;
-            of.offset = offsets.data() + begin;
-            of.depth = edge(length, blocks, block + 1) - begin;
+        for (int64_t block = 0; block < blocks(piece); block++) {
             of.add = add || block > 0;
-            for (int64_t u = 0; u < units; u += 2) {
+            for (int64_t u = 0; u < all; u += 2) {
+                const Steps &list = steps[static_cast<size_t>(skips() ? u / units() : 0)];
+                of.at = list.all.data() + list.edges[static_cast<size_t>(block)];
+                of.depth = list.edges[static_cast<size_t>(block) + 1] - list.edges[static_cast<size_t>(block)];
                 for (int64_t j = 0; j < 2; j++) { // lanes of channels, of vectors of them, of places
-                    const int64_t unit = std::min(u + j, units - 1), vector = unit * lanes / SIDE, sub = unit * lanes % SIDE;
+                    const int64_t unit = std::min(u + j, all - 1), vector = unit * lanes / SIDE, sub = unit * lanes % SIDE;
                     const int64_t place = images_.offset[static_cast<size_t>(vector / vectors())] / per_float();
                     of.b[j] = image + (vector % vectors() * elements + place) * SIDE + sub;
                     of.c[j] = sums + unit * lanes;
                 }
-                (u + 1 < units ? tiles_.two : tiles_.one)[used - 1](of);
+                (u + 1 < all ? tiles_.two : tiles_.one)[used - 1](of);
             }
         }
     }

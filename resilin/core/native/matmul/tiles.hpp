@@ -34,15 +34,23 @@ template <class T> struct Tiles {
     void (*enter)() = nullptr, (*leave)() = nullptr; // called before and after a thread's tiles, if not null
 };
 
-// A tile whose vectors of b lie anywhere, one by one: step p of vector j is at b[j] + offset[p]. c[j] (rows ldc apart) = c[j]
-// where `add` says so, else the rows' `bias` (null: nothing), plus the sums; `columns[j]` elements of each row.
-// Of layout `plain` the depth is `depth` steps, one chain. Else it is groups of two chains, of `steps` steps each, the last
-// `last_groups` of `last_steps`: all of a group's even chain, then its odd one, and `a` has lanes side by side.
+// A step of a tile of Spread: step `a` of its lanes of a, and what lies `b` elements behind each vector's first one.
+struct Step {
+    int64_t a, b;
+};
+
+// A tile whose vectors of b lie anywhere, one by one, and whose steps are listed. The list is walked `repeats` times, from
+// time to time `a_repeat` and `b_repeat` elements further. c[j] (rows ldc apart) = c[j] where `add` says so, else the rows'
+// `bias` (null: nothing), plus the sums; `columns[j]` elements of each row.
+// Of layout `plain` all steps are one chain, `depth` of a time. Else a time has `groups` of two chains, of `steps` steps
+// each: all of a group's even chain, then its odd one. Behind the last time are `last_groups` of `last_steps`, listed
+// behind the others; and `a` has lanes side by side.
 template <class T> struct Spread {
     const T *a;
     int64_t a_lane, a_step;
     const T *b[2];
-    const int64_t *offset;
+    const Step *at;
+    int64_t repeats, a_repeat, b_repeat;
     int64_t depth, groups, steps, last_groups, last_steps;
     T *c[2];
     int64_t ldc, columns[2];

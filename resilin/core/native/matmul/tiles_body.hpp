@@ -187,18 +187,21 @@ template <class T, int Height, int Vectors> void spread_tile(const Spread<T> &of
 #pragma GCC unroll 2
         for (int j = 0; j < Vectors; j++) sum[i][j] = V::broadcast(T(0));
     const T *a = of.a, *b0 = of.b[0], *b1 = of.b[Vectors - 1];
-    const int64_t a_lane = of.a_lane, a_step = of.a_step, *offset = of.offset, *end = offset + of.depth;
-    for (; offset < end; offset++, a += a_step) {
-        typename V::type right[Vectors];
-        right[0] = V::load(b0 + *offset);
-        if (Vectors == 2) right[Vectors - 1] = V::load(b1 + *offset);
+    const int64_t a_lane = of.a_lane, a_step = of.a_step;
+    const Step *end = of.at + of.depth;
+    for (int64_t r = 0; r < of.repeats; r++, a += of.a_repeat, b0 += of.b_repeat, b1 += of.b_repeat)
+        for (const Step *step = of.at; step < end; step++) {
+            typename V::type right[Vectors];
+            right[0] = V::load(b0 + step->b);
+            if (Vectors == 2) right[Vectors - 1] = V::load(b1 + step->b);
+            const T *lanes = a + step->a * a_step;
 #pragma GCC unroll 16
-        for (int i = 0; i < Height; i++) {
-            const typename V::type left = V::broadcast(a[i * a_lane]);
+            for (int i = 0; i < Height; i++) {
+                const typename V::type left = V::broadcast(lanes[i * a_lane]);
 #pragma GCC unroll 2
-            for (int j = 0; j < Vectors; j++) sum[i][j] = V::fma(left, right[j], sum[i][j]);
+                for (int j = 0; j < Vectors; j++) sum[i][j] = V::fma(left, right[j], sum[i][j]);
+            }
         }
-    }
     store_spread<T, Height, Vectors>(of, sum);
 }
 
@@ -212,47 +215,49 @@ template <class T, int Height, int Vectors> void split_spread_tile(const Spread<
     alignas(64) T total[Height][Vectors * V::lanes];
     for (int i = 0; i < Height; i++)
         for (int j = 0; j < Vectors; j++) {
-            T *row = &total[i][j * V::lanes];
-            V::store(row, V::broadcast(of.bias ? of.bias[i] : T(0)));
-            for (int64_t q = 0; q < of.columns[j] && of.add; q++) row[q] = of.c[j][i * of.ldc + q];
+            T *row = &total[i][j * V::lanes], *c = of.c[j] + i * of.ldc;
+            const bool whole = of.add && of.columns[j] == V::lanes;
+            V::store(row, whole ? V::load(c) : V::broadcast(of.bias ? of.bias[i] : T(0)));
+            for (int64_t q = 0; q < of.columns[j] && of.add && !whole; q++) row[q] = c[q];
         }
     const T *a = of.a, *b0 = of.b[0], *b1 = of.b[Vectors - 1];
-    const int64_t *offset = of.offset;
-    for (int64_t group = 0; group < of.groups + of.last_groups; group++) {
-        const int64_t steps = group < of.groups ? of.steps : of.last_steps;
-        const T *odd = a + steps * Height;
-        typename V::type sum[2][Height][Vectors];
+    for (int64_t r = 0; r <= of.repeats; r++, a += of.a_repeat, b0 += of.b_repeat, b1 += of.b_repeat) {
+        const bool whole = r < of.repeats;
+        const int64_t groups = whole ? of.groups : of.last_groups, steps = whole ? of.steps : of.last_steps;
+        const Step *at = whole ? of.at : of.at + 2 * of.groups * of.steps;
+        for (int64_t group = 0; group < groups; group++, at += 2 * steps) {
+            typename V::type sum[2][Height][Vectors];
 #pragma GCC unroll 2
-        for (int k = 0; k < 2; k++)
+            for (int k = 0; k < 2; k++)
+#pragma GCC unroll 16
+                for (int i = 0; i < Height; i++)
+#pragma GCC unroll 2
+                    for (int j = 0; j < Vectors; j++) sum[k][i][j] = V::broadcast(T(0));
+            for (int64_t p = 0; p < steps; p++) {
+                const Step *chain[2] = {at + p, at + steps + p};
+#pragma GCC unroll 2
+                for (int k = 0; k < 2; k++) {
+                    typename V::type right[Vectors];
+                    right[0] = V::load(b0 + chain[k]->b);
+                    if (Vectors == 2) right[Vectors - 1] = V::load(b1 + chain[k]->b);
+                    const T *lanes = a + chain[k]->a * Height;
+#pragma GCC unroll 16
+                    for (int i = 0; i < Height; i++) {
+                        const typename V::type left = V::broadcast(lanes[i]);
+#pragma GCC unroll 2
+                        for (int j = 0; j < Vectors; j++) sum[k][i][j] = V::fma(left, right[j], sum[k][i][j]);
+                    }
+                }
+            }
 #pragma GCC unroll 16
             for (int i = 0; i < Height; i++)
 #pragma GCC unroll 2
-                for (int j = 0; j < Vectors; j++) sum[k][i][j] = V::broadcast(T(0));
-        for (int64_t p = 0; p < steps; p++, a += Height, odd += Height) {
-            const int64_t at[2] = {offset[p], offset[steps + p]};
-#pragma GCC unroll 2
-            for (int k = 0; k < 2; k++) {
-                typename V::type right[Vectors];
-                right[0] = V::load(b0 + at[k]);
-                if (Vectors == 2) right[Vectors - 1] = V::load(b1 + at[k]);
-#pragma GCC unroll 16
-                for (int i = 0; i < Height; i++) {
-                    const typename V::type left = V::broadcast(k ? odd[i] : a[i]);
-#pragma GCC unroll 2
-                    for (int j = 0; j < Vectors; j++) sum[k][i][j] = V::fma(left, right[j], sum[k][i][j]);
+                for (int j = 0; j < Vectors; j++) {
+                    T *to = &total[i][j * V::lanes];
+                    V::store(to, V::add(V::load(to), V::add(sum[0][i][j], sum[1][i][j])));
                 }
-            }
+            asm volatile("" : : "r"(total) : "memory"); // it is memory: registers are for the chains
         }
-        a = odd;
-        offset += 2 * steps;
-#pragma GCC unroll 16
-        for (int i = 0; i < Height; i++)
-#pragma GCC unroll 2
-            for (int j = 0; j < Vectors; j++) {
-                T *to = &total[i][j * V::lanes];
-                V::store(to, V::add(V::load(to), V::add(sum[0][i][j], sum[1][i][j])));
-            }
-        asm volatile("" : : "r"(total) : "memory"); // it is memory: registers are for the chains
     }
     for (int i = 0; i < Height; i++)
         for (int j = 0; j < Vectors; j++) {
