@@ -6,8 +6,10 @@
 //          -> cached blocks merged back into spans, tried again
 //          -> a new arena
 //
-// Memory moves into huge pages, at most 2 MiB for every 2 MiB that were used again, first where they were, then everywhere
-// else: fewer misses of the TLB are worth up to half of a step, and a process that uses none again pays nothing.
+// Memory lies in huge pages: fewer misses of the TLB are worth a fifth of a pass over memory, and up to half of a step.
+// Those of a new block come before it is written, as long as the kernel has them ready, which then takes less than the
+// faults that they save. What is in none moves there later, at most 2 MiB for every 2 MiB that were used again, first
+// where they were, then everywhere else.
 //
 // Everything counts in pages. `Arena::length[page]` is the size of the block or span that starts (for spans: or ends)
 // there; `Arena::state[page]` says which.
@@ -36,6 +38,7 @@
 #include <mutex>
 #include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace resilin::memory {
@@ -44,9 +47,12 @@ constexpr size_t SLOT_PAGES = 16384, SLOT = SLOT_PAGES * PAGE; // 64 MiB: smalle
 constexpr size_t RANGES[] = {size_t{1} << 40, size_t{1} << 36, size_t{1} << 33}; // address space may be limited
 constexpr size_t GROW_MAX = size_t{1} << 30;
 constexpr size_t UNIT = 512; // of a huge page
-// Times as long as a collapse took passes before the next: 0.3 ms where huge pages are free, 10 where they have to be found,
-// for which whoever allocates waits. What is used again pays it back soon, what only lives long does so late.
-constexpr int COLLAPSE_PAUSE = 4, COLLAPSE_PAUSE_OF_OTHERS = 20;
+// Times as long as moving a unit took passes before the next move: 0.1 ms for a new one and 0.7 for one in use where
+// huge pages are free, up to 10 where the kernel, or the host of a virtual machine, has to find them; whoever allocates
+// waits. What is used again pays a quick move back soon; what only lives long, and slow moves, do so late.
+constexpr int COLLAPSE_PAUSE = 4, COLLAPSE_PAUSE_LONG = 20;
+constexpr auto COLLAPSE_SLOW = std::chrono::milliseconds(1); // more than the 512 faults take that a new unit saves
+constexpr size_t LAZY_BLOCK = SLOT; // from here on new pages come as they are written, as often not all are
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25 // Linux 6.1; works for shared memory whatever the system's default for huge pages is
 #endif
@@ -533,8 +539,26 @@ class Allocator {
         // a unit may be in the way of something at the moment; only a kernel that cannot do it at all ends the attempts
         if (madvise(at, UNIT * PAGE, MADV_COLLAPSE) != 0 && errno == EINVAL) collapses_ = false;
         const auto end = Clock::now();
-        if (arena == &used) next_collapse_ = end + COLLAPSE_PAUSE * (end - begin);
-        else next_of_others_ = end + COLLAPSE_PAUSE_OF_OTHERS * (end - begin);
+        const auto took = end - begin;
+        if (arena != &used) next_of_others_ = end + COLLAPSE_PAUSE_LONG * took;
+        else next_collapse_ = end + (took > COLLAPSE_SLOW ? COLLAPSE_PAUSE_LONG : COLLAPSE_PAUSE) * took;
+    }
+
+    // A block up to page `end` is new from page `untouched` on: the units that begin there, which nobody uses yet,
+    // become huge pages.
+    void enter_units(Arena &arena, size_t untouched, size_t end) {
+        for (size_t page = (untouched + UNIT - 1) / UNIT * UNIT; page < end && collapses_; page += UNIT) {
+            const auto begin = Clock::now();
+            if (begin < next_new_) return;
+            char *at = arena.base + page * PAGE;
+            static_cast<void>(*static_cast<volatile char *>(at)); // of units without any page none can be made
+            const bool moved = madvise(at, UNIT * PAGE, MADV_COLLAPSE) == 0;
+            if (!moved && errno == EINVAL) collapses_ = false;
+            if (moved && arena.huge == page) arena.huge += UNIT;
+            const auto now = Clock::now();
+            const auto took = now - begin;
+            if (!moved || took > COLLAPSE_SLOW) next_new_ = now + COLLAPSE_PAUSE_LONG * took;
+        }
     }
 
     char *from_spans(size_t pages, bool &fresh) {
@@ -549,7 +573,8 @@ class Allocator {
         arena.born[page] = forked_readers_;
         arena.used += pages;
         fresh = page >= arena.touched;
-        arena.touched = std::max(arena.touched, page + pages);
+        const size_t untouched = std::exchange(arena.touched, std::max(arena.touched, page + pages));
+        if (arena.fd >= 0 && pages * PAGE < LAZY_BLOCK) enter_units(arena, untouched, page + pages);
         return block;
     }
 
@@ -737,7 +762,7 @@ class Allocator {
     PageTable page_table_;
     int64_t next_id_ = 0;
     size_t reused_ = 0; // pages, since the last unit was collapsed
-    Clock::time_point next_collapse_{}, next_of_others_{}; // not before
+    Clock::time_point next_collapse_{}, next_of_others_{}, next_new_{}; // not before
     bool collapses_ = true;
     Stats stats_;
 };
