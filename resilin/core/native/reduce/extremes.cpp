@@ -133,7 +133,8 @@ nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool l
     if (!PyArray_CheckExact(given.ptr())) return nb::none();
     const ExactArray x{reinterpret_cast<PyArrayObject *>(given.ptr())};
     uint64_t named;
-    if (!x.size() || !trailing(axis, x, named)) return nb::none();
+    if (!x.size()) return nb::none();
+    if (!trailing(axis, x, named)) return extremes_of_columns(x, axis, keepdims, largest);
     if (x.is<float>()) return extremes_of<float>(x, named, keepdims, largest);
     if (x.is<double>()) return extremes_of<double>(x, named, keepdims, largest);
     if (x.is<int64_t>()) return extremes_of<int64_t>(x, named, keepdims, largest);

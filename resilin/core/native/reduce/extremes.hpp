@@ -17,4 +17,8 @@ RESILIN_EXTREMES_OF_ROWS(int32_t)
 
 void bind_extreme_places(nb::module_ &m); // extreme_places.cpp
 
+// Over dimensions that have others behind them (columns.cpp); None where there is no way.
+nb::object extremes_of_columns(const ExactArray &x, nb::handle axis, bool keepdims, bool largest);
+nb::object products_of_columns(const ExactArray &x, nb::handle axis, bool keepdims);
+
 } // namespace resilin

@@ -3,6 +3,7 @@
 // float32. Integers wrap around.
 #include "binding/array.hpp"
 #include "eights.hpp"
+#include "extremes.hpp"
 #include "indexing/stored.hpp"
 #include "memory/parallel.hpp"
 #include "pairwise.hpp"
@@ -105,9 +106,9 @@ template <class E> void products_of_rows(E kind, const void *elements, int64_t r
 
 nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
     uint64_t named;
-    if (!x || !x.size() || !PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array) ||
-        !has_kind(PyArray_TYPE(x.array)) || !trailing(axis, x, named))
+    if (!x || !x.size() || !PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array) || !has_kind(PyArray_TYPE(x.array)))
         return nb::none();
+    if (!trailing(axis, x, named)) return products_of_columns(x, axis, keepdims);
     int64_t rows = 1;
     for (int i = 0; i < x.ndim(); i++) rows *= named >> i & 1 ? 1 : x.dim(i);
     nb::object made = without_axes(x, named, keepdims);
