@@ -56,13 +56,21 @@ void tan_float(const float *x, int64_t n, float *out) {
     }
 }
 
-// Whether a base is not positive, or a number not finite: then all are computed with what C99 says of those.
+// x^y, of negative x as whole y say. Whether a base is zero or a number not finite: then all are computed with what C99
+// says of those.
 RESILIN_SIMD bool power_block(const float *x, const float *y, int64_t n, float *out) {
-    constexpr float infinite = std::numeric_limits<float>::infinity();
+    constexpr float infinite = std::numeric_limits<float>::infinity(), units = 8388608.0f; // 2^23: from here on all are whole
     int special = 0;
     _Pragma("omp simd reduction(| : special)") for (int64_t i = 0; i < n; i++) {
-        out[i] = static_cast<float>(single::pow_plain(x[i], y[i]));
-        special |= !(x[i] > 0.0f) | !(x[i] < infinite) | !(__builtin_fabsf(y[i]) < infinite);
+        const float size = __builtin_fabsf(x[i]), power = __builtin_fabsf(y[i]);
+        const float found = static_cast<float>(single::pow_plain(size, y[i]));
+        const float shifted = power < units ? power + units : power; // its last bit is that of ones, below 2^24
+        const float whole = power < units ? shifted - units : power;
+        const int32_t odd = power < 2.0f * units ? bit_cast<int32_t>(shifted) << 31 : 0;
+        const float mirrored = bit_cast<float>(bit_cast<int32_t>(found) ^ odd);
+        const float real = whole == power ? mirrored : std::numeric_limits<float>::quiet_NaN();
+        out[i] = x[i] < 0.0f ? real : found;
+        special |= !(size > 0.0f) | !(size < infinite) | !(power < infinite);
     }
     return special;
 }
