@@ -28,8 +28,10 @@ ORDERS = (1.0, 3.0, math.inf)  # that `row_distances` has
 def euclidean_distances(xp, x1, x2, products=False):
     """|x1[..., i, :] - x2[..., j, :]| as (..., P, R); with `products` through x1 @ x2.T: fast, and less exact.
 
-    The gradient of a distance 0 is 0.
+    Without, squares are added in the order of `row_distances`. The gradient of a distance 0 is 0.
     """
+    if not products and isinstance(x1, np.ndarray) and x1.shape[-1]:
+        return np.sqrt(_sums(x1, x2, 2.0))
     if not products:
         return xp.sqrt(xp.sum(xp.square(x1[..., :, None, :] - x2[..., None, :, :]), axis=-1))
     a = xp.sum(x1 * x1, axis=-1)[..., :, None]
@@ -66,12 +68,16 @@ def row_distances(xp, x1, x2, p=1.0):
     if not isinstance(x1, np.ndarray):
         size = xp.absolute(_differences(x1, x2))
         return xp.max(size, axis=-1) if p == math.inf else xp.sum(size**p, axis=-1) ** (1 / p)
+    y = _sums(x1, x2, p)
+    return y ** y.dtype.type(1 / 3) if p == 3 else y
+
+
+def _sums(x1: Array, x2: Array, p: float) -> Array:
+    """The distances of a host's arrays, without the root."""
     lead = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
     flat = [ascontiguousarray(_with_lead(x, lead)).reshape(math.prod(lead), *x.shape[-2:]) for x in (x1, x2)]
     y = _native_row_distances(*flat, p)
     y = reference_row_distances(*flat, p) if y is None else y
-    if p == 3:
-        y = y ** y.dtype.type(1 / 3)
     return y.reshape(*lead, *y.shape[-2:])
 
 
@@ -86,12 +92,16 @@ def reference_row_distances(x1: Array, x2: Array, p: float) -> Array:
         block: Any = np.zeros((x1.shape[0], x1.shape[1], x2.shape[1]), x1.dtype)
         for k in range(first, min(first + _BLOCK, x1.shape[-1])):
             size = np.abs(x1[:, :, None, k] - x2[:, None, :, k])
-            block = np.maximum(block, size) if p == math.inf else block + (size * size * size if p == 3 else size)
+            block = np.maximum(block, size) if p == math.inf else block + _power(size, int(p))
         if total is None:
             total = block
         else:
             total = np.maximum(total, block) if p == math.inf else total + block
     return total
+
+
+def _power(size: Array, p: int) -> Array:
+    return size if p == 1 else size * size if p == 2 else size * size * size
 
 
 def _differences(x1: Any, x2: Any) -> Any:

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import numpy as np
 
 from resilin.core.api.manipulation import rearranging
@@ -89,6 +92,17 @@ def _empty_sum(x1: Tensor, x2: Tensor) -> Tensor:
     return reducing.sum(x1.unsqueeze(-2) - x2.unsqueeze(-3), -1)
 
 
+def _places(rows: int) -> np.ndarray[Any, Any]:
+    """Where the pairs of different rows are in a flattened square of distances."""
+    first, second = np.triu_indices(rows, 1)
+    places: np.ndarray[Any, Any] = first * rows + second
+    return places
+
+
+_FEW_ROWS = 64  # whose places are kept
+_places_of_few = functools.lru_cache(maxsize=8)(_places)
+
+
 @rounded_once
 def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     """The distances between all pairs of rows of input (N, D), in the order (0, 1), (0, 2), ... (N - 2, N - 1)."""
@@ -96,7 +110,11 @@ def pdist(input: Tensor, p: float = 2.0) -> Tensor:
     if input._array.ndim != 2 or not input.is_floating_point():
         raise RuntimeError(f"pdist: expected a floating point tensor (N, D), got {input.dtype} {tuple(input.shape)}")
     _need_norm("pdist", p)
-    first, second = np.triu_indices(input._array.shape[0], 1)
+    rows = len(input)
+    if input._array.shape[1] and (p == 2 or p in ORDERS):  # all are sooner made than pairs of rows are gathered
+        pairs = (_places_of_few if rows <= _FEW_ROWS else _places)(rows)
+        return cdist(input, input, p, _MODES[2]).flatten()[pairs]
+    first, second = np.triu_indices(rows, 1)
     if not input._array.shape[1]:
         return reducing.sum(input[first] - input[second], -1)
     return reducing.norm(input[first] - input[second], p, -1)

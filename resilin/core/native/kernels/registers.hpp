@@ -34,7 +34,12 @@ template <class T, int64_t BYTES> struct Register {
         return v;
     }
     static RESILIN_INLINE void store(T *x, type v) { std::memcpy(x, &v, sizeof(v)); }
-    static RESILIN_INLINE type all(T x) { return x - type{}; }
+    // By lanes: `x - type{}` is taken apart before functions are inlined into those with wide registers.
+    static RESILIN_INLINE type all(T x) {
+        T lanes[LANES];
+        for (T &lane : lanes) lane = x;
+        return load(lanes);
+    }
     // the first n elements, the others 0, whatever they are
     static RESILIN_INLINE type load_first(const T *x, int64_t n) {
         Integers lane;

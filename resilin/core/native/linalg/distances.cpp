@@ -1,5 +1,5 @@
-// Distances of all rows of two matrices by a norm that is no matrix product: the sum of |a - b| or of |a - b|^3, or the
-// largest |a - b|. A vector holds some rows of the second matrix. A sum is one chain for BLOCK columns, ascending, from
+// Distances of all rows of two matrices without a matrix product: the sum of |a - b|, of its square or its cube, or the
+// largest one. A vector holds some rows of the second matrix. A sum is one chain for BLOCK columns, ascending, from
 // zero, and the blocks are added to one another, ascending.
 #include "binding/array.hpp"
 #include "binding/kernels.hpp"
@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t BLOCK = 128, ROWS = 4; // columns of a chain; rows of the first matrix whose sums are in registers
 constexpr int64_t PIECE = 128;           // rows of it that one claim of a thread takes
 
-enum class Norm { one, three, largest };
+enum class Norm { one, two, three, largest };
 
 template <class T> struct Rows {
     int64_t count, ld, columns; // of the first matrix; columns of this block
@@ -34,10 +34,21 @@ template <class V, class Integer> RESILIN_INLINE V magnitude(V v) {
     return reinterpret_cast<V>(reinterpret_cast<Bits>(v) & (~Bits{} >> 1));
 }
 
-template <Norm norm, class V> RESILIN_INLINE V joined(V sum, V size) {
+// Of numbers without a sign: the order of their bits is theirs, and NaN is above all. By lanes, as vectors' comparisons are
+// taken apart before functions are inlined into those with wide registers.
+template <class V, class Integer> RESILIN_INLINE V larger(V a, V b) {
+    Integer x[sizeof(V) / sizeof(Integer)], y[sizeof(V) / sizeof(Integer)];
+    std::memcpy(x, &a, sizeof(a));
+    std::memcpy(y, &b, sizeof(b));
+    for (size_t i = 0; i < sizeof(V) / sizeof(Integer); i++) x[i] = y[i] > x[i] ? y[i] : x[i];
+    std::memcpy(&a, x, sizeof(a));
+    return a;
+}
+template <Norm norm, class V, class Integer> RESILIN_INLINE V joined(V sum, V size) {
     if constexpr (norm == Norm::one) return sum + size;
+    else if constexpr (norm == Norm::two) return sum + size * size;
     else if constexpr (norm == Norm::three) return sum + size * size * size;
-    else return (size > sum) | (size != size) ? size : sum; // a NaN stays
+    else return larger<V, Integer>(sum, size);
 }
 
 // R rows by one panel
@@ -59,7 +70,7 @@ template <class T, int64_t BYTES, Norm norm, int64_t R> RESILIN_INLINE void some
             const typename V::type left = V::all(x[r * of.ld + k]);
 #pragma GCC unroll 2
             for (int64_t e = 0; e < V::EACH; e++)
-                sum[r][e] = joined<norm>(sum[r][e], magnitude<typename V::type, typename V::Integer>(left - right[e]));
+                sum[r][e] = joined<norm, typename V::type, typename V::Integer>(sum[r][e], magnitude<typename V::type, typename V::Integer>(left - right[e]));
         }
     }
 #pragma GCC unroll 4
@@ -84,6 +95,7 @@ template <class T, int64_t BYTES, Norm norm> RESILIN_INLINE void all_rows(const 
 }
 template <class T, int64_t BYTES> RESILIN_INLINE void rows_by_panel_of(const Rows<T> &of, Norm norm) {
     if (norm == Norm::one) all_rows<T, BYTES, Norm::one>(of);
+    else if (norm == Norm::two) all_rows<T, BYTES, Norm::two>(of);
     else if (norm == Norm::three) all_rows<T, BYTES, Norm::three>(of);
     else all_rows<T, BYTES, Norm::largest>(of);
 }
@@ -115,12 +127,12 @@ template <class T> nb::object distances_of(const Array &a, const Array &b, Norm 
     return y.object;
 }
 
-// Of x1 (B, P, D) and x2 (B, R, D), for p 1, 3 (the sums before their root) and infinity: (B, P, R). None for others.
+// Of x1 (B, P, D) and x2 (B, R, D), for p 1, 2, 3 (the sums before their roots) and infinity: (B, P, R). None for others.
 nb::object row_distances(Array a, Array b, double p) {
     if (!a || !b || a.ndim() != 3 || b.ndim() != 3) return nb::none();
     if (a.dim(0) != b.dim(0) || a.dim(2) != b.dim(2) || a.dim(2) < 1) return nb::none();
-    if (p != 1 && p != 3 && !(std::isinf(p) && p > 0)) return nb::none();
-    const Norm norm = p == 1 ? Norm::one : p == 3 ? Norm::three : Norm::largest;
+    if (p != 1 && p != 2 && p != 3 && !(std::isinf(p) && p > 0)) return nb::none();
+    const Norm norm = p == 1 ? Norm::one : p == 2 ? Norm::two : p == 3 ? Norm::three : Norm::largest;
     if (a.is<float>() && b.is<float>()) return distances_of<float>(a, b, norm);
     return a.is<double>() && b.is<double>() ? distances_of<double>(a, b, norm) : nb::none();
 }
