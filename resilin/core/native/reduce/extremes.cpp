@@ -129,11 +129,8 @@ template <class T> nb::object extremes_of(const ExactArray &x, uint64_t named, b
     });
 }
 
-nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool largest) {
-    if (!PyArray_CheckExact(given.ptr())) return nb::none();
-    const ExactArray x{reinterpret_cast<PyArrayObject *>(given.ptr())};
+nb::object extreme_over(const ExactArray &x, nb::handle axis, bool keepdims, bool largest) {
     uint64_t named;
-    if (!x.size()) return nb::none();
     if (!trailing(axis, x, named)) return extremes_of_columns(x, axis, keepdims, largest);
     if (x.is<float>()) return extremes_of<float>(x, named, keepdims, largest);
     if (x.is<double>()) return extremes_of<double>(x, named, keepdims, largest);
@@ -147,6 +144,13 @@ nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool l
         halves_of_rows(from, n, begin, end, largest, infinity, to);
     };
     return extremes_of_type<uint16_t>(x, named, keepdims, of_rows);
+}
+
+nb::object extreme_last(nb::handle given, nb::handle axis, bool keepdims, bool largest) {
+    if (!PyArray_CheckExact(given.ptr())) return nb::none();
+    const ExactArray x{reinterpret_cast<PyArrayObject *>(given.ptr())};
+    if (!x.size()) return nb::none();
+    return as_it_lies(x, axis, keepdims, [=](const ExactArray &of, nb::handle over, bool keep) { return extreme_over(of, over, keep, largest); });
 }
 
 // (smallest, largest) of the whole array: of each part both, while it is in the cache

@@ -104,9 +104,9 @@ template <class E> void products_of_rows(E kind, const void *elements, int64_t r
     }
 }
 
-nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
+nb::object product_over(const ExactArray &x, nb::handle axis, bool keepdims) {
     uint64_t named;
-    if (!x || !x.size() || !PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array) || !has_kind(PyArray_TYPE(x.array)))
+    if (!PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array) || !has_kind(PyArray_TYPE(x.array)))
         return nb::none();
     if (!trailing(axis, x, named)) return products_of_columns(x, axis, keepdims);
     int64_t rows = 1;
@@ -118,6 +118,10 @@ nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
                          PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr())));
     });
     return made;
+}
+
+nb::object product_last(ExactArray x, nb::handle axis, bool keepdims) {
+    return x && x.size() ? as_it_lies(x, axis, keepdims, product_over) : nb::none();
 }
 
 } // namespace

@@ -178,8 +178,10 @@ nb::object sum_over(const ExactArray &x, nb::handle axis, bool keepdims, bool me
 }
 
 template <bool mean> nb::object sum_axes(ExactArray x, nb::handle axis, bool keepdims) {
-    nb::object found = sum_last(x, axis, keepdims, mean);
-    return found.is_none() ? sum_over(x, axis, keepdims, mean) : found;
+    return as_it_lies(x, axis, keepdims, [](const ExactArray &of, nb::handle over, bool keep) {
+        nb::object found = sum_last(of, over, keep, mean);
+        return found.is_none() ? sum_over(of, over, keep, mean) : found;
+    });
 }
 
 } // namespace

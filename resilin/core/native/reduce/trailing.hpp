@@ -65,4 +65,20 @@ template <class T> NewArray<T> without_trailing(const ExactArray &x, uint64_t na
     return NewArray<T>(ndim, dims);
 }
 
+// of(x, axis, keepdims); for a transposed array whose dimensions lie in reverse, of that one as it lies, turned back.
+template <class Fn> nb::object as_it_lies(const ExactArray &x, nb::handle axis, bool keepdims, Fn of) {
+    const int ndim = x.array ? x.ndim() : 0;
+    if (ndim < 2 || PyArray_IS_C_CONTIGUOUS(x.array) || !PyArray_IS_F_CONTIGUOUS(x.array)) return of(x, axis, keepdims);
+    uint64_t named = 0;
+    if (!named_axes(axis, ndim, named)) return nb::none();
+    nb::list axes;
+    for (int i = 0; i < ndim; i++)
+        if (named >> i & 1) axes.append(ndim - 1 - i);
+    const nb::object turned = nb::steal(PyArray_Transpose(x.array, nullptr));
+    if (!turned.ptr()) throw nb::python_error();
+    nb::object made = of(ExactArray{reinterpret_cast<PyArrayObject *>(turned.ptr())}, nb::tuple(axes), keepdims);
+    if (made.is_none() || PyArray_NDIM(reinterpret_cast<PyArrayObject *>(made.ptr())) < 2) return made;
+    return nb::steal(PyArray_Transpose(reinterpret_cast<PyArrayObject *>(made.ptr()), nullptr));
+}
+
 } // namespace resilin
