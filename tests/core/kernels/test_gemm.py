@@ -88,6 +88,7 @@ def test_an_output_of_another_shape_is_refused() -> None:
 
 needs_native = pytest.mark.skipif(native is None, reason="without native code numpy calls its BLAS")
 SHAPES = [(1024, 784, 1000), (128, 784, 1023), (2000, 300, 77), (64, 3000, 64), (515, 9, 2), (3, 5000, 33), (29, 1, 47)]
+CROWDED = [(40, 300, 1024), (14, 512, 512), (27, 70, 1536)]  # rows of b share a few sets of the first cache
 
 
 @needs_native
@@ -103,10 +104,12 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(M: int, K: int, N: int,
 
 
 @needs_native
-@pytest.mark.parametrize(("M", "K", "N"), SHAPES)
+@pytest.mark.parametrize(("M", "K", "N"), [*SHAPES, *CROWDED])
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_bits_do_not_depend_on_the_instruction_set(M: int, K: int, N: int, dtype: str) -> None:
-    a, b = drawn(M, K, dtype=dtype), drawn(K, N, dtype=dtype)
+def test_the_bits_do_not_depend_on_the_instruction_set(M: int, K: int, N: int, turned: bool, dtype: str) -> None:
+    a, b = drawn(M, K, dtype=dtype), drawn(N, K, dtype=dtype).T
+    b = b if turned else np.ascontiguousarray(b)
     products = {}
     try:
         for name in ("avx512", "avx2", "portable"):
@@ -148,8 +151,17 @@ def test_few_rows_by_a_turned_matrix_have_the_bits_of_the_matrix_that_is_not_tur
         assert (wider[:, [0, -2, -1]] == 7).all()
 
 
+@pytest.fixture(params=["", "avx512", "avx2"])
+def fused_tiles(request: pytest.FixtureRequest) -> Iterator[str]:
+    if native is None or not native.use_tiles(request.param):
+        pytest.skip(f"this CPU has no {request.param}")
+    yield request.param
+    native.use_tiles("")
+
+
 @needs_native
-@pytest.mark.parametrize(("K", "N"), [(1, 16), (15, 17), (33, 31), (784, 40), (400, 300), (1030, 129)])
+@pytest.mark.usefixtures("fused_tiles")
+@pytest.mark.parametrize(("K", "N"), [(1, 16), (15, 17), (33, 31), (512, 40), (784, 40), (400, 300), (1030, 129)])
 def test_few_rows_have_the_bits_that_they_have_among_many(K: int, N: int) -> None:
     a, w, bias = drawn(200, K), drawn(N, K), drawn(N)
     a[1, K // 2], w[N - 1, 0] = np.inf, np.nan
@@ -158,7 +170,7 @@ def test_few_rows_have_the_bits_that_they_have_among_many(K: int, N: int) -> Non
     matrices = {"turned": w.T, "turned part": wider[:, :K].T, "straight": np.ascontiguousarray(w.T)}
     with np.errstate(invalid="ignore"):
         whole, sums = gemm.matmul(a, w.T), gemm.matmul_add(a, w.T, bias)
-    for M in range(2, 14):
+    for M in range(2, 17):
         for name, b in matrices.items():
             for some in (a[:M], np.asfortranarray(a[:M]), np.repeat(a[:M], 2, axis=1)[:, ::2]):
                 np.testing.assert_array_equal(gemm.matmul(some, b), whole[:M], err_msg=f"{M} {name}")

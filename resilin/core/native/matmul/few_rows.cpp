@@ -1,5 +1,5 @@
 // A few rows times a matrix of float32 that is read once, where it lies: packing it would take longer than multiplying it.
-// Where its columns lie along memory, as in x @ w.T, 16 steps of 16 of them are turned in registers. Compiled with
+// Where its columns lie along memory, as in x @ w.T, 16 steps of 16 or 8 of them are turned in registers. Compiled with
 // -ffp-contract=fast: the compiler fuses a * b + c where the CPU can, and this file has no other sums of products.
 #include "few_rows.hpp"
 
@@ -10,7 +10,6 @@
 #include "panels.hpp"
 
 #include <cstring>
-#include <iterator>
 
 namespace resilin {
 namespace {
@@ -37,41 +36,48 @@ RESILIN_INLINE void add_along(const float *x, const float *b, int64_t step, int6
     }
 }
 
-// Steps [from, 16) of 16 columns, in which they lie side by side.
-template <int Rows, int Vectors, bool Whole>
-RESILIN_INLINE void add_square(const float *x, const float *b, int64_t lane, int64_t from, int g, Sums<LANES, Rows, Vectors> &sums) {
-    Pairs turned[LANES];
+// Steps [from, 16) of Width columns, in which they lie side by side: a line of each, turned in squares.
+template <int Width, int Rows, int Vectors, bool Whole>
+RESILIN_INLINE void add_square(const float *x, const float *b, int64_t lane, int64_t from, int g,
+                               Sums<Width, Rows, Vectors> &sums) {
+    if (Vectors > 1) asm volatile("" : "+r"(x)); // else all of x would be kept from one square to the next, in memory
+    if (Whole)
+        for (int64_t i = 0; i < Width; i++) __builtin_prefetch(b + i * lane + 4 * LANES);
+#pragma GCC unroll 2
+    for (int64_t first = 0; first < LANES; first += Width) {
+        PairsOf<Width> turned[Width];
 #pragma GCC unroll 16
-    for (int64_t i = 0; i < LANES; i++) {
-        if (Whole) __builtin_prefetch(b + i * lane + 4 * LANES);
-        std::memcpy(&turned[i], b + i * lane, sizeof(Pairs));
-    }
-    transpose_pairs(turned);
+        for (int64_t i = 0; i < Width; i++) std::memcpy(&turned[i], b + i * lane + first, sizeof(turned[i]));
+        transpose_pairs(turned);
 #pragma GCC unroll 16
-    for (int64_t q = 0; q < LANES; q++)
-        if (Whole || q >= from)
+        for (int64_t q = 0; q < Width; q++)
+            if (Whole || first + q >= from)
 #pragma GCC unroll 12
-            for (int i = 0; i < Rows; i++)
-                sums.of[i][g] = reinterpret_cast<FloatsOf<LANES>>(turned[q]) * x[q * Rows + i] + sums.of[i][g];
+                for (int i = 0; i < Rows; i++)
+                    sums.of[i][g] = reinterpret_cast<FloatsOf<Width>>(turned[q]) * x[(first + q) * Rows + i] + sums.of[i][g];
+    }
 }
 
 // The last steps are read with some before them.
-template <int Rows, int Vectors>
-RESILIN_INLINE void add_across(const float *x, const float *b, int64_t lane, int64_t depth, Sums<LANES, Rows, Vectors> &sums) {
+template <int Width, int Rows, int Vectors>
+RESILIN_INLINE void add_across(const float *x, const float *b, int64_t lane, int64_t depth, Sums<Width, Rows, Vectors> &sums) {
     int64_t p = 0;
     for (; p + LANES <= depth; p += LANES)
+#pragma GCC unroll 4
         for (int g = 0; g < Vectors; g++)
-            add_square<Rows, Vectors, true>(x + p * Rows, b + g * LANES * lane + p, lane, 0, g, sums);
+            add_square<Width, Rows, Vectors, true>(x + p * Rows, b + g * Width * lane + p, lane, 0, g, sums);
     const int64_t last = depth - LANES;
     if (p < depth && last >= 0) {
+#pragma GCC unroll 4
         for (int g = 0; g < Vectors; g++)
-            add_square<Rows, Vectors, false>(x + last * Rows, b + g * LANES * lane + last, lane, p - last, g, sums);
+            add_square<Width, Rows, Vectors, false>(x + last * Rows, b + g * Width * lane + last, lane, p - last, g, sums);
         return;
     }
     for (; p < depth; p++)
+#pragma GCC unroll 4
         for (int g = 0; g < Vectors; g++) {
-            FloatsOf<LANES> right;
-            for (int64_t i = 0; i < LANES; i++) right[i] = b[(g * LANES + i) * lane + p];
+            FloatsOf<Width> right;
+            for (int64_t i = 0; i < Width; i++) right[i] = b[(g * Width + i) * lane + p];
             for (int i = 0; i < Rows; i++) sums.of[i][g] = right * x[p * Rows + i] + sums.of[i][g];
         }
 }
@@ -129,31 +135,44 @@ RESILIN_BY_REGISTERS(along_2, float, (const Product<float> &of, const float *x, 
                      (of, x, blocks, begin, end))
 constexpr Some ALONG[] = {along_1, along_2}; // with more rows tiles are faster
 
-#ifdef RESILIN_CHOOSES_ISA // elsewhere vectors of 16 are not turned in registers, and packing is faster
+#ifdef RESILIN_CHOOSES_ISA // elsewhere squares are not turned in registers, and packing is faster
 #define RESILIN_WIDE __attribute__((target("arch=x86-64-v4")))
+#define RESILIN_NARROW __attribute__((target("arch=x86-64-v3")))
 template <int Rows>
 RESILIN_WIDE void across(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
     columns_of<LANES, Rows, 1, false>(of, x, blocks, begin, end);
 }
 constexpr Some ACROSS[] = {across<1>, across<2>, across<3>, across<4>,  across<5>,  across<6>,
                            across<7>, across<8>, across<9>, across<10>, across<11>, across<12>}; // sums are registers
-const bool wide = __builtin_cpu_supports("x86-64-v4");
+// A square takes half of the registers; sums of one row or two wait for themselves.
+template <int Rows>
+RESILIN_NARROW void across_narrow(const Product<float> &of, const float *x, int64_t blocks, int64_t begin, int64_t end) {
+    columns_of<LANES / 2, Rows, (Rows <= 2 ? 2 : 1), false>(of, x, blocks, begin, end);
+}
+constexpr Some ACROSS_NARROW[] = {across_narrow<1>, across_narrow<2>, across_narrow<3>, across_narrow<4>,
+                                  across_narrow<5>, across_narrow<6>, across_narrow<7>, across_narrow<8>};
 #endif
 
+template <size_t Most> Some one_of(const Some (&all)[Most], int64_t rows) {
+    return rows <= static_cast<int64_t>(Most) ? all[rows - 1] : nullptr;
+}
 // What multiplies so many rows; null: nothing here.
-Some some_of(const Product<float> &of) {
+Some some_of(const Product<float> &of, int64_t register_bytes) {
     if (of.scaled || of.columns < LANES || of.rows < 1) return nullptr;
-    if (of.b.column == 1) return of.rows <= static_cast<int64_t>(std::size(ALONG)) ? ALONG[of.rows - 1] : nullptr;
+    if (of.b.column == 1) return one_of(ALONG, of.rows);
 #ifdef RESILIN_CHOOSES_ISA
-    if (of.b.row == 1 && wide && of.rows <= static_cast<int64_t>(std::size(ACROSS))) return ACROSS[of.rows - 1];
+    if (of.b.row == 1 && register_bytes == 64) return one_of(ACROSS, of.rows);
+    // eight rows fill a vector of the turned product
+    const bool fills = of.rows >= 8 && !crowded<float>(of.b.column);
+    if (of.b.row == 1 && register_bytes == 32 && !fills) return one_of(ACROSS_NARROW, of.rows);
 #endif
     return nullptr;
 }
 
 } // namespace
 
-bool multiply_few(const Product<float> &of, int64_t blocks, bool threads) {
-    const Some some = some_of(of);
+bool multiply_few(const Product<float> &of, int64_t blocks, int64_t register_bytes, bool threads) {
+    const Some some = some_of(of, register_bytes);
     if (!some) return false;
     static thread_local Scratch<float> scratch;
     float *x = scratch.of(of.rows * of.depth);

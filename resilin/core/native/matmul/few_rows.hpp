@@ -5,6 +5,7 @@
 namespace resilin {
 
 // The product in `blocks` of its depth, with the bits of tiles; false, and nothing is written, where tiles are faster.
-bool multiply_few(const Product<float> &product, int64_t blocks, bool threads);
+// Matrices are turned in registers of `register_bytes`: 64, 32 or none.
+bool multiply_few(const Product<float> &product, int64_t blocks, int64_t register_bytes, bool threads);
 
 } // namespace resilin

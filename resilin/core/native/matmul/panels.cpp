@@ -58,30 +58,59 @@ RESILIN_INLINE void transpose(const double *from, int64_t lane, int64_t size, do
     std::memcpy(to + size, &second, sizeof(Two));
 }
 
-// A lane's steps lie side by side: to[p * size + i] = from[i * lane + p].
-template <class T>
-RESILIN_INLINE void transpose_lanes(const T *from, int64_t lane, int64_t used, int64_t size, int64_t depth, T *to) {
+// The same of eight, for CPUs whose registers have 32 bytes.
+constexpr int64_t EIGHT = 8;
+#ifdef RESILIN_CHOOSES_ISA
+const bool turns_eight = __builtin_cpu_supports("x86-64-v3");
+#else
+constexpr bool turns_eight = false;
+#endif
+RESILIN_INLINE void transpose_eight(const float *from, int64_t lane, int64_t size, float *to) {
+    HalfPairs x[EIGHT];
+#pragma GCC unroll 8
+    for (int i = 0; i < EIGHT; i++) std::memcpy(&x[i], from + i * lane, sizeof(x[i]));
+    transpose_pairs(x);
+#pragma GCC unroll 8
+    for (int q = 0; q < EIGHT; q++) std::memcpy(to + q * size, &x[q], sizeof(x[q]));
+}
+
+// Steps [0, whole), lines of them, of at least Square lanes; the last squares may overlap those before.
+template <int64_t Square, class T>
+RESILIN_INLINE void transpose_lines(const T *from, int64_t lane, int64_t used, int64_t size, int64_t whole, T *to) {
     constexpr int64_t LINE = 64 / sizeof(T);
-    const int64_t whole = used < SQUARE<T> ? 0 : depth / LINE * LINE;
-    auto lines = [&](int64_t i, int64_t p) { // of SQUARE lanes, from lane i on (the last ones may overlap those before)
-        const int64_t first = std::min(i, used - SQUARE<T>);
-        for (int64_t q = p; q < p + LINE; q += SQUARE<T>) transpose(from + first * lane + q, lane, size, to + q * size + first);
+    auto lines = [&](int64_t i, int64_t p) { // of Square lanes, from lane i on
+        const int64_t first = std::min(i, used - Square);
+        for (int64_t q = p; q < p + LINE; q += Square) {
+            if constexpr (Square == SQUARE<T>) transpose(from + first * lane + q, lane, size, to + q * size + first);
+            else transpose_eight(from + first * lane + q, lane, size, to + q * size + first);
+        }
     };
     auto fetch = [&](int64_t i, int64_t lanes, int64_t p) {
         for (int64_t end = i + lanes; i < end; i++) __builtin_prefetch(from + i * lane + p, 0, SECOND_CACHE);
     };
     if (crowded<T>(lane)) { // a few lanes at a time
-        for (int64_t i = 0; i < used; i += SQUARE<T>)
+        for (int64_t i = 0; i < used; i += Square)
             for (int64_t p = 0; p < whole; p += LINE) {
-                fetch(i + SQUARE<T>, SQUARE<T>, p);
+                fetch(i + Square, Square, p);
                 lines(i, p);
             }
     } else {
         for (int64_t p = 0; p < whole; p += LINE) {
             fetch(used, used, p); // of the next panel
-            for (int64_t i = 0; i < used; i += SQUARE<T>) lines(i, p);
+            for (int64_t i = 0; i < used; i += Square) lines(i, p);
         }
     }
+}
+
+// A lane's steps lie side by side: to[p * size + i] = from[i * lane + p].
+template <class T>
+RESILIN_INLINE void transpose_lanes(const T *from, int64_t lane, int64_t used, int64_t size, int64_t depth, T *to) {
+    constexpr int64_t LINE = 64 / sizeof(T);
+    const int64_t whole = used < SQUARE<T> ? 0 : depth / LINE * LINE;
+    const bool eight = std::is_same_v<T, float> && turns_eight && used >= EIGHT;
+    if constexpr (std::is_same_v<T, float>)
+        if (eight) transpose_lines<EIGHT>(from, lane, used, size, whole, to);
+    if (!eight) transpose_lines<SQUARE<T>>(from, lane, used, size, whole, to);
     int64_t p = whole;
     for (; p + SQUARE<T> <= depth && used >= SQUARE<T>; p += SQUARE<T>)
         for (int64_t i = 0; i < used; i += SQUARE<T>) {

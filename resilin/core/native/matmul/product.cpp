@@ -21,7 +21,7 @@ constexpr int64_t DEPTH_BYTES = 1536;
 constexpr int64_t PACKED = 1 << 20, BLOCKS = 5;
 constexpr int64_t MATRIX_DEPTH = 1024; // of a block of tile registers, whose b streams from the second cache
 constexpr int64_t LONGEST = 1024; // rows and columns whose sums, to be rounded, wait for another block: 4 MB
-constexpr int64_t DIRECT_BYTES = 1 << 20, FEW = 4; // see reads_columns()
+constexpr int64_t DIRECT_BYTES = 1 << 20, FEW = 4, LOW = 8; // see reads_columns()
 // A piece of work is so many panels of A by so many of B (a block of these stays in the second cache), or less: a
 // thread's share should be several pieces, as long as a piece is worth taking.
 constexpr int64_t GROUP = 12, PIECES_PER_THREAD = 4;
@@ -39,7 +39,8 @@ template <class T, class From> int64_t height_of(const Product<T, From> &product
 
 // Whether tiles read an operand where it lies. Rows of A: each along memory, and not crowded, or low. Columns of B: side
 // by side, and read by few panels of A only, or small enough to stay in the second cache, where steps of whole pages
-// share sets again. What must be converted is packed.
+// share sets again. What is fetched of crowded columns drives out what is not yet used: low tiles, whose steps are short,
+// wait for it. What must be converted is packed.
 template <class T, class From> bool reads_rows(const Product<T, From> &product, const Tiles<T> &tiles) {
     const View<From> &a = product.a;
     if (!std::is_same_v<T, From>) return false;
@@ -50,8 +51,10 @@ template <class T, class From> bool reads_columns(const Product<T, From> &produc
     constexpr int64_t size = sizeof(T);
     const View<From> &b = product.b;
     if (!std::is_same_v<T, From> || b.column != 1) return false;
-    if (product.rows <= FEW * tiles.height) return true;
-    return product.depth * product.columns * size <= DIRECT_BYTES && (b.row * size % 4096 != 0 || block <= 256);
+    const bool pages = b.row * size % 4096 == 0, waits = tiles.height <= LOW && resilin::crowded<T>(b.row);
+    if (product.rows <= (waits && pages ? FEW / 2 : FEW) * tiles.height) return true;
+    if (waits) return false;
+    return product.depth * product.columns * size <= DIRECT_BYTES && (!pages || block <= 256);
 }
 
 // A product, or a chunk of one, whose shorter side is packed at once, for all threads. The panels of the longer side are
@@ -218,6 +221,11 @@ Set running() {
     const Set set = chosen.load(std::memory_order_relaxed);
     return set == Set::best ? best : set;
 }
+// Of the registers in which few rows' matrices are turned.
+int64_t register_bytes() {
+    const Set set = running();
+    return set == Set::portable ? 0 : set == Set::avx2 ? 32 : 64;
+}
 // For operands of type From.
 template <class T, class From = T> const Tiles<T> &tiles() {
     [[maybe_unused]] const Set set = running();
@@ -283,11 +291,15 @@ namespace {
 template <class T> int64_t blocks_of(int64_t depth) { return ceil_div(depth * static_cast<int64_t>(sizeof(T)), DEPTH_BYTES); }
 
 // Whether a is a few rows and b's columns lie along memory, as in x @ w.T of a few samples: packing b would cost more than
-// multiplying it. Rows become the lanes of one vector or two, which they should fill.
+// multiplying it. Rows become the lanes of one vector or two, which they should fill; all the more so where rows of b are
+// crowded, of which low tiles are made, and where squares of b are turned faster.
 template <class T> bool better_turned(const Product<T> &product) {
     if (product.b.row != 1 || product.b.column == 1 || product.columns <= product.rows || product.scaled) return false;
     const int64_t width = tiles<T>().width, rows = product.rows;
-    return (4 * rows >= width && 2 * rows <= width) || (4 * rows >= 3 * width && rows <= width);
+    if (4 * rows >= width && 2 * rows <= width) return true;
+    const bool slow = resilin::crowded<T>(product.b.column) || 4 * rows == 3 * width;
+    if (std::is_same_v<T, float> && slow && rows < width) return false;
+    return 4 * rows >= 3 * width && rows <= width;
 }
 
 // The same sums as rows of the transposed product, for which b is read where it lies.
@@ -339,7 +351,7 @@ void each_chunk(const Product<T, From> &whole, int64_t blocks, int64_t most, int
 template <class T> void multiply(const Product<T> &whole, bool threads) {
     const int64_t blocks = blocks_of<T>(whole.depth);
     if constexpr (std::is_same_v<T, float>)
-        if (multiply_few(whole, blocks, threads)) return;
+        if (multiply_few(whole, blocks, register_bytes(), threads)) return;
     if (better_turned(whole)) return multiply_turned(whole, threads);
     each_chunk(whole, blocks, PACKED, PACKED, BLOCKS, [&](Product<T> &part, int64_t row, int64_t column, int64_t first, int64_t last) {
         part.c += row * whole.ldc + column;

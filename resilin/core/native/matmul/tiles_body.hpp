@@ -19,18 +19,22 @@ template <class T, int Height, int Vectors> void tile(const Multiplicands<T> &of
         for (int i = 0; i < Height; i++)
 #pragma GCC unroll 2
             for (int j = 0; j < Vectors; j++) __builtin_prefetch(of.plus + i * of.ld_plus + j * V::lanes, 1);
-    // Every fifth lane of `a` has a register, the others lie so many bytes behind it: a register for each would be
-    // spilled, and reloaded in every step.
-    constexpr int bases = (Height + 4) / 5;
+    // Every fifth lane of `a` has a register, the others lie so many bytes behind it, up to six about the third: a register
+    // for each would be spilled, and reloaded in every step. Nor should a step have more instructions than it must: CPUs
+    // that take four at a time have no place for others beside twelve sums.
+    constexpr bool about = Height == 6;
+    constexpr int bases = about ? 1 : (Height + 4) / 5;
     const int64_t a_step = of.a_step, b_step = of.b_step;
-    int64_t one = of.a_lane * static_cast<int64_t>(sizeof(T)), three = 3 * one;
-    asm("" : "+r"(one), "+r"(three)); // the compiler would join them again
+    int64_t one = of.a_lane * static_cast<int64_t>(sizeof(T)), three = 3 * one, back = -one, twice_back = -2 * one;
+    int64_t ahead = AHEAD * b_step * static_cast<int64_t>(sizeof(T));
+    asm("" : "+r"(one), "+r"(three), "+r"(back), "+r"(twice_back), "+r"(ahead)); // the compiler would join them again
     const T *a[bases], *b = of.b;
 #pragma GCC unroll 3
-    for (int k = 0; k < bases; k++) a[k] = of.a + 5 * k * of.a_lane;
-    for (int64_t p = 0; p < of.depth; p++, b += b_step) {
-        __builtin_prefetch(b + AHEAD * b_step);
-        if (Vectors == 2) __builtin_prefetch(b + AHEAD * b_step + V::lanes);
+    for (int k = 0; k < bases; k++) a[k] = of.a + (about ? 2 : 5 * k) * of.a_lane;
+    for (int64_t p = of.depth; p > 0; p--, b += b_step) {
+        const char *later = reinterpret_cast<const char *>(b) + ahead;
+        __builtin_prefetch(later);
+        if (width * sizeof(T) > 64) __builtin_prefetch(later + V::lanes * sizeof(T));
         typename V::type right[Vectors];
 #pragma GCC unroll 2
         for (int j = 0; j < Vectors; j++) right[j] = V::load(b + j * V::lanes);
@@ -38,7 +42,9 @@ template <class T, int Height, int Vectors> void tile(const Multiplicands<T> &of
         for (int k = 0; k < bases; k++) asm("" : "+r"(a[k]));
 #pragma GCC unroll 16
         for (int i = 0; i < Height; i++) {
-            const char *lane = reinterpret_cast<const char *>(a[i / 5]) + (i % 5 == 3 ? three : i % 5 * one);
+            const int lanes = about ? i - 2 : i % 5;
+            const char *lane = reinterpret_cast<const char *>(a[about ? 0 : i / 5]) +
+                               (lanes == 3 ? three : lanes == -1 ? back : lanes == -2 ? twice_back : lanes * one);
             const typename V::type left = V::broadcast(*reinterpret_cast<const T *>(lane));
 #pragma GCC unroll 2
             for (int j = 0; j < Vectors; j++) sum[i][j] = V::fma(left, right[j], sum[i][j]);
