@@ -74,7 +74,7 @@ def test_a_sum_has_the_same_bits_for_any_number_of_threads(thread_counts: Any) -
 
 
 @pytest.mark.parametrize("name", ["sum_axes", "extreme_last"])
-@pytest.mark.parametrize("axis", [0, (0, 2), 3, -4, (1, 1), (2, 2), (), 10**30, True, 1.0, "x"])
+@pytest.mark.parametrize("axis", [(0, 2), 3, -4, (1, 1), (2, 2), (), 10**30, True, 1.0, "x"])
 def test_other_dimensions_are_left_to_numpy(name: str, axis: Any) -> None:
     rest = (True,) if name == "extreme_last" else ()
     assert getattr(loader.native, name)(np.ones((2, 3, 4), np.float32), axis, False, *rest) is None
