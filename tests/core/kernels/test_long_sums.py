@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,11 @@ import pytest
 import resilin
 import resilin.nn.functional as F
 from resilin.core.kernels import loader
-from resilin.core.machine import threads
 
 pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
 
 FLOATS = [np.float32, np.float64]
 LENGTHS = [*range(1, 1200), *range(1200, 9000, 61), 8191, 8193, 16_385, 65_543, 131_071, 300_007]
-
-
-@pytest.fixture
-def thread_counts() -> Iterator[Any]:
-    before = threads.get_num_threads()
-    yield threads.set_num_threads
-    threads.set_num_threads(before)
 
 
 def _numbers(n: int, dtype: Any) -> Any:

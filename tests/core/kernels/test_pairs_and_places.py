@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,19 +10,11 @@ import pytest
 import resilin
 from resilin.core.dtype import bfloat16
 from resilin.core.kernels import loader, pack, reduce_rows
-from resilin.core.machine import threads
 
 pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
 
 FLOATS = [np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), bfloat16.np]
 LENGTHS = [1, 2, 3, 7, 8, 31, 33, 257, 1025, 4097, 100_003]
-
-
-@pytest.fixture
-def thread_counts() -> Iterator[Any]:
-    before = threads.get_num_threads()
-    yield threads.set_num_threads
-    threads.set_num_threads(before)
 
 
 def _normal(dtype: Any, *shape: int, seed: int = 0) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ import resilin
 from resilin.core.backends import small_array
 from resilin.core.device import CPU
 from resilin.core.kernels import joining, loader, pack, reduce_rows
-from resilin.core.machine import threads
 from resilin.core.ops.registry import OPS
 
 pytestmark = pytest.mark.skipif(loader.native is None, reason="there are no native kernels here")
@@ -44,13 +42,6 @@ def _trailing(ndim: int) -> list[Any]:
         *((-1, ndim - 1, (ndim - 1,)) if ndim else ()),
         *(((-1, -2), (ndim - 2, ndim - 1)) if ndim > 1 else ()),
     ]
-
-
-@pytest.fixture
-def thread_counts() -> Iterator[Any]:
-    before = threads.get_num_threads()
-    yield threads.set_num_threads
-    threads.set_num_threads(before)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
