@@ -143,8 +143,8 @@ def differences(input: Tensor, axis: int) -> Tensor | None:
 
 
 def distance(input: Tensor, other: Tensor, p: float = 2) -> Tensor | None:
-    """The p-norm of input - other, for a p of 2."""
-    return _of_arrays(_distance, (input, other)) if p == 2 else None
+    """The p-norm of input - other, for a p of 2, of more than one element: that of one is its size."""
+    return _of_arrays(_distance, (input, other)) if p == 2 and input._array.size != 1 else None
 
 
 def trapezoid(input: Tensor, step: Any) -> Tensor | None:
