@@ -84,7 +84,7 @@ def test_normalize_divides_by_the_norm_and_writes_into_out():
 def test_distances_of_nothing_are_empty_or_zero(shape):
     other = resilin.ones(4, shape[1])
     for p in (1.0, 2.0, math.inf):
-        found = resilin.cdist(resilin.ones(*shape), other, p)
+        found = resilin.cdist(resilin.ones(shape), other, p)
         assert found.shape == (shape[0], 4)
         assert not found.any()
 
