@@ -186,7 +186,7 @@ def tensorinv(A: Tensor, ind: int = 2) -> Tensor:
             f"linalg.tensorinv: the products of the dimensions before and from {ind} on must be equal, got {rows} and "
             f"{columns} for the shape {tuple(shape)}"
         )
-    return inv(A.reshape(rows, columns)).reshape(*shape[ind:], *shape[:ind])
+    return inv(A.reshape(rows, columns)).reshape((*shape[ind:], *shape[:ind]))
 
 
 def tensorsolve(A: Tensor, B: Tensor, dims: Any = None) -> Tensor:

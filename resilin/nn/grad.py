@@ -16,7 +16,7 @@ __all__ = ["conv1d_input", "conv1d_weight", "conv2d_input", "conv2d_weight", "co
 
 def _of_input(convolve: Callable[..., Tensor], size: Any, weight: Tensor, grad_output: Tensor, *window: Any) -> Tensor:
     with enable_grad():
-        input = creation.zeros(*size, dtype=weight.dtype, device=weight.device, requires_grad=True)
+        input = creation.zeros(size, dtype=weight.dtype, device=weight.device, requires_grad=True)
         y = convolve(input, weight.detach(), None, *window)
     found: Tensor = grad(y, input, grad_output)[0]
     return found
@@ -24,7 +24,7 @@ def _of_input(convolve: Callable[..., Tensor], size: Any, weight: Tensor, grad_o
 
 def _of_weight(convolve: Callable[..., Tensor], input: Tensor, size: Any, grad_output: Tensor, *window: Any) -> Tensor:
     with enable_grad():
-        weight = creation.zeros(*size, dtype=input.dtype, device=input.device, requires_grad=True)
+        weight = creation.zeros(size, dtype=input.dtype, device=input.device, requires_grad=True)
         y = convolve(input.detach(), weight, None, *window)
     found: Tensor = grad(y, weight, grad_output)[0]
     return found

@@ -14,7 +14,7 @@ def _places(shape: Any, index: Any) -> Array:
     return np.arange(int(np.prod(shape))).reshape(shape)[index]
 
 
-def index_add_zeros(g: Array, shape: Any, index: Any) -> Array:
+def index_add_zeros(g: Array, shape: Any, index: Any, once: bool = False) -> Array:
     """Element by element."""
     out = np.zeros(int(np.prod(shape)), g.dtype)
     for place, value in zip(np.ravel(_places(shape, index)), np.ravel(g), strict=True):

@@ -19,7 +19,7 @@ QUERY = resilin.zeros(1, 2, 3, 4)
 
 
 def _ones(*shape: int) -> Any:
-    return resilin.ones(*shape)
+    return resilin.ones(shape)
 
 
 @pytest.mark.parametrize(

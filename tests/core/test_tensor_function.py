@@ -172,7 +172,7 @@ def test_results_of_a_subclass_are_of_the_subclass(make):
     ids=lambda value: type(value).__name__,
 )
 def test_layers_give_instances_of_the_subclass(layer, shape):
-    out = layer(resilin.ones(*shape).as_subclass(Sub))
+    out = layer(resilin.ones(shape).as_subclass(Sub))
     assert all(type(part) is Sub for part in (out if isinstance(out, tuple) else (out,)) if isinstance(part, Tensor))
     assert type(out[0] if isinstance(out, tuple) else out) is Sub
 

@@ -1,5 +1,6 @@
 """PyTorch's `__torch_function__` takes calls over as `__tensor_function__` does: classes, subclasses, modes."""
 
+import pickle
 from typing import ClassVar
 
 import pytest
@@ -129,6 +130,33 @@ def test_a_mode_sees_all_calls_in_its_block():
         assert torch.ones(1).tolist() == [1.0]
     with pytest.raises(NotImplementedError, match="__torch_function__"), TorchFunctionMode():
         torch.ones(1)
+
+
+def test_a_mode_sees_what_makes_tensors_of_data_and_a_class_does_not():
+    class Counting(TorchFunctionMode):
+        def __init__(self):
+            self.seen = []
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            self.seen.append((func, types))
+            return func(*args, **(kwargs or {}))
+
+    class Refusing(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            raise AssertionError(func)
+
+    makers = (torch.tensor, torch.as_tensor, torch.asarray)
+    with Counting() as mode:
+        made = [make([1.0, 2.0], dtype=torch.float64) for make in makers]
+    assert mode.seen == [(make, ()) for make in makers]
+    assert all(x.tolist() == [1, 2] and x.dtype is torch.float64 for x in made)
+    data = torch.ones(2).as_subclass(Refusing)
+    assert type(torch.tensor(data)) is torch.Tensor
+    assert torch.as_tensor(data) is data
+    for make in makers:
+        assert pickle.loads(pickle.dumps(make)) is make
+        assert make in overrides.get_ignored_functions()
 
 
 def test_functions_of_programs_offer_their_calls():

@@ -350,7 +350,7 @@ class Given(nn.Module):
 
     def __init__(self, dtype: Any) -> None:
         super().__init__()
-        self.params = nn.ParameterList(nn.Parameter(resilin.zeros(*shape, dtype=dtype)) for shape in SHAPES)
+        self.params = nn.ParameterList(nn.Parameter(resilin.zeros(shape, dtype=dtype)) for shape in SHAPES)
 
     def forward(self, *gradients: Tensor) -> Tensor:
         total: Any = 0

@@ -208,7 +208,7 @@ def test_a_layer_gives_what_it_gives_on_the_cpu(cuda, name):
     def run(where: str) -> Any:
         make, *shapes = LAYERS[name]
         layer = make().to(where)
-        inputs = [torch.randn(*shape).to(where).requires_grad_() for shape in shapes]
+        inputs = [torch.randn(shape).to(where).requires_grad_() for shape in shapes]
         outs = tensors_in(layer(*inputs))
         sum((out * out).sum() for out in outs).backward()
         return [*outs, *(x.grad for x in inputs), *(p.grad for p in layer.parameters())]

@@ -10,8 +10,8 @@ import resilin
 @pytest.mark.parametrize("adjoint", [False, True])
 def test_lu_solve_of_empty_systems_is_empty(lu, b, adjoint):
     pivots = resilin.zeros(*lu[:-1], dtype=resilin.int32)
-    assert resilin.linalg.lu_solve(resilin.zeros(*lu), pivots, resilin.zeros(*b), adjoint=adjoint).shape == b
-    assert resilin.lu_solve(resilin.zeros(*b), resilin.zeros(*lu), pivots).shape == b
+    assert resilin.linalg.lu_solve(resilin.zeros(lu), pivots, resilin.zeros(b), adjoint=adjoint).shape == b
+    assert resilin.lu_solve(resilin.zeros(b), resilin.zeros(lu), pivots).shape == b
 
 
 def test_complex_pivots_are_chosen_as_lapack_does():
@@ -29,7 +29,7 @@ def test_lu_of_matrices_without_elements_has_factors_without_elements(shape, dty
     packed, pivots, info = resilin.linalg.lu_factor_ex(x)
     assert packed.shape == shape
     assert pivots.shape == (*batch, k)
-    assert info.tolist() == resilin.zeros(*batch).tolist()
+    assert info.tolist() == resilin.zeros(batch).tolist()
     assert [t.shape for t in resilin.linalg.lu_factor(x)] == [packed.shape, pivots.shape]
     p, lower, upper = resilin.linalg.lu(x)
     assert [p.shape, lower.shape, upper.shape] == [(*batch, m, m), (*batch, m, k), (*batch, k, n)]

@@ -149,7 +149,7 @@ def test_an_empty_batch_goes_through_unpooling():
 @pytest.mark.parametrize("shape", [(1, 2), (1, 2, 1)])
 def test_group_norm_refuses_a_single_value_per_group(shape):
     with pytest.raises(ValueError, match="Expected more than 1 value per channel"):
-        nn.GroupNorm(2, 2)(resilin.ones(*shape))
+        nn.GroupNorm(2, 2)(resilin.ones(shape))
 
 
 def test_feature_alpha_dropout_takes_any_shape_outside_training():

@@ -43,7 +43,7 @@ def test_normalization_gives_pytorchs_outputs_gradients_and_statistics(case, unp
 )
 def test_instance_norm_refuses_shapes_that_do_not_fit(layer, shape, says):
     with pytest.raises(ValueError, match=says):
-        layer(resilin.zeros(*shape))
+        layer(resilin.zeros(shape))
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_orthogonal_weights_stay_orthogonal_and_can_be_assigned(kind, shape):
 
 def test_orthogonal_init_gives_orthogonal_rows_or_columns():
     for shape in ((6, 4), (4, 6), (4, 3, 2)):
-        w = nn.init.orthogonal_(resilin.empty(*shape), gain=2).numpy().reshape(shape[0], -1)
+        w = nn.init.orthogonal_(resilin.empty(shape), gain=2).numpy().reshape(shape[0], -1)
         w = w if w.shape[0] >= w.shape[1] else w.T
         np.testing.assert_allclose(w.T @ w, 4 * np.eye(w.shape[1]), atol=1e-5)
 

@@ -64,7 +64,7 @@ def norm(cls, **options):
     ids=["conv2d", "conv1d", "transposed", "linear"],
 )
 def test_a_fused_layer_gives_what_layer_and_batch_norm_give(layer, cls, shape, options):
-    bn, x = norm(cls, **options), resilin.randn(*shape)
+    bn, x = norm(cls, **options), resilin.randn(shape)
     layer.eval()
     if isinstance(layer, nn.Linear):
         fused = utils.fuse_linear_bn_eval(layer, bn)

@@ -38,7 +38,7 @@ def _trained(make: Any, parameters: str) -> list[Any]:
     optimizer = make(params)
     for step in range(6):
         for number, p in enumerate(params):
-            grad = resilin.randn(*p.shape).to(p.dtype)
+            grad = resilin.randn(p.shape).to(p.dtype)
             p.grad = None if number in LEFT_OUT.get(step, ()) else grad
         optimizer.step()
     states = [sorted(optimizer.state[p].items()) if p in optimizer.state else [] for p in params]

@@ -29,7 +29,7 @@ ALIKE = {("RAdam", "AdamW"), ("SparseAdam", "AdamW"), ("SparseAdam", "RAdam")}  
 def trained(name, steps=1, shape=(3, 2), **options):
     """An optimizer of two parameters, after some steps."""
     resilin.manual_seed(3)
-    params = [resilin.randn(*shape).requires_grad_() for _ in range(2)]
+    params = [resilin.randn(shape).requires_grad_() for _ in range(2)]
     optimizer = getattr(optim, name)(params, **{**KINDS.get(name, {}), **options})
 
     def closure():
@@ -153,8 +153,8 @@ def test_a_parameter_without_a_shape_yet_takes_any():
 
 
 def optim_of_one(shape):
-    p = resilin.ones(*shape).requires_grad_()
-    p.grad = resilin.ones(*shape)
+    p = resilin.ones(shape).requires_grad_()
+    p.grad = resilin.ones(shape)
     made = optim.Adam([p])
     made.step()
     return made

@@ -29,7 +29,7 @@ KINDS = {
 def made(name, shapes=((3, 2), (4, 1), (1, 1), ())):
     """An optimizer and its parameters."""
     resilin.manual_seed(3)
-    params = [resilin.randn(*shape).requires_grad_() for shape in shapes]
+    params = [resilin.randn(shape).requires_grad_() for shape in shapes]
     return getattr(optim, name)(params, **KINDS[name]), params
 
 
@@ -121,7 +121,7 @@ def test_a_momentum_that_is_no_tensor_of_numbers_is_refused(value):
 def stepped(name, shape, **options):
     """An optimizer of one parameter after a step, and what it then steps again by."""
     resilin.manual_seed(3)
-    param = resilin.randn(*shape).requires_grad_()
+    param = resilin.randn(shape).requires_grad_()
     optimizer = getattr(optim, name)([param], **{**KINDS[name], **options})
     step(optimizer, [param], 1)
     return optimizer, param

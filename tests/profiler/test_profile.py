@@ -163,7 +163,7 @@ def test_a_profile_that_nobody_can_stop_any_more_ends():
     ids=["padded", "groups"],
 )
 def test_the_convolutions_of_a_program_have_flops(shape, options, flops):
-    x, weight = resilin.randn(2, 4, 16, 16), resilin.randn(*shape)
+    x, weight = resilin.randn(2, 4, 16, 16), resilin.randn(shape)
     with profile(with_flops=True) as prof:
         resilin.nn.functional.conv2d(x, weight, resilin.randn(8), **options)
         resilin.nn.functional.conv_transpose1d(x[0], resilin.randn(16, 5, 3))

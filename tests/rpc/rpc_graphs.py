@@ -136,4 +136,4 @@ def local_grads(loss: Any, *tensors: Any) -> list[Any]:
 
 
 def fresh(*shape: int, requires_grad: bool = True) -> Any:
-    return torch.rand(*shape).requires_grad_(requires_grad)
+    return torch.rand(shape).requires_grad_(requires_grad)

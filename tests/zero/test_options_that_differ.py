@@ -23,7 +23,7 @@ WHY = "each rank updates its range with its own, so all must set the same"
 def stepping(params: Any) -> Callable[[Any], None]:
     def step(optimizer: Any) -> None:
         for param in params:
-            param.grad = resilin.ones(*param.shape)
+            param.grad = resilin.ones(param.shape)
         optimizer.step()
 
     return step

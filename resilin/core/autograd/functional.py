@@ -184,7 +184,7 @@ def _rows_at_once(outs: Any, ins: Any, create_graph: bool) -> Iterator[list[Tens
     for out in outs:
         backward = vmap(lambda one, out=out: _grads((out,), ins, (one,), create_graph), randomness="same")
         found = backward(_basis(out)) if out.numel() else [_join([], out, source) for source in ins]
-        yield [part.reshape(*out.shape, *source.shape) for part, source in zip(found, ins, strict=True)]
+        yield [part.reshape((*out.shape, *source.shape)) for part, source in zip(found, ins, strict=True)]
 
 
 def _columns_at_once(outs: Any, ins: Any, create_graph: bool) -> Iterator[list[Tensor]]:
@@ -200,7 +200,7 @@ def _columns_at_once(outs: Any, ins: Any, create_graph: bool) -> Iterator[list[T
         columns.append(vmap(tangents, (0,), randomness="same")(_basis(source)) if source.numel() else None)
     for number, out in enumerate(outs):
         parts = [
-            _join([], t, out) if found is None else found[number].reshape(*t.shape, *out.shape)
+            _join([], t, out) if found is None else found[number].reshape((*t.shape, *out.shape))
             for found, t in zip(columns, ins, strict=True)
         ]
         yield [_turned(part, source.ndim) for part, source in zip(parts, ins, strict=True)]
@@ -217,7 +217,7 @@ def _join(column: list[Tensor], out: Tensor, source: Tensor) -> Tensor:
         zeros = source._dev.xp.zeros
         return wrap(zeros((*out._array.shape, *source._array.shape), source._array.dtype), source._dev)
     joined: Tensor = stack.call(column, 0)
-    return joined.reshape(*out.shape, *source.shape)
+    return joined.reshape((*out.shape, *source.shape))
 
 
 def hessian(

@@ -359,7 +359,7 @@ def _columns(linear: _Linear, leaves: list[Tensor], i: int, randomness: str) -> 
         outs = trees.flatten(linear.value)[0]
         return [out.new_zeros((*out._array.shape, *shape)) for out in outs]
     found = vmap(column, randomness=randomness)(_basis(leaves[i]))
-    return [moveaxis.call(part, 0, part._array.ndim - 1).reshape(*part._array.shape[1:], *shape) for part in found]
+    return [moveaxis.call(part, 0, part._array.ndim - 1).reshape((*part._array.shape[1:], *shape)) for part in found]
 
 
 def hessian(func: Fn, argnums: Any = 0) -> Fn:

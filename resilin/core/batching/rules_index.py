@@ -113,7 +113,7 @@ def _(batch: Batch, op: Op, inputs: Any, params: Any) -> Any:
         made = _Index(batch, index, shape, batch.shape)
     except NotImplementedError:
         return None
-    return op.call(made.source(batch.full(inputs[0])), (*batch.shape, *shape), made.index)
+    return op.call(made.source(batch.full(inputs[0])), (*batch.shape, *shape), made.index, *params[2:])
 
 
 @rule("index_put")

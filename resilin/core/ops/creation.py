@@ -19,7 +19,7 @@ from resilin.core.kernels.loader import kernel, native
 from resilin.core.ops.errstate import SILENT, restore, silence
 from resilin.core.ops.tracing import traced
 from resilin.core.state.memory_format import orders
-from resilin.core.state.size import lengths_of
+from resilin.core.state.size import given_size, lengths_of
 from resilin.core.tensor import Tensor, wrap
 from resilin.errors import UsageTypeError
 
@@ -227,14 +227,14 @@ def shape_of(size: tuple[Any, ...]) -> tuple[int, ...]:
 @factory
 def zeros(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Zeros."""
-    shape, kind = shape_of(sizes if size is None else (size,)), _np(dtype)
+    shape, kind = shape_of(given_size("zeros", sizes, size)), _np(dtype)
     return finish_new(lambda: np.zeros(shape, kind), shape, kind, device, requires_grad, quiet=False)
 
 
 @factory
 def ones(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Ones."""
-    shape, kind = shape_of(sizes if size is None else (size,)), _np(dtype)
+    shape, kind = shape_of(given_size("ones", sizes, size)), _np(dtype)
     return finish_new(lambda: _ones(shape, kind), shape, kind, device, requires_grad, quiet=False)
 
 
@@ -257,7 +257,7 @@ def _fill_many(array: Any, value: Any) -> bool:
 @factory
 def empty(*sizes: Any, size: Any = None, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """Memory as it comes."""
-    shape, kind = shape_of(sizes if size is None else (size,)), _np(dtype)
+    shape, kind = shape_of(given_size("empty", sizes, size)), _np(dtype)
     return finish_new(lambda: uninitialized(shape, kind), shape, kind, device, requires_grad, quiet=False)
 
 

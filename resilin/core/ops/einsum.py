@@ -94,7 +94,7 @@ def _as_matrices(xp: Any, a: Any, b: Any, plan: _Plan) -> Any:
         right if depth == 1 and len(columns) == 1 else right.reshape(*batch, n, math.prod(columns)),
     )
     if len(rows) != 1 or len(columns) != 1:
-        made = made.reshape(*batch, *rows, *columns)
+        made = made.reshape((*batch, *rows, *columns))
     return made if plan.back is None else made.transpose(plan.back).copy()
 
 

@@ -115,14 +115,18 @@ def _(xp, g, _y, _x, index=None):
     return xp.index_add_zeros(widened(g), _x.shape, index)  # elements that meet at one place are added in float32
 
 
-@op(complex=True, samples=lambda r: [(r(4), (3, 4), 1), (r(4, 2), (3, 2), _ROWS)])
-def index_add_zeros(xp, g, shape=(), index=None):
-    """Zeros of `shape` with `g` added at `index`."""
-    return xp.index_add_zeros(g, shape, index)
+@op(complex=True, samples=lambda r: [(r(4), (3, 4), 1), (r(4, 2), (3, 2), _ROWS), (r(4), (3, 4), 1, True)])
+def index_add_zeros(xp, g, shape=(), index=None, once=False):
+    """Zeros of `shape` with `g` added at `index`; itself there, -0.0 too, if that names no place but `once`."""
+    if not once:
+        return xp.index_add_zeros(g, shape, index)
+    out = xp.zeros(shape, g.dtype)
+    xp.write_at(out, index, g)
+    return out
 
 
 @index_add_zeros.vjp
-def _(xp, h, _y, _g, shape=(), index=None):
+def _(xp, h, _y, _g, shape=(), index=None, once=False):
     return h[index]
 
 

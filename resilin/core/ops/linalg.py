@@ -227,12 +227,26 @@ def _(xp, g, y, _x):
 def matrix_exp(xp, x):
     """The exponentials of square matrices, by Pade's approximant after halving, then squaring.
 
-    Higham, "The scaling and squaring method for the matrix exponential revisited", SIAM J. Matrix Anal. 2005: of
-    degree 7 in single precision, else 13.
+    Higham, "The scaling and squaring method for the matrix exponential revisited", SIAM J. Matrix Anal. 2005. Matrices
+    in single precision that are halved go in double: each squaring doubles what is wrong.
     """
     if x.size == 0:
         return x.copy()
-    degree = 7 if x.real.dtype == np.float32 else 13
+    if x.real.dtype != np.float32:
+        return _exp_of_degree(xp, x, 13)
+    wide = np.complex128 if x.dtype.kind == "c" else np.float64
+    halved = xp.abs(x).sum(-2).max(-1) > _PADE_RADIUS[7]
+    if halved.all():
+        return _exp_of_degree(xp, x.astype(wide), 13).astype(x.dtype)
+    if not halved.any():
+        return _exp_of_degree(xp, x, 7)
+    y = _exp_of_degree(xp, xp.where(halved[..., None, None], xp.zeros_like(x), x), 7)
+    y[halved] = _exp_of_degree(xp, x[halved].astype(wide), 13).astype(x.dtype)
+    return y
+
+
+def _exp_of_degree(xp: Any, x: Any, degree: int) -> Any:
+    """The exponentials by Pade's approximant of `degree`, 7 or 13, in x's own precision."""
     largest = xp.abs(x).sum(-2).max(-1)
     halvings = xp.ceil(xp.log2(xp.maximum(largest / _PADE_RADIUS[degree], 1)))
     halvings = xp.where(xp.isfinite(halvings), halvings, 0).astype(np.int64)

@@ -19,6 +19,7 @@ from resilin.core.ops.errstate import is_half, quietly
 from resilin.core.ops.registry import op
 from resilin.core.ops.tracing import named
 from resilin.core.rng import Generator, pick
+from resilin.core.state.size import given_size
 from resilin.core.tensor import Tensor, wrap
 
 _INT64, _FLOAT32, _FLOAT64 = (np.dtype(kind) for kind in (np.int64, np.float32, np.float64))
@@ -73,7 +74,7 @@ def rand(
     requires_grad: bool = False,
 ) -> Tensor:
     """Uniform in [0, 1)."""
-    shape = shape_of(sizes if size is None else (size,))
+    shape = shape_of(given_size("rand", sizes, size))
     target = _float(dtype)
     return _new("uniform", generator, shape, target, device, requires_grad)
 
@@ -88,7 +89,7 @@ def randn(
     requires_grad: bool = False,
 ) -> Tensor:
     """Standard normal."""
-    shape = shape_of(sizes if size is None else (size,))
+    shape = shape_of(given_size("randn", sizes, size))
     target = _float(dtype)
     return _new("normal", generator, shape, target, device, requires_grad)
 

@@ -102,6 +102,9 @@ def prod(xp, x, axis=None, keepdims=False):
 
 @prod.vjp
 def _(xp, g, y, x, axis=None, keepdims=False):
+    if isinstance(x, np.ndarray) and x.dtype.kind in "fc" and np.count_nonzero(x) == x.size:
+        others = _spread(xp, y, axis, keepdims) / x  # what follows of numbers without a 0, in two passes
+        return _spread(xp, g, axis, keepdims) * (xp.conj(others) if x.dtype.kind == "c" else others)
     # The product of the others at a 0: of all that is not 0 when there is one 0, and times the other 0 when there are
     # two, which is 0 itself and has a derivative.
     g, y = _spread(xp, g, axis, keepdims), _spread(xp, y, axis, keepdims)

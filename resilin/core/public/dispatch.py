@@ -30,6 +30,7 @@ native = loader.native
 PUBLIC: dict[Any, None] = {}  # all public functions, in the order in which they were made
 # Functions of resilin's namespace that look at data of any kind, or at no tensor: never taken over
 IGNORED = frozenset(("as_tensor", "asarray", "from_dlpack", "from_numpy", "is_tensor", "set_printoptions", "tensor"))
+OF_DATA = ("as_tensor", "asarray", "tensor")  # of these, whose arguments are data, modes take over calls all the same
 _ATTRIBUTES: dict[Any, str] = {}  # Tensor.shape.__get__ and its like -> "Tensor.shape.__get__"
 _LOCK = threading.Lock()
 _plain: tuple[type, ...] = ()  # Tensor and Parameter
@@ -137,6 +138,8 @@ def overriding(args: Iterable[Any]) -> list[Any]:
 
 def take_over(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call `function` through the innermost active mode, else through the arguments' classes, else as it is."""
+    if function.is_data:
+        return offer(function, (), args, kwargs) if _state.modes else function.__wrapped__(*args, **kwargs)
     given = (*args, *kwargs.values())
     found = overriding(_elements(given)) if _state.modes or not _state.disabled else ()
     if not _state.modes and not found:
@@ -267,7 +270,7 @@ def _in_python(raw: Function, reflected: str | None, unnamed: Function | None = 
                 raise
             raise made from made.__cause__
 
-    call.__wrapped__, call.is_listed = raw, listed  # type: ignore[attr-defined]
+    call.__wrapped__, call.is_listed, call.is_data = raw, listed, False  # type: ignore[attr-defined]
     return call
 
 
@@ -311,6 +314,22 @@ _IN_FRONT: tuple[type, ...] = ()
 if native is not None:
     _IN_FRONT = (native.PlainCall, native.InPlaceCall, native.WriteCall, native.TracedCall)
     _IN_FRONT += (native.GuardedCall, native.QuietCall, native.ShortCall, native.CreationCall)
+
+
+def of_data(raw: Any, module: str) -> Any:
+    """`raw` as a public function whose arguments are data: only modes take over its calls, with no types."""
+    made = _seen_by_modes(raw) if native is None else native.function_make(raw, None, raw, False, True)
+    made.__module__, made.__qualname__, made.__name__ = module, raw.__name__, raw.__name__
+    made.__doc__ = raw.__doc__
+    return made
+
+
+def _seen_by_modes(raw: Function) -> Function:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return take_over(call, args, kwargs) if _active > 0 else raw(*args, **kwargs)
+
+    call.__wrapped__, call.is_data = raw, True  # type: ignore[attr-defined]
+    return call
 
 
 def is_function(value: Any) -> bool:

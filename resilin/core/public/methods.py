@@ -294,7 +294,7 @@ def _is_same_size(self: Tensor, other: Tensor) -> bool:
 
 def _reversed(self: Tensor) -> Tensor:
     """A view with all dimensions in reverse order."""
-    return self.permute(*range(self._array.ndim - 1, -1, -1)) if self._array.ndim != 2 else self.transpose(0, 1)
+    return self.permute(tuple(range(self._array.ndim - 1, -1, -1))) if self._array.ndim != 2 else self.transpose(0, 1)
 
 
 def _matrix_transposed(self: Tensor) -> Tensor:

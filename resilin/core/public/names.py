@@ -428,4 +428,6 @@ _dispatch.publish(  # what takes tensors, or makes them: arguments' classes and 
     ],
 )
 
+globals().update({_name: _dispatch.of_data(globals()[_name], "resilin") for _name in _dispatch.OF_DATA})
+
 __all__ = [name for name in globals() if not name.startswith("_") and name != "annotations"]

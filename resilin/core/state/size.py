@@ -81,6 +81,17 @@ def lengths_of(where: str, size: tuple[Any, ...]) -> list[int]:
     return [n if type(n) is int else _length(where, n) for n in size]
 
 
+def given_size(where: str, sizes: tuple[Any, ...], named: Any, name: str = "size") -> tuple[Any, ...]:
+    """What `f(2, 3)`, `f((2, 3))` or `f(size=(2, 3))` gives, as the first two do. TypeError for none and for both."""
+    if sizes and named is None:
+        return sizes
+    if sizes:
+        raise TypeError(f"{where}() got multiple values for argument {name!r}")
+    if named is None:
+        raise TypeError(f"{where}() missing 1 required positional argument: {name!r}; of no dimension it is ()")
+    return (named,)
+
+
 def _length(where: str, given: Any) -> int:
     if isinstance(given, bool) or not hasattr(given, "__index__"):
         raise TypeError(f"{where}(): argument 'size' must be ints, got {given!r} of type {type(given).__name__}")

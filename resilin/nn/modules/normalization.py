@@ -164,7 +164,7 @@ class LayerNorm(Module):
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         for name, wanted in (("weight", elementwise_affine), ("bias", elementwise_affine and bias)):
-            value = Parameter(creation.empty(*self.normalized_shape, device=device, dtype=dtype)) if wanted else None
+            value = Parameter(creation.empty(self.normalized_shape, device=device, dtype=dtype)) if wanted else None
             self.register_parameter(name, value)
         self.reset_parameters()
 
@@ -256,9 +256,7 @@ class RMSNorm(Module):
         self.eps = eps
         self.elementwise_affine = elementwise_affine
         value = (
-            Parameter(creation.empty(*self.normalized_shape, device=device, dtype=dtype))
-            if elementwise_affine
-            else None
+            Parameter(creation.empty(self.normalized_shape, device=device, dtype=dtype)) if elementwise_affine else None
         )
         self.register_parameter("weight", value)
         self.reset_parameters()

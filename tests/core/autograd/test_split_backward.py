@@ -159,7 +159,7 @@ def gradients(module):
 @pytest.mark.parametrize("name", LAYERS)
 def test_two_halves_give_the_bits_of_a_whole_backward(name):
     module, x, y = outputs(LAYERS[name])
-    g = resilin.randn(*y.shape)
+    g = resilin.randn(y.shape)
     y.backward(g)
     halves, x2, y2 = outputs(LAYERS[name])
     (gx,), weights = split_backward([y2], [g], [x2])
@@ -182,7 +182,7 @@ def test_no_rule_computes_a_gradient_twice(name, monkeypatch):
 
     monkeypatch.setattr(Node, "run", watched)
     _, x, y = outputs(LAYERS[name])
-    _, weights = split_backward([y], [resilin.ones(*y.shape)], [x])
+    _, weights = split_backward([y], [resilin.ones(y.shape)], [x])
     first = len(computed)
     weights.run()
     assert len(set(computed)) == len(computed) >= first > 0
@@ -287,11 +287,11 @@ def test_an_input_that_nothing_leads_to_gets_none():
 def test_several_outputs_and_gradients_that_are_none():
     module, x, y = outputs(lambda: Recurrent(nn.LSTM))
     a, b = y.chunk(2, 1)
-    (gx,), weights = split_backward([a.sum(), b.exp()], [None, resilin.ones(*b.shape)], [x])
+    (gx,), weights = split_backward([a.sum(), b.exp()], [None, resilin.ones(b.shape)], [x])
     weights.run()
     whole, x2, y = outputs(lambda: Recurrent(nn.LSTM))
     a, b = y.chunk(2, 1)
-    resilin.autograd.backward([a.sum(), b.exp()], [None, resilin.ones(*b.shape)])
+    resilin.autograd.backward([a.sum(), b.exp()], [None, resilin.ones(b.shape)])
     assert gradients(module) == gradients(whole)
     assert bits(gx) == bits(x2.grad)
 
@@ -314,7 +314,7 @@ def test_hooks_of_tensors_nodes_and_leaves_run_once_each():
 
 def test_what_is_kept_apart_sums_to_the_bits_of_a_whole_backward():
     module, _x, y = outputs(Tied)
-    g = resilin.randn(*y.shape)
+    g = resilin.randn(y.shape)
     y.backward(g)
     halves, x2, y2 = outputs(Tied)
     _, weights = split_backward([y2], [g], [x2], apart=[halves.w])

@@ -31,7 +31,7 @@ def _walk_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
 def _leaves() -> list[Any]:
     resilin.manual_seed(3)
     shapes = ((4, 6), (6, 6), (6,), (1, 6), ())
-    return [resilin.randn(*shape, requires_grad=True) for shape in shapes]
+    return [resilin.randn(shape, requires_grad=True) for shape in shapes]
 
 
 def _shared(x: Any, w: Any, b: Any, row: Any, one: Any) -> Any:

@@ -28,6 +28,21 @@ def test_bools_are_added_at_places_by_or():
     assert x.tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize("offset", [-1, 0, 2])
+@pytest.mark.parametrize("dtype", [resilin.float16, resilin.bfloat16, resilin.float32, resilin.complex64])
+def test_a_diagonal_is_made_of_the_numbers_themselves(dtype, offset):
+    x = resilin.tensor([-0.0, float("nan"), -1.0], dtype=dtype)
+    ways = [resilin.diag_embed, resilin.diag, resilin.diagflat, resilin.vmap(resilin.diag_embed)]
+    for grad in (False, True):
+        x = x.detach().requires_grad_(grad)
+        for way in ways[:3]:
+            found = way(x, offset).detach()
+            assert found.diagonal(offset).contiguous().view(resilin.uint8).equal(x.detach().view(resilin.uint8))
+            assert (found.view(resilin.uint8) != 0).sum() == (x.detach().view(resilin.uint8) != 0).sum()
+    rows = resilin.stack([x, -x]).detach()
+    assert ways[3](rows).diagonal(0, 1, 2).contiguous().view(resilin.uint8).equal(rows.view(resilin.uint8))
+
+
 def test_numbers_without_dimensions_are_scattered_into():
     x = resilin.tensor(3.0)
     at = resilin.tensor(0)

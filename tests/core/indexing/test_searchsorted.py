@@ -7,7 +7,7 @@ import resilin
 
 def test_searchsorted_of_empty_lines_is_empty():
     for shape in ((0, 0), (0, 0, 0), (2, 0), (0, 3)):
-        found = resilin.searchsorted(resilin.zeros(*shape), resilin.zeros(*shape))
+        found = resilin.searchsorted(resilin.zeros(shape), resilin.zeros(shape))
         assert found.shape == shape
         assert found.dtype is resilin.int64
 

@@ -295,10 +295,10 @@ def test_gradients_of_a_product_are_those_of_the_float32_numbers_rounded_once(
     dtype: torch.dtype, shapes: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> None:
     torch.manual_seed(0)
-    halves = [torch.randn(*shape).to(dtype).requires_grad_() for shape in shapes]
+    halves = [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
     singles = [x.detach().float().requires_grad_() for x in halves]
     y, expected = halves[0] @ halves[1], singles[0] @ singles[1]
-    g = torch.randn(*y.shape).to(dtype)
+    g = torch.randn(y.shape).to(dtype)
     y.backward(g)
     expected.backward(g.float())
     assert y.dtype is dtype
@@ -310,11 +310,11 @@ def test_gradients_of_a_product_are_those_of_the_float32_numbers_rounded_once(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_linear_layer_and_its_gradients_round_once(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    x, w, b = (torch.randn(*shape).to(dtype).requires_grad_() for shape in ((4, 6, 10), (8, 10), (8,)))
+    x, w, b = (torch.randn(shape).to(dtype).requires_grad_() for shape in ((4, 6, 10), (8, 10), (8,)))
     wide_x, wide_w, wide_b = (part.detach().float().requires_grad_() for part in (x, w, b))
     y, expected = F.linear(x, w, b), F.linear(wide_x, wide_w, wide_b)
     assert torch.equal(y, expected.to(dtype))
-    g = torch.randn(*y.shape).to(dtype)
+    g = torch.randn(y.shape).to(dtype)
     y.backward(g)
     expected.backward(g.float())
     for half, single in ((x, wide_x), (w, wide_w), (b, wide_b)):

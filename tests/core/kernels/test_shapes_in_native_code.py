@@ -49,6 +49,27 @@ def test_pads_from_inside_show_what_numpy_shows(dtype, mode):
         same(F.pad(x, (3, -11), mode=mode).numpy(), cut[..., :1])
 
 
+@pytest.mark.parametrize("mode", ["constant", *MODES])
+def test_a_pad_is_of_integers(mode):
+    x = resilin.ones(2, 4)
+    assert F.pad(x, (np.int64(1), np.int32(2)), mode).equal(F.pad(x, (1, 2), mode))
+    for wrong in (True, np.True_, 1.0, "1", None):
+        with pytest.raises(TypeError, match="expected integers as pad"):
+            F.pad(x, (wrong, 1), mode)
+
+
+def test_the_value_of_a_pad_is_a_float_that_the_dtype_holds():
+    bytes_ = resilin.ones(2, dtype=resilin.uint8)
+    assert F.pad(bytes_, (1, 0), value=255).tolist() == [255, 1, 1]
+    assert F.pad(bytes_, (1, 0), value=True).tolist() == [1, 1, 1]
+    assert F.pad(bytes_.to(resilin.int8), (1, 0), value=-128).tolist() == [-128, 1, 1]
+    for wrong in (-1, -3.0, 256):
+        with pytest.raises(RuntimeError, match=r"cannot be converted to resilin\.uint8 without overflow"):
+            F.pad(bytes_, (1, 0), value=wrong)
+    with pytest.raises(TypeError, match="expected a real number"):
+        F.pad(bytes_, (1, 0), value=1j)
+
+
 @pytest.mark.parametrize("pad", [(9, 0), (0, 9), (-10, 0), (-9, 0)])
 def test_a_pad_that_does_not_fit_is_refused(pad):
     with pytest.raises(RuntimeError, match="pad"):

@@ -86,7 +86,7 @@ def test_short_rows_are_written_where_they_are() -> None:
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_halves_broadcast_as_float32_rounded_once(dtype: Any) -> None:
-    M, column, row = (resilin.randn(*shape).to(dtype) for shape in ((999, 64), (999, 1), (64,)))
+    M, column, row = (resilin.randn(shape).to(dtype) for shape in ((999, 64), (999, 1), (64,)))
     wide = [x.float() for x in (M, column, row)]
     assert resilin.equal(M * column, (wide[0] * wide[1]).to(dtype))
     assert resilin.equal(M - row, (wide[0] - wide[2]).to(dtype))
@@ -97,7 +97,7 @@ def test_halves_broadcast_as_float32_rounded_once(dtype: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64])
 def test_functions_of_several_steps_broadcast(dtype: Any) -> None:
-    M, column, row = (resilin.randn(*shape).to(dtype) for shape in ((999, 64), (999, 1), (64,)))
+    M, column, row = (resilin.randn(shape).to(dtype) for shape in ((999, 64), (999, 1), (64,)))
     assert resilin.equal(M.addcmul(row, column, value=0.5), M + row * 0.5 * column)
     assert resilin.equal(M.addcdiv(row, column, value=0.5), M + row * 0.5 / column)
     assert resilin.equal(column.lerp(row, 0.3), column + 0.3 * (row - column))

@@ -231,7 +231,7 @@ def test_a_dimension_that_is_not_there_is_left_to_cat(dim: Any) -> None:
 
 @pytest.mark.parametrize("shapes", [[(2, 3), (2,)], [(0,), (2,)], [()], []])
 def test_shapes_that_need_a_word_are_left_to_cat(shapes: Any) -> None:
-    assert loader.native.lengths_along([resilin.ones(*shape) for shape in shapes], 0) is None
+    assert loader.native.lengths_along([resilin.ones(shape) for shape in shapes], 0) is None
 
 
 def _of(dtype: Any, shape: tuple[int, ...]) -> Any:

@@ -84,7 +84,7 @@ def test_normalize_divides_by_the_norm_and_writes_into_out():
 def test_distances_of_nothing_are_empty_or_zero(shape):
     other = resilin.ones(4, shape[1])
     for p in (1.0, 2.0, math.inf):
-        found = resilin.cdist(resilin.ones(*shape), other, p)
+        found = resilin.cdist(resilin.ones(shape), other, p)
         assert found.shape == (shape[0], 4)
         assert not found.any()
 
@@ -107,3 +107,15 @@ def test_distances_of_nothing_are_empty_or_zero(shape):
 def test_mistakes_are_named(call, error, words):
     with pytest.raises(error, match=words):
         call()
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((100, 64), 1), ((7, 3), -1), ((5, 1), 1), ((3000,), 0), ((4, 5, 6), 2)])
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.float64])
+def test_cosines_in_one_pass_have_the_bits_of_the_steps(shape, dim, dtype):
+    x, y = resilin.randn(shape).to(dtype), resilin.randn(shape).to(dtype)
+    x.view(-1)[0] = 1e20
+    steps = resilin.cosine_similarity(x.clone().requires_grad_(), y, dim).detach()
+    assert resilin.cosine_similarity(x, y, dim).equal(steps)
+    assert resilin.cosine_similarity(x, 0 * y, dim).count_nonzero() == 0
+    far = resilin.cosine_similarity(x, y, dim, eps=1e30)
+    assert far.equal(resilin.cosine_similarity(x, y.clone().requires_grad_(), dim, eps=1e30).detach())

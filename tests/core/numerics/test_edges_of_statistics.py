@@ -33,7 +33,7 @@ def test_trapezoid_of_no_samples_is_zero():
 @pytest.mark.parametrize(("y", "x"), [((0, 3), (0,)), ((3,), (2,)), ((3,), (1,)), ((2, 3), (2, 4))])
 def test_trapezoid_needs_a_point_for_each_sample(y, x):
     with pytest.raises(RuntimeError, match="one x value for each sample point"):
-        resilin.trapezoid(resilin.zeros(*y), resilin.zeros(*x))
+        resilin.trapezoid(resilin.zeros(y), resilin.zeros(x))
 
 
 def test_trapezoid_broadcasts_points_over_other_dimensions():

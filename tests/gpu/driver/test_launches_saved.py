@@ -22,7 +22,7 @@ def standin(cuda):
 def gradient(use: Any, where: str, *shape: int, seed: int = 0) -> np.ndarray:
     """The gradient of the sum of squares that `use` makes of a tensor, which is no leaf."""
     torch.manual_seed(seed)
-    leaf = torch.randn(*shape).to(where).requires_grad_()
+    leaf = torch.randn(shape).to(where).requires_grad_()
     out = use(leaf * 2.0)
     sum((part * part).sum() for part in (out if isinstance(out, tuple | list) else [out])).backward()
     return leaf.grad.cpu().numpy()

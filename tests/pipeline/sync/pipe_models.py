@@ -14,7 +14,7 @@ def placed(*layers, devices=None):
 def numbers(*shape, device="sim:0", requires_grad=False, seed=0):
     """Random values."""
     with rng.keyed(seed):
-        return torch.randn(*shape).to(device).requires_grad_(requires_grad)
+        return torch.randn(shape).to(device).requires_grad_(requires_grad)
 
 
 def unpiped(layers, x, chunks):

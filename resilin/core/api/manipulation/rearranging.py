@@ -181,7 +181,7 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     side = shape[-1] + abs(offset)
     along = np.arange(shape[-1])
     where = (*(slice(None),) * (len(shape) - 1), along + max(-offset, 0), along + max(offset, 0))
-    square = index_ops.index_add_zeros.call(input, (*shape[:-1], side, side), where)
+    square = index_ops.index_add_zeros.call(input, (*shape[:-1], side, side), where, True)
     return shaping.movedim(square, (-2, -1), (first, second))
 
 

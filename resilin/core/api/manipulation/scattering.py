@@ -146,6 +146,7 @@ def searchsorted(
 ) -> Tensor:
     """Where each element would be inserted to keep the lines (last dimension) of `sorted_sequence` sorted.
 
+    No value is before a NaN, nor NaN before any, as in PyTorch, whose way of halving decides where lines have them.
     `sorter` holds the indices that sort an unsorted sequence. A vector serves all of `input`; otherwise the other
     dimensions of both must agree.
     """
@@ -170,19 +171,36 @@ def searchsorted(
     if quick is not None:
         found = quick.reshape(values.shape)
     elif lines.ndim == 1:
-        found = as_array(np.searchsorted(lines, values, way))
+        found = as_array(_places(lines, values, way))
     elif lines.shape[:-1] != values.shape[:-1]:
         raise RuntimeError(
             "searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor "
             f"and input value tensor must match, but we got {list(lines.shape)} and {list(values.shape)}"
         )
     elif not has_elements(lines):
-        found = np.searchsorted(lines, values, way)
+        found = _places(lines, values, way)
     else:
         count = np.prod(lines.shape[:-1], dtype=int)  # reshape cannot tell -1 for what is empty
         rows = zip(lines.reshape(count, lines.shape[-1]), values.reshape(count, values.shape[-1]), strict=True)
-        found = np.array([np.searchsorted(line, row, way) for line, row in rows], np.int64).reshape(values.shape)
+        found = np.array([_places(line, row, way) for line, row in rows], np.int64).reshape(values.shape)
     return wrap(found.astype(np.int32 if out_int32 else np.int64, copy=False), sorted_sequence._dev)
+
+
+def _places(line: Any, values: Any, way: Any) -> Any:
+    """`np.searchsorted`; where NaN ends a sorted line, halved by comparisons as in PyTorch: no value is before NaN.
+
+    What of the elements before the NaN is found then depends on the places where the line is halved.
+    """
+    if line.dtype.kind not in "fV" or not line.size or line[-1] == line[-1]:
+        return np.searchsorted(line, values, way)
+    line, values = pack.widened(line), np.asarray(pack.widened(values))
+    start, end = np.zeros(values.shape, np.int64), np.full(values.shape, line.size)
+    for _ in range(line.size.bit_length()):
+        middle = (start + end) // 2
+        element = line[np.minimum(middle, line.size - 1)]
+        behind = np.logical_not(element > values if way == "right" else element >= values)
+        start, end = np.where(behind & (start < end), middle + 1, start), np.where(behind, end, middle)
+    return start
 
 
 @through_host

@@ -16,7 +16,7 @@ from resilin.core.ops import shape as ops
 from resilin.core.ops import strided
 from resilin.core.ops.creation import shape_of
 from resilin.core.state.memory_format import orders
-from resilin.core.state.size import Size, check_dim, lengths_of
+from resilin.core.state.size import Size, check_dim, given_size, lengths_of
 from resilin.core.tensor import Tensor, wrap
 
 
@@ -49,7 +49,7 @@ def _sized(where: str, array: Any, shape: tuple[Any, ...]) -> tuple[int, ...]:
 
 def reshape(input: Tensor, *sizes: Any, shape: Any = None) -> Tensor:
     """The elements in C order under another shape; a view where the strides allow, else a copy. -1 is inferred."""
-    return ops.reshape.call(input, _sized("reshape", input._array, sizes if shape is None else (shape,)))
+    return ops.reshape.call(input, _sized("reshape", input._array, given_size("reshape", sizes, shape, "shape")))
 
 
 def view(input: Tensor, *sizes: Any, size: Any = None, dtype: Any = None) -> Tensor:
@@ -60,7 +60,7 @@ def view(input: Tensor, *sizes: Any, size: Any = None, dtype: Any = None) -> Ten
     if dtype is not None or (len(sizes) == 1 and isinstance(sizes[0], dtypes.dtype)):
         return _reinterpreted(input, dtypes.to_numpy(sizes[0] if dtype is None else dtype))
     array = input._array
-    target = _sized("view", array, sizes if size is None else (size,))
+    target = _sized("view", array, given_size("view", sizes, size))
     out: Tensor = ops.reshape.call(input, target)
     if array.size and (out._vc is None or out._vc is not input._vc):
         raise RuntimeError(
@@ -112,7 +112,7 @@ def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
     axis = check_dim(dim, len(shape))
     known = -math.prod(sizes)
     lengths = [shape[axis] // known if n == -1 else n for n in sizes]
-    return reshape(input, *shape[:axis], *lengths, *shape[axis + 1 :])
+    return reshape(input, (*shape[:axis], *lengths, *shape[axis + 1 :]))
 
 
 def ravel(input: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
 
 def permute(input: Tensor, *order: Any, dims: Any = None) -> Tensor:
     """A view with the dimensions in the order `dims`."""
-    given = order if dims is None else (dims,)
+    given = given_size("permute", order, dims, "dims")
     chosen: Any = given[0] if len(given) == 1 and isinstance(given[0], tuple | list) else given
     ndim = input._array.ndim
     found = tuple([check_dim(d, ndim) for d in chosen])
@@ -182,7 +182,7 @@ def squeeze(input: Tensor, dim: Any = None, *dims: int) -> Tensor:
 
 def expand(input: Tensor, *sizes: Any, size: Any = None, implicit: bool = False) -> Tensor:
     """A view with dimensions of length 1 stretched; -1 keeps a length."""
-    sizes = sizes if size is None else (size,)
+    sizes = given_size("expand", sizes, size)
     target = lengths_of("expand", sizes)
     shape = input._array.shape
     extra = len(target) - len(shape)
@@ -211,7 +211,7 @@ def broadcast_to(input: Tensor, *sizes: Any, size: Any = None) -> Tensor:
 @short("tile", "input *sizes")
 def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
     """The tensor repeated along each dimension (a copy)."""
-    reps = shape_of(sizes if repeats is None else (repeats,))
+    reps = shape_of(given_size("repeat", sizes, repeats, "repeats"))
     if len(reps) < input._array.ndim:
         raise RuntimeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
     return ops.tile.call(input, reps)
@@ -219,9 +219,7 @@ def repeat(input: Tensor, *sizes: Any, repeats: Any = None) -> Tensor:
 
 def tile(input: Tensor, *sizes: Any, dims: Any = None) -> Tensor:
     """`repeat` that fills missing dimensions with 1."""
-    if not sizes and dims is None:
-        raise TypeError("tile() missing 1 required positional argument: 'dims'")
-    reps = shape_of(sizes if dims is None else (dims,))
+    reps = shape_of(given_size("tile", sizes, dims, "dims"))
     return ops.tile.call(input, (1,) * (input._array.ndim - len(reps)) + reps)
 
 
@@ -298,7 +296,8 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
         raise RuntimeError(f"diag(): Supports 1D or 2D tensors. Got {input._array.ndim}D")
     size = input._array.shape[0] + abs(diagonal)
     places = np.arange(input._array.shape[0])
-    return index_ops.index_add_zeros.call(input, (size, size), (places + max(-diagonal, 0), places + max(diagonal, 0)))
+    where = (places + max(-diagonal, 0), places + max(diagonal, 0))
+    return index_ops.index_add_zeros.call(input, (size, size), where, True)
 
 
 def _need_matrix(where: str, input: Tensor) -> None:

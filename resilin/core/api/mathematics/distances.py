@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.api.manipulation import rearranging
-from resilin.core.api.mathematics import reducing
+from resilin.core.api.mathematics import one_pass, reducing
 from resilin.core.api.mathematics.half_precision import rounded_once
 from resilin.core.api.nn.neural import need_tensors, widened
 from resilin.core.dtype import promote_types
@@ -29,6 +29,7 @@ def _need_broadcast(where: str, x1: Tensor, x2: Tensor) -> None:
         raise RuntimeError(f"{where}: the shapes {tuple(x1.shape)} and {tuple(x2.shape)} cannot be broadcast") from None
 
 
+@one_pass.preferring(one_pass.cosine_similarity)
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between x1 and x2 (broadcast) along `dim`; norms below `eps` count as `eps`.
 

@@ -127,7 +127,7 @@ def diagonal_sum(input: Tensor) -> Tensor | None:
 
 
 _differences, _distance, _trapezoid = kernel("differences"), kernel("distance"), kernel("trapezoid")
-_extremes, _size_sum = kernel("extremes"), kernel("size_sum_last")
+_extremes, _size_sum, _cosines = kernel("extremes"), kernel("size_sum_last"), kernel("cosine_similarity")
 
 
 def _of_arrays(native: Callable[..., Any], tensors: tuple[Any, ...], *rest: Any) -> Any:
@@ -143,8 +143,13 @@ def differences(input: Tensor, axis: int) -> Tensor | None:
 
 
 def distance(input: Tensor, other: Tensor, p: float = 2) -> Tensor | None:
-    """The p-norm of input - other, for a p of 2."""
-    return _of_arrays(_distance, (input, other)) if p == 2 else None
+    """The p-norm of input - other, for a p of 2, of more than one element: that of one is its size."""
+    return _of_arrays(_distance, (input, other)) if p == 2 and input._array.size != 1 else None
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor | None:
+    """The cosine of the angle between x1 and x2 along `dim`."""
+    return _of_arrays(_cosines, (x1, x2), dim, eps) if type(dim) is int and type(eps) is float else None
 
 
 def trapezoid(input: Tensor, step: Any) -> Tensor | None:

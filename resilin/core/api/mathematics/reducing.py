@@ -293,6 +293,8 @@ def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, 
         return _nuclear(input, axis, keepdim)
     if isinstance(p, str) and p != "fro":
         raise RuntimeError(f"norm: order {p!r} is not supported; expected a number, 'fro' or 'nuc'")
+    if p != 0 and _of_one(input._array.shape, axis):  # neither overflows nor vanishes, whatever the order
+        return sum(input.abs(), dim, keepdim)
     if p in ("fro", 2, None):
         return ops.norm2.call(input, axis, keepdim)
     if p == 1 and (total := one_pass.size_sum(input, axis, keepdim)) is not None:
@@ -308,6 +310,13 @@ def norm(input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, 
     if p == 1:
         return sum(size, dim, keepdim)
     return ops.norm_of.call(size, axis, keepdim, float(p))
+
+
+def _of_one(shape: tuple[int, ...], axis: Any) -> bool:
+    """Whether one element each is reduced over `axis`."""
+    if axis is None or not shape:
+        return math.prod(shape) == 1
+    return math.prod([shape[d] for d in (axis if isinstance(axis, tuple) else (axis,))]) == 1
 
 
 def _nuclear(input: Tensor, axis: Any, keepdim: bool) -> Tensor:

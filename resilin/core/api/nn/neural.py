@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import warnings
 from typing import Any
 
@@ -273,6 +274,7 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
 
     mode: "constant", "reflect" (mirrored, the edge not repeated), "replicate" (the edge) or "circular" (the other end).
     """
+    pad = [_width(width) for width in pad]
     if len(pad) % 2 or len(pad) > 2 * input._array.ndim:
         raise RuntimeError(f"pad: expected pairs for at most {input._array.ndim} dimensions, got {tuple(pad)}")
     pairs = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)]
@@ -284,8 +286,19 @@ def pad(input: Tensor, pad: Any, mode: str = "constant", value: float | None = N
     for length, pair in zip(input._array.shape, widths, strict=True):
         if length + min(pair[0], 0) + min(pair[1], 0) < 0:
             raise RuntimeError(f"pad: cannot cut {pair} off a dimension of {length} in {tuple(input.shape)}")
+    if isinstance(value, int):  # a float, as in PyTorch: -1 is no number of unsigned integers
+        value = float(value)
+    elif isinstance(value, complex) and input._array.dtype.kind != "c":
+        raise TypeError(f"pad(): expected a real number as value of {input.dtype}, got {value!r}")
     number = dtypes.number_for("pad", 0.0 if value is None else value, input._array.dtype)
     return shape_ops.pad_constant.call(input, widths, number)
+
+
+def _width(given: Any) -> int:
+    """One of the numbers of `pad`, also numpy's, as an int. TypeError for all else, booleans among it."""
+    if isinstance(given, bool | np.bool_) or not hasattr(given, "__index__"):
+        raise TypeError(f"pad(): expected integers as pad, got {given!r:.80} of type {type(given).__name__}")
+    return operator.index(given)
 
 
 _NUMPY_MODES: dict[str, Any] = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}

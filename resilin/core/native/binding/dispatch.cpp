@@ -33,6 +33,7 @@ struct Function {
     PyObject *reflected; // "__radd__" of `__add__`, and so on; null of all that are no operators
     PyObject *dict, *weak;
     bool listed; // by autocast
+    bool data;   // its arguments are data: only modes take its calls over
 };
 
 bool overrides(PyObject *value) {
@@ -160,6 +161,7 @@ PyObject *call(PyObject *object, PyObject *const *args, size_t flagged, PyObject
     auto *self = reinterpret_cast<Function *>(object);
     const Py_ssize_t n = PyVectorcall_NARGS(flagged), all = n + (names ? PyTuple_GET_SIZE(names) : 0);
     bool taken = modes > 0;
+    if (self->data && !taken) return PyObject_Vectorcall(self->raw, args, flagged, names);
     for (Py_ssize_t i = 0; i < all && !taken; i++) taken = any_overrides(args[i]);
     PyObject *home = nullptr;
     bool apart = false;
@@ -223,6 +225,7 @@ PyMemberDef members[] = {
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Function, weak), READONLY, nullptr},
     {"__wrapped__", T_OBJECT_EX, offsetof(Function, raw), READONLY, nullptr},
     {"is_listed", T_BOOL, offsetof(Function, listed), READONLY, nullptr},
+    {"is_data", T_BOOL, offsetof(Function, data), READONLY, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 PyGetSetDef attributes[] = {
@@ -247,7 +250,7 @@ PyTypeObject *make_type() {
     return reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&spec));
 }
 
-nb::object make_function(nb::object raw, nb::object reflected, nb::object unnamed, bool listed) {
+nb::object make_function(nb::object raw, nb::object reflected, nb::object unnamed, bool listed, bool data) {
     static PyTypeObject *type = make_type();
     auto *self = type ? PyObject_GC_New(Function, type) : nullptr;
     if (!self) throw nb::python_error();
@@ -257,6 +260,7 @@ nb::object make_function(nb::object raw, nb::object reflected, nb::object unname
     self->reflected = reflected.is_none() ? nullptr : Py_NewRef(reflected.ptr());
     self->dict = self->weak = nullptr;
     self->listed = listed;
+    self->data = data;
     PyObject_GC_Track(self);
     return nb::steal(reinterpret_cast<PyObject *>(self));
 }
@@ -274,7 +278,7 @@ void configure(nb::type_object tensor, nb::type_object parameter, nb::object off
 
 void bind_dispatch(nanobind::module_ &m) {
     m.def("function_make", &make_function, nb::arg("raw"), nb::arg("reflected").none(), nb::arg("unnamed"),
-          nb::arg("listed"));
+          nb::arg("listed"), nb::arg("data") = false);
     m.def("function_configure", &configure);
     m.def("function_explain", [](nb::object handler) { explain = handler.release().ptr(); });
     m.def("function_foreign", [](nb::object handler) { foreign = handler.release().ptr(); });

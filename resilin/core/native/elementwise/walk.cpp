@@ -127,7 +127,11 @@ void Walk::tile_rows(bool columns) {
     const int last = ndim_ - 1, up = last - 1, result = count_ - 1;
     if (ndim_ < 2 || size < TILED) return;
     const npy_intp length = shape_[last], most = *std::max_element(bytes_, bytes_ + count_);
-    const npy_intp rows = std::min(TILE_BYTES / std::max(length * most, npy_intp{1}), shape_[up]);
+    bool apart = false;
+    for (int o = 0; o < count_; o++)
+        apart |= strides_[o][last] && strides_[o][up] && strides_[o][up] != length * strides_[o][last];
+    const npy_intp tile = apart ? APART_BYTES : TILE_BYTES;
+    const npy_intp rows = std::min(tile / std::max(length * most, npy_intp{1}), shape_[up]);
     if (rows < 2 || strides_[result][last] != bytes_[result] || strides_[result][up] != length * bytes_[result]) return;
     Rows rows_of[WALK_OPERANDS] = {};
     for (int o = 0; o < count_; o++) {
@@ -161,6 +165,9 @@ namespace {
                                  T *to) {                                                                              \
         for (npy_intp row = 0; row < rows; row++, from += across, to += length) {                                      \
             if (along == static_cast<npy_intp>(sizeof(T))) {                                                           \
+                const char *const ahead = from + rows * across; /* the next tile: comes in while this one is computed */ \
+                for (npy_intp i = 0; i < length; i += 64 / static_cast<npy_intp>(sizeof(T)))                           \
+                    __builtin_prefetch(ahead + i * static_cast<npy_intp>(sizeof(T)));                                  \
                 std::memcpy(to, from, static_cast<size_t>(length) * sizeof(T));                                        \
             } else if (!along) {                                                                                       \
                 T value;                                                                                               \

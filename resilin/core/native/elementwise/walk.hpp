@@ -12,6 +12,7 @@ namespace resilin {
 constexpr int WALK_DIMS = 8, WALK_OPERANDS = 4;
 constexpr npy_intp CHUNK = 8192;
 constexpr npy_intp TILE_BYTES = 8 << 10; // of an array's part in a tile of short rows: all parts stay in the first cache
+constexpr npy_intp APART_BYTES = 2 << 10; // of one whose rows lie apart: little, so that reading and computing take turns
 constexpr npy_intp TILED = 2048;         // elements from which rows are walked by tiles
 constexpr npy_intp SHORT_ROW = 256;       // elements; longer rows are worth a call of a loop each
 

@@ -91,7 +91,7 @@ template <class T, class Fill> void reduce_or_store(const Fill &fill, int64_t n,
         fill(begin, end, scratch);
         return scratch;
     };
-    pairwise_rows(read, 1, n, 2, false, y);
+    pairwise_rows(read, 1, n, 2, Summed::elements, y);
     if (reduction == MEAN) *y /= static_cast<T>(n);
 }
 
@@ -175,7 +175,7 @@ int64_t likelihoods(const S *x, const int64_t *target, const S *weight, int64_t 
 template <class T> T total_of(const std::vector<T> &x) {
     T sum = T(0);
     auto read = [&](int64_t begin, int64_t, T *) -> const T * { return x.data() + begin; };
-    if (!x.empty()) pairwise_rows(read, 1, static_cast<int64_t>(x.size()), 1, false, &sum);
+    if (!x.empty()) pairwise_rows(read, 1, static_cast<int64_t>(x.size()), 1, Summed::elements, &sum);
     return sum;
 }
 
@@ -279,7 +279,7 @@ nb::object margins_of(const ExactArray &x, const ExactArray &target, const Exact
         hinges(xs + begin, classes + begin / C, (end - begin) / C, C, margin, squared, scratch);
         return scratch;
     };
-    pairwise_rows(read, N, C, 1, false, found.data());
+    pairwise_rows(read, N, C, 1, Summed::elements, found.data());
     for (int64_t n = 0; n < N; n++) {
         found[static_cast<size_t>(n)] /= static_cast<T>(C);
         if (w) found[static_cast<size_t>(n)] *= w[classes[n]];

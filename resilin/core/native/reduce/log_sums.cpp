@@ -50,7 +50,7 @@ template <class T, class Read> void log_sums(const Read &read, int64_t rows, int
         exponentials(x, count ? count : 1, count ? length : end - begin, top.data() + row, scratch);
         return scratch;
     };
-    pairwise_rows(below, rows, length, EXPONENTIAL, false, y);
+    pairwise_rows(below, rows, length, EXPONENTIAL, Summed::elements, y);
     for (int64_t row = 0; row < rows; row++) {
         const T t = top[static_cast<size_t>(row)];
         y[row] = std::isfinite(t) ? t + std::log(y[row]) : t; // an infinity or NaN is the sum's, too

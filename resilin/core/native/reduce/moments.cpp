@@ -30,7 +30,7 @@ RESILIN_SIMD void centred(const double *x, int64_t rows, int64_t length, const d
 // False where squares may have left the range on the way, as `_well_in_range` of reduce.py says
 template <class T> bool variances(const T *x, int64_t rows, int64_t length, T count, bool root, T *y) {
     std::vector<T> mean(static_cast<size_t>(rows)), rest(static_cast<size_t>(rows));
-    pairwise_rows([=](int64_t begin, int64_t, T *) { return x + begin; }, rows, length, 1, false, mean.data());
+    pairwise_rows([=](int64_t begin, int64_t, T *) { return x + begin; }, rows, length, 1, Summed::elements, mean.data());
     for (T &m : mean) m /= static_cast<T>(length);
     // elements from `begin` on are whole rows, or a part of one
     const auto read = [&](const T *second) {
@@ -41,9 +41,9 @@ template <class T> bool variances(const T *x, int64_t rows, int64_t length, T co
             return scratch;
         };
     };
-    pairwise_rows(read(nullptr), rows, length, 1, false, rest.data());
+    pairwise_rows(read(nullptr), rows, length, 1, Summed::elements, rest.data());
     for (T &r : rest) r /= static_cast<T>(length);
-    pairwise_rows(read(rest.data()), rows, length, 1, true, y);
+    pairwise_rows(read(rest.data()), rows, length, 1, Summed::squares, y);
     const T high = std::numeric_limits<T>::max() / T(1024), low = std::numeric_limits<T>::min() * T(int64_t{1} << 60);
     bool fine = true;
     for (int64_t row = 0; row < rows; row++) {
@@ -96,7 +96,7 @@ template <class T> nb::object root_normalized(const Floats &x, const Floats &w, 
     const Beside<T> weight(w);
     std::vector<T> scale(static_cast<size_t>(rows));
     const auto read = [&](int64_t begin, int64_t end, T *scratch) { return from.at(begin, end - begin, scratch); };
-    pairwise_rows(read, rows, length, 1, true, scale.data());
+    pairwise_rows(read, rows, length, 1, Summed::squares, scale.data());
     for (T &s : scale) s = T(1) / std::sqrt(s / static_cast<T>(length) + eps);
     parallel_rows(rows, length, [&](int64_t begin, int64_t end) {
         std::vector<T> block(static_cast<size_t>(from.half() ? rows_abreast(length) * length : 0));

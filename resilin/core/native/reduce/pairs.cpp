@@ -1,4 +1,5 @@
-// Sums in pairwise order of what two contiguous arrays, or neighbours in one, make: products, distances, trapezoids; and
+// Sums in pairwise order of what two contiguous arrays, or neighbours in one, make: products, distances, cosines,
+// trapezoids; and
 // their differences. 16-bit floats are computed in float32 and rounded once.
 #include "binding/array.hpp"
 #include "kernels/rows.hpp"
@@ -16,6 +17,9 @@ namespace {
     }                                                                                                                  \
     RESILIN_SIMD void subtracted(const T *x, const T *y, int64_t n, T *out) {                                          \
         for (int64_t i = 0; i < n; i++) out[i] = x[i] - y[i];                                                          \
+    }                                                                                                                  \
+    RESILIN_SIMD void of_length_one(const T *x, const T *y, T length, T other, int64_t n, T *out) {                    \
+        for (int64_t i = 0; i < n; i++) out[i] = x[i] / length * (y[i] / other);                                       \
     }
 RESILIN_PAIRS(float)
 RESILIN_PAIRS(double)
@@ -44,12 +48,12 @@ template <class T> T dot_of(const T *x, const T *y, int64_t n) {
         multiplied(x + begin, y + begin, end - begin, scratch);
         return scratch;
     };
-    pairwise_rows(read, 1, n, 1, false, &sum);
+    pairwise_rows(read, 1, n, 1, Summed::elements, &sum);
     return sum;
 }
 using MadeOfFloats = void(const float *, const float *, int64_t, float *);
 // The sum of what `made` makes of 16-bit floats that were opened, or of its squares
-float sum_of_opened(const uint16_t *x, const uint16_t *y, int64_t n, bool float16, bool squared, MadeOfFloats *made) {
+float sum_of_opened(const uint16_t *x, const uint16_t *y, int64_t n, bool float16, Summed what, MadeOfFloats *made) {
     float sum;
     const auto unpack = float16 ? unpack_half : unpack_bfloat;
     const auto read = [=](int64_t begin, int64_t end, float *scratch) -> const float * {
@@ -58,11 +62,11 @@ float sum_of_opened(const uint16_t *x, const uint16_t *y, int64_t n, bool float1
         made(scratch, other, end - begin, scratch);
         return scratch;
     };
-    pairwise_rows(read, 1, n, 1, squared, &sum);
+    pairwise_rows(read, 1, n, 1, what, &sum);
     return sum;
 }
 float dot_of(const uint16_t *x, const uint16_t *y, int64_t n, bool float16) {
-    return sum_of_opened(x, y, n, float16, false, multiplied);
+    return sum_of_opened(x, y, n, float16, Summed::elements, multiplied);
 }
 
 // The product of two vectors of one type
@@ -87,12 +91,12 @@ template <class T> T root_of_squares(const T *x, const T *y, int64_t n) {
         subtracted(x + begin, y + begin, end - begin, scratch);
         return scratch;
     };
-    pairwise_rows(read, 1, n, 1, true, &sum);
+    pairwise_rows(read, 1, n, 1, Summed::squares, &sum);
     return std::sqrt(sum);
 }
 
 float root_of_squares(const uint16_t *x, const uint16_t *y, int64_t n, bool float16) {
-    return std::sqrt(sum_of_opened(x, y, n, float16, true, subtracted));
+    return std::sqrt(sum_of_opened(x, y, n, float16, Summed::squares, subtracted));
 }
 
 // The Euclidean norm of x - y
@@ -106,6 +110,45 @@ nb::object distance(ExactArray x, ExactArray y) {
     if (type == NPY_FLOAT) *data_of<float>(made) = root_of_squares(x.data<float>(), y.data<float>(), n);
     else if (type == NPY_DOUBLE) *data_of<double>(made) = root_of_squares(x.data<double>(), y.data<double>(), n);
     else rounded(root_of_squares(x.data<uint16_t>(), y.data<uint16_t>(), n, type == NPY_HALF), type, made);
+    return made;
+}
+
+// The lengths of rows, or `least` of shorter ones
+template <class T> std::vector<T> lengths_of(const T *x, int64_t rows, int64_t n, T least) {
+    std::vector<T> found(static_cast<size_t>(rows));
+    const auto read = [=](int64_t begin, int64_t, T *) -> const T * { return x + begin; };
+    pairwise_rows(read, rows, n, 1, n == 1 ? Summed::sizes : Summed::squares, found.data());
+    for (T &length : found) {
+        if (n > 1) length = std::sqrt(length);
+        if (length < least) length = least;
+    }
+    return found;
+}
+template <class T> void cosines(const T *x, const T *y, int64_t rows, int64_t n, T least, T *out) {
+    const std::vector<T> length = lengths_of(x, rows, n, least), other = lengths_of(y, rows, n, least);
+    const T *by = length.data(), *and_by = other.data();
+    const auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
+        for (int64_t at = begin; at < end;) {
+            const int64_t row = at / n, next = std::min(end, (row + 1) * n);
+            of_length_one(x + at, y + at, by[row], and_by[row], next - at, scratch + (at - begin));
+            at = next;
+        }
+        return scratch;
+    };
+    pairwise_rows(read, rows, n, 2, Summed::elements, out);
+}
+
+// The cosines of the angles between what x and y have along their last dimensions, `axis`
+nb::object cosine_similarity(ExactArray x, ExactArray y, nb::handle axis, double least) {
+    uint64_t named;
+    if (!is_plain(x) || !is_plain(y) || !x.size() || !x.same_shape(y) || !trailing(axis, x, named)) return nb::none();
+    if (!(x.is<float>() && y.is<float>()) && !(x.is<double>() && y.is<double>())) return nb::none();
+    nb::object made = without_axes(x, named, false);
+    int64_t n = 1;
+    for (int i = 0; i < x.ndim(); i++) n *= named >> i & 1 ? x.dim(i) : 1;
+    WithoutGil free(x.size());
+    if (x.is<float>()) cosines(x.data<float>(), y.data<float>(), x.size() / n, n, static_cast<float>(least), data_of<float>(made));
+    else cosines(x.data<double>(), y.data<double>(), x.size() / n, n, least, data_of<double>(made));
     return made;
 }
 
@@ -202,6 +245,7 @@ nb::object differences(ExactArray x, int64_t axis) {
 void bind_pairs(nb::module_ &m) {
     m.def("dot", &dot);
     m.def("distance", &distance);
+    m.def("cosine_similarity", &cosine_similarity);
     m.def("trapezoid", &trapezoid);
     m.def("differences", &differences);
 }

@@ -13,20 +13,28 @@
 namespace resilin {
 namespace {
 
-// What is summed, from a place on: elements, their squares, or products of two arrays' elements
-template <class T> struct Squares {
+// What is summed, from a place on: elements, what is made of each, or products of two arrays' elements
+template <Summed WHAT, class T> struct Made {
     const T *x;
-    RESILIN_INLINE Squares operator+(int64_t i) const { return {x + i}; }
+    RESILIN_INLINE Made operator+(int64_t i) const { return {x + i}; }
 };
+template <Summed WHAT, class V> RESILIN_INLINE V made_of(const V &x) {
+    if constexpr (WHAT == Summed::squares) return x * x;
+    else if constexpr (WHAT == Summed::known) return x == x ? x : V{};
+    else return x < V{} ? -x : x + V{}; // of -0.0, 0
+}
+template <Summed WHAT> RESILIN_INLINE DoubleEight made_of(const DoubleEight &x) {
+    return {made_of<WHAT>(x.low), made_of<WHAT>(x.high)};
+}
 template <class T> struct Products {
     const T *x, *y;
     RESILIN_INLINE Products operator+(int64_t i) const { return {x + i, y + i}; }
 };
 template <class T> RESILIN_INLINE auto eight(const T *x) { return load_eight(x); }
-template <class T> RESILIN_INLINE auto eight(const Squares<T> &of) { return load_eight(of.x) * load_eight(of.x); }
+template <Summed WHAT, class T> RESILIN_INLINE auto eight(const Made<WHAT, T> &of) { return made_of<WHAT>(load_eight(of.x)); }
 template <class T> RESILIN_INLINE auto eight(const Products<T> &of) { return load_eight(of.x) * load_eight(of.y); }
 template <class T> RESILIN_INLINE T one(const T *x, int64_t i) { return x[i]; }
-template <class T> RESILIN_INLINE T one(const Squares<T> &of, int64_t i) { return of.x[i] * of.x[i]; }
+template <Summed WHAT, class T> RESILIN_INLINE T one(const Made<WHAT, T> &of, int64_t i) { return made_of<WHAT>(of.x[i]); }
 template <class T> RESILIN_INLINE T one(const Products<T> &of, int64_t i) { return of.x[i] * of.y[i]; }
 
 // The `count` eights of one run, at least one
@@ -171,65 +179,52 @@ template <class T, class Terms> RESILIN_INLINE T add_runs(const Terms &x, int64_
 
 } // namespace
 
+#define RESILIN_SUMMED(what, T, x, function, ...)                                                                      \
+    switch (what) {                                                                                                    \
+    case Summed::squares: return function<T>(Made<Summed::squares, T>{x}, __VA_ARGS__);                                \
+    case Summed::known: return function<T>(Made<Summed::known, T>{x}, __VA_ARGS__);                                    \
+    case Summed::sizes: return function<T>(Made<Summed::sizes, T>{x}, __VA_ARGS__);                                    \
+    default: return function<T>(x, __VA_ARGS__);                                                                       \
+    }
 #define RESILIN_RUNS(T)                                                                                                \
-    RESILIN_SIMD T sum_of_eight_runs(bool squared, const T *x, uint64_t n) {                                           \
-        return squared ? add_eight_runs<T>(Squares<T>{x}, n) : add_eight_runs<T>(x, n);                                \
+    RESILIN_SIMD T sum_of_eight_runs(Summed what, const T *x, uint64_t n) {                                            \
+        RESILIN_SUMMED(what, T, x, add_eight_runs, n)                                                                  \
     }                                                                                                                  \
-    RESILIN_SIMD T sum_of_runs(bool squared, const T *x, int64_t n) {                                                  \
-        return squared ? add_runs<T>(Squares<T>{x}, n) : add_runs<T>(x, n);                                            \
-    }                                                                                                                  \
+    RESILIN_SIMD T sum_of_runs(Summed what, const T *x, int64_t n) { RESILIN_SUMMED(what, T, x, add_runs, n) }         \
     RESILIN_SIMD T sum_of_products(const T *x, const T *y, int64_t n) {                                                \
         const Products<T> products{x, y};                                                                              \
         return is_eight_runs(n) ? add_eight_runs<T>(products, static_cast<uint64_t>(n)) : add_runs<T>(products, n);    \
     }                                                                                                                  \
-    RESILIN_SIMD void sums_of_rows(bool squared, const T *x, int64_t rows, const Runs &runs, T *y) {                   \
-        if (squared) add_rows(Squares<T>{x}, rows, runs, y);                                                           \
-        else add_rows(x, rows, runs, y);                                                                               \
+    RESILIN_SIMD void sums_of_rows(Summed what, const T *x, int64_t rows, const Runs &runs, T *y) {                    \
+        RESILIN_SUMMED(what, T, x, add_rows, rows, runs, y)                                                            \
     }
 RESILIN_RUNS(float)
 RESILIN_RUNS(double)
 
 namespace {
 
-enum class Term { element, square, known, size }; // known: 0 for NaN; size: without a sign
 enum class Finish { sum, mean, root };
-
-#define RESILIN_KNOWN(T)                                                                                               \
-    RESILIN_SIMD void known_of(const T *x, int64_t n, T *y) {                                                          \
-        for (int64_t i = 0; i < n; i++) y[i] = x[i] != x[i] ? T(0) : x[i];                                             \
-    }                                                                                                                  \
-    RESILIN_SIMD void size_of(const T *x, int64_t n, T *y) {                                                           \
-        for (int64_t i = 0; i < n; i++) y[i] = std::fabs(x[i]);                                                        \
-    }
-RESILIN_KNOWN(float)
-RESILIN_KNOWN(double)
 
 constexpr auto IN_PLACE = [](const auto *from, int64_t begin, int64_t, auto *) { return from + begin; };
 
 // Sums of rows of T, or of the 16-bit floats that `convert` makes T
 template <class T, class S, class Convert>
-void sum_floats(const S *x, int64_t rows, int64_t length, Term term, Finish finish, Convert convert, T *y) {
-    auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * {
-        const T *found = convert(x, begin, end, scratch);
-        if (term == Term::known) known_of(found, end - begin, scratch);
-        else if (term == Term::size) size_of(found, end - begin, scratch);
-        else return found;
-        return scratch;
-    };
-    pairwise_rows(read, rows, length, 1, term == Term::square, y);
+void sum_floats(const S *x, int64_t rows, int64_t length, Summed what, Finish finish, Convert convert, T *y) {
+    auto read = [=](int64_t begin, int64_t end, T *scratch) -> const T * { return convert(x, begin, end, scratch); };
+    pairwise_rows(read, rows, length, 1, what, y);
     if (finish == Finish::mean)
         for (int64_t row = 0; row < rows; row++) y[row] /= static_cast<T>(length);
     if (finish == Finish::root)
         for (int64_t row = 0; row < rows; row++) y[row] = std::sqrt(y[row]);
 }
 
-void sum_halves(const uint16_t *x, bool float16, int64_t rows, int64_t length, Term term, Finish finish, float *y) {
+void sum_halves(const uint16_t *x, bool float16, int64_t rows, int64_t length, Summed what, Finish finish, float *y) {
     const auto unpack = float16 ? unpack_half : unpack_bfloat;
     auto convert = [=](const uint16_t *from, int64_t begin, int64_t end, float *scratch) -> const float * {
         unpack(from + begin, 0, end - begin, scratch);
         return scratch;
     };
-    sum_floats(x, rows, length, term, finish, convert, y);
+    sum_floats(x, rows, length, what, finish, convert, y);
 }
 
 RESILIN_SIMD void add_integers(const int64_t *x, int64_t begin, int64_t end, int64_t length, int64_t *y) {
@@ -270,10 +265,10 @@ void sum_integers(void add(const S *, int64_t, int64_t, int64_t, int64_t *), con
     add_integers(sums.data(), 0, 1, parts, y);
 }
 
-template <Term term, Finish finish> nb::object reduced(ExactArray x, nb::handle axis, bool keepdims) {
-    constexpr bool PLAIN = term == Term::element && finish == Finish::sum;
+template <Summed what, Finish finish> nb::object reduced(ExactArray x, nb::handle axis, bool keepdims) {
+    constexpr bool PLAIN = what == Summed::elements && finish == Finish::sum;
     if (!x || !x.size()) return nb::none();
-    if (term == Term::element && !PyArray_ISCARRAY_RO(x.array))
+    if (what == Summed::elements && !PyArray_ISCARRAY_RO(x.array))
         return sum_strided(x, axis, keepdims, finish == Finish::mean);
     if (!PyArray_ISCARRAY_RO(x.array) || !PyArray_ISNOTSWAPPED(x.array)) return nb::none();
     const int type = PyArray_TYPE(x.array);
@@ -288,12 +283,12 @@ template <Term term, Finish finish> nb::object reduced(ExactArray x, nb::handle 
     WithoutGil free(x.size());
     if (half) {
         std::vector<float> sums(static_cast<size_t>(rows));
-        sum_halves(x.data<uint16_t>(), type == NPY_HALF, rows, length, term, finish, sums.data());
+        sum_halves(x.data<uint16_t>(), type == NPY_HALF, rows, length, what, finish, sums.data());
         (type == NPY_HALF ? pack_half : pack_bfloat)(sums.data(), 0, rows, static_cast<uint16_t *>(y));
     } else if (type == NPY_FLOAT) {
-        sum_floats(x.data<float>(), rows, length, term, finish, IN_PLACE, static_cast<float *>(y));
+        sum_floats(x.data<float>(), rows, length, what, finish, IN_PLACE, static_cast<float *>(y));
     } else if (type == NPY_DOUBLE) {
-        sum_floats(x.data<double>(), rows, length, term, finish, IN_PLACE, static_cast<double *>(y));
+        sum_floats(x.data<double>(), rows, length, what, finish, IN_PLACE, static_cast<double *>(y));
     } else if (type == NPY_INT64) {
         sum_integers(add_integers, x.data<int64_t>(), rows, length, static_cast<int64_t *>(y));
     } else {
@@ -305,7 +300,7 @@ template <Term term, Finish finish> nb::object reduced(ExactArray x, nb::handle 
 } // namespace
 
 void pairwise_sums(const void *x, int type, int64_t rows, int64_t length, void *y) {
-    constexpr Term ELEMENT = Term::element;
+    constexpr Summed ELEMENT = Summed::elements;
     if (type == NPY_DOUBLE) {
         auto *to = static_cast<double *>(y);
         return sum_floats(static_cast<const double *>(x), rows, length, ELEMENT, Finish::sum, IN_PLACE, to);
@@ -317,8 +312,8 @@ void pairwise_sums(const void *x, int type, int64_t rows, int64_t length, void *
 }
 
 nb::object sum_last(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
-    return mean ? reduced<Term::element, Finish::mean>(x, axis, keepdims)
-                : reduced<Term::element, Finish::sum>(x, axis, keepdims);
+    return mean ? reduced<Summed::elements, Finish::mean>(x, axis, keepdims)
+                : reduced<Summed::elements, Finish::sum>(x, axis, keepdims);
 }
 
 void bind_pairwise(nb::module_ &m) {
@@ -329,9 +324,9 @@ void bind_pairwise(nb::module_ &m) {
     bind_pairs(m);
     bind_products(m);
     bind_strided_sums(m);
-    define("known_sum_last", &reduced<Term::known, Finish::sum>);
-    define("size_sum_last", &reduced<Term::size, Finish::sum>);
-    define("norm_last", &reduced<Term::square, Finish::root>);
+    define("known_sum_last", &reduced<Summed::known, Finish::sum>);
+    define("size_sum_last", &reduced<Summed::sizes, Finish::sum>);
+    define("norm_last", &reduced<Summed::squares, Finish::root>);
 }
 
 } // namespace resilin

@@ -55,19 +55,22 @@ class Runs {
     }
 };
 
-// The sum of n elements, or of their squares, of at most AT_ONCE and more than RUN.
-float sum_of_runs(bool squared, const float *x, int64_t n);
-double sum_of_runs(bool squared, const double *x, int64_t n);
+// What is summed: elements, their squares, themselves but 0 for NaN, or their sizes
+enum class Summed { elements, squares, known, sizes };
+
+// The sum over n elements, of at most AT_ONCE and more than RUN.
+float sum_of_runs(Summed what, const float *x, int64_t n);
+double sum_of_runs(Summed what, const double *x, int64_t n);
 // The same of such as are eight runs.
-float sum_of_eight_runs(bool squared, const float *x, uint64_t n);
-double sum_of_eight_runs(bool squared, const double *x, uint64_t n);
+float sum_of_eight_runs(Summed what, const float *x, uint64_t n);
+double sum_of_eight_runs(Summed what, const double *x, uint64_t n);
 // Of the products of two arrays' elements
 float sum_of_products(const float *x, const float *y, int64_t n);
 double sum_of_products(const double *x, const double *y, int64_t n);
 inline bool is_eight_runs(int64_t n) { return n >= 4 * (RUN + 8) && (n / 8 + 7) / 8 * 8 + n % 8 <= RUN; }
 // The same of each row.
-void sums_of_rows(bool squared, const float *x, int64_t rows, const Runs &runs, float *y);
-void sums_of_rows(bool squared, const double *x, int64_t rows, const Runs &runs, double *y);
+void sums_of_rows(Summed what, const float *x, int64_t rows, const Runs &runs, float *y);
+void sums_of_rows(Summed what, const double *x, int64_t rows, const Runs &runs, double *y);
 
 // The sum over the elements from begin to end, more than RUN; chunk(begin, end) gives that of at most AT_ONCE.
 template <class T, class Chunk> T sum_of_chunks(const Chunk &chunk, int64_t begin, int64_t end) {
@@ -100,13 +103,13 @@ template <class T, class Chunk> void pairwise_chunks(const Chunk &chunk, int64_t
 // y[row] = the sum over `length` elements of each of `rows` rows. read(begin, end, scratch) gives the elements from
 // `begin` on, in their place or in `scratch`; it is called for at most `SCRATCH` at a time.
 template <class T, class Read>
-void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost, bool squared, T *y) {
+void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost, Summed what, T *y) {
     if (length > AT_ONCE) {
         const auto chunk = [&](int64_t begin, int64_t end, T *scratch) {
             const T *x = read(begin, end, scratch);
             const int64_t n = end - begin;
-            if (is_eight_runs(n)) return sum_of_eight_runs(squared, x, static_cast<uint64_t>(n));
-            return sum_of_runs(squared, x, n);
+            if (is_eight_runs(n)) return sum_of_eight_runs(what, x, static_cast<uint64_t>(n));
+            return sum_of_runs(what, x, n);
         };
         return pairwise_chunks(chunk, rows, length, cost, y);
     }
@@ -116,7 +119,7 @@ void pairwise_rows(const Read &read, int64_t rows, int64_t length, int64_t cost,
         const Runs runs(length);
         for (int64_t i = begin; i < end; i++) {
             const int64_t row = i * group, count = std::min(group, rows - row);
-            sums_of_rows(squared, read(row * length, (row + count) * length, scratch), count, runs, y + row);
+            sums_of_rows(what, read(row * length, (row + count) * length, scratch), count, runs, y + row);
         }
     });
 }

@@ -48,7 +48,7 @@ template <class S> const S *gathered_rows(const Rows &x, int64_t begin, int64_t 
 
 template <class T> void sum_gathered(const Rows &x, T *y) {
     const auto read = [&](int64_t begin, int64_t end, T *scratch) { return gathered_rows(x, begin, end, scratch); };
-    pairwise_rows(read, x.rows, x.length, 1, false, y);
+    pairwise_rows(read, x.rows, x.length, 1, Summed::elements, y);
 }
 void sum_gathered_halves(const Rows &x, bool float16, float *y) {
     const auto read = [&](int64_t begin, int64_t end, float *scratch) -> const float * {
@@ -56,7 +56,7 @@ void sum_gathered_halves(const Rows &x, bool float16, float *y) {
         (float16 ? unpack_half : unpack_bfloat)(gathered_rows(x, begin, end, block), 0, end - begin, scratch);
         return scratch;
     };
-    pairwise_rows(read, x.rows, x.length, 1, false, y);
+    pairwise_rows(read, x.rows, x.length, 1, Summed::elements, y);
 }
 void sum_gathered_integers(const Rows &x, int64_t *y) {
     for (int64_t row = 0; row < x.rows; row++) {
@@ -112,7 +112,7 @@ template <class T> void sum_repeated(const ExactArray &x, int64_t times, bool me
         repeated(from + begin, end - begin, times, scratch);
         return scratch;
     };
-    pairwise_rows(read, 1, x.size() / times, 1, false, y);
+    pairwise_rows(read, 1, x.size() / times, 1, Summed::elements, y);
     if (mean) *y /= static_cast<T>(x.size());
 }
 
@@ -137,7 +137,7 @@ nb::object sum_stretched(const ExactArray &x, bool keepdims, bool mean) {
                 }
                 return scratch;
             };
-            pairwise_rows(read, 1, whole.length, 1, false, &sum);
+            pairwise_rows(read, 1, whole.length, 1, Summed::elements, &sum);
             if (mean) sum /= static_cast<float>(whole.length);
         }
         (type == NPY_HALF ? pack_half : pack_bfloat)(&sum, 0, 1, static_cast<uint16_t *>(PyArray_DATA(

@@ -1,5 +1,5 @@
 // Where elements would be inserted into sorted lines: halving without branches, several elements at a time, so that the
-// waits for memory of one overlap those of the others. NaN is the largest, as in numpy.
+// waits for memory of one overlap those of the others. No NaN is before any, so that it is behind all; in lines, below.
 #include "search.hpp"
 
 #include "binding/array.hpp"
@@ -68,10 +68,31 @@ RESILIN_INLINE void search_blocks(const T *line, int64_t n, const T *values, int
     }
 }
 
+// A sorted line with NaN at its end is no sorted one for comparisons: its halves are those of PyTorch, whose results
+// depend on them.
+template <bool RIGHT, class T>
+RESILIN_INLINE void search_to_nan(const T *line, int64_t n, const T *values, int64_t count, int64_t *found) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t start = 0, end = n;
+        while (start < end) {
+            const int64_t middle = start + (end - start) / 2;
+            if (RIGHT ? line[middle] > values[i] : line[middle] >= values[i]) end = middle;
+            else start = middle + 1;
+        }
+        found[i] = start;
+    }
+}
+
+template <bool RIGHT, class T>
+RESILIN_INLINE void search_line(const T *line, int64_t n, const T *values, int64_t count, int64_t *found) {
+    if (line[n - 1] != line[n - 1]) search_to_nan<RIGHT>(line, n, values, count, found);
+    else search_blocks<RIGHT>(line, n, values, count, found);
+}
+
 #define RESILIN_SEARCHES(T)                                                                                            \
     RESILIN_SIMD void search(const T *line, int64_t n, const T *values, int64_t count, bool right, int64_t *found) {   \
-        if (right) search_blocks<true>(line, n, values, count, found);                                                 \
-        else search_blocks<false>(line, n, values, count, found);                                                      \
+        if (right) search_line<true>(line, n, values, count, found);                                                   \
+        else search_line<false>(line, n, values, count, found);                                                        \
     }
 RESILIN_SEARCHES(float)
 RESILIN_SEARCHES(double)
