@@ -75,10 +75,11 @@ def row_distances(xp, x1, x2, p=1.0):
 def _sums(x1: Array, x2: Array, p: float) -> Array:
     """The distances of a host's arrays, without the root."""
     lead = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
-    flat = [ascontiguousarray(_with_lead(x, lead)).reshape(math.prod(lead), *x.shape[-2:]) for x in (x1, x2)]
-    y = _native_row_distances(*flat, p)
-    y = reference_row_distances(*flat, p) if y is None else y
-    return y.reshape(*lead, *y.shape[-2:])
+    a, b = (ascontiguousarray(_with_lead(x, lead)).reshape(math.prod(lead), *x.shape[-2:]) for x in (x1, x2))
+    y = _native_row_distances(a, b, p)
+    y = reference_row_distances(a, b, p) if y is None else y
+    made: Array = y.reshape(*lead, *y.shape[-2:])
+    return made
 
 
 def _with_lead(x: Array, lead: tuple[int, ...]) -> Array:
