@@ -228,20 +228,20 @@ def matrix_exp(xp, x):
     """The exponentials of square matrices, by Pade's approximant after halving, then squaring.
 
     Higham, "The scaling and squaring method for the matrix exponential revisited", SIAM J. Matrix Anal. 2005. Matrices
-    in single precision that are halved go in double: each squaring doubles what is wrong.
+    in single precision that are halved more than five times go in double: each squaring doubles what is wrong.
     """
     if x.size == 0:
         return x.copy()
     if x.real.dtype != np.float32:
         return _exp_of_degree(xp, x, 13)
     wide = np.complex128 if x.dtype.kind == "c" else np.float64
-    halved = xp.abs(x).sum(-2).max(-1) > _PADE_RADIUS[7]
-    if halved.all():
+    often = xp.abs(x).sum(-2).max(-1) > 32 * _PADE_RADIUS[7]
+    if often.all():
         return _exp_of_degree(xp, x.astype(wide), 13).astype(x.dtype)
-    if not halved.any():
+    if not often.any():
         return _exp_of_degree(xp, x, 7)
-    y = _exp_of_degree(xp, xp.where(halved[..., None, None], xp.zeros_like(x), x), 7)
-    y[halved] = _exp_of_degree(xp, x[halved].astype(wide), 13).astype(x.dtype)
+    y = _exp_of_degree(xp, xp.where(often[..., None, None], xp.zeros_like(x), x), 7)
+    y[often] = _exp_of_degree(xp, x[often].astype(wide), 13).astype(x.dtype)
     return y
 
 
