@@ -42,7 +42,9 @@ std::vector<Alike> alike(const Axis &axis, int64_t begin, int64_t end) {
 }
 // How many pairs of a position and a place are inside.
 int64_t inside(const Axis &axis) {
-    const auto before = [&](int64_t at, int64_t end) { return std::clamp<int64_t>(ceil_div(std::max<int64_t>(end - at, 0), axis.step), 0, axis.count); };
+    const auto before = [&](int64_t at, int64_t end) { // positions that read an element before `end`
+        return std::min(ceil_div(std::max<int64_t>(end - at, 0), axis.step), axis.count);
+    };
     int64_t count = 0;
     for (const int64_t at : axis.at) count += before(at, axis.length) - before(at, 0);
     return count;
@@ -63,7 +65,8 @@ template <class T> class Chwn {
   public:
     Chwn(const Task &task, const T *x, const T *w, const std::vector<float> &bias, T *y)
         : task_(task), tiles_(spread_tiles<T>()), x_(x), y_(y), bias_(bias), weights_(task, w), panels_(weights_.panels),
-          blocks_(task.samples >= 2 * SIDE && tiles_.lanes == SIDE ? 2 : 1), count_(task.samples / SIDE / blocks_), across_(alike(task.across, 0, task.across.count)) {
+          blocks_(task.samples >= 2 * SIDE && tiles_.lanes == SIDE ? 2 : 1), count_(task.samples / SIDE / blocks_),
+          across_(alike(task.across, 0, task.across.count)) {
         rows_ = std::min(task.down.count, IMAGE_BYTES / 4 / (task.across.length * SIDE));
         while (rows_ > 0 && !fits(rows_)) rows_--;
         if (rows_ > 0) rows_ = ceil_div(task.down.count, down());
@@ -74,14 +77,17 @@ template <class T> class Chwn {
 
     void run() {
         static thread_local Scratch<float> scratch;
-        const int64_t items = count_ * down(), parts = parts_of(items, panels_.count * task_.groups), slots = std::min<int64_t>(num_threads(), items * parts);
-        const int64_t side = tiles_.height * rows_ * task_.across.count * blocks_ * SIDE + SIDE * SIDE, size = largest(rows_) + side + weights_.own_size();
+        const int64_t items = count_ * down(), parts = parts_of(items, panels_.count * task_.groups);
+        const int64_t slots = std::min<int64_t>(num_threads(), items * parts), copies = largest(rows_);
+        const int64_t side = tiles_.height * rows_ * task_.across.count * blocks_ * SIDE + SIDE * SIDE;
+        const int64_t size = copies + side + weights_.own_size();
         float *memory = scratch.of(weights_.size() + slots * size), *own = memory + weights_.size();
         weights_.pack(memory);
         parallel_slots(items * parts, slots, size * task_.outputs, [&](int64_t slot, int64_t i) {
             const int64_t item = i / parts, p0 = item % down() * rows_;
+            const Rows rows(task_.down, p0, std::min(p0 + rows_, task_.down.count));
             float *copy = own + slot * size;
-            piece(item / down(), Rows(task_.down, p0, std::min(p0 + rows_, task_.down.count)), parts, i % parts, copy, copy + largest(rows_), copy + largest(rows_) + side);
+            piece(item / down(), rows, parts, i % parts, copy, copy + copies, copy + copies + side);
         });
     }
 
@@ -124,8 +130,10 @@ template <class T> class Chwn {
             for (const Alike &j : across_) {
                 std::vector<Tap> taps;
                 for (const int64_t a : i.places)
-                    for (const int64_t b : j.places)
-                        taps.push_back({a * places + b, (task_.down.at[static_cast<size_t>(a)] * width + task_.across.at[static_cast<size_t>(b)]) * SIDE});
+                    for (const int64_t b : j.places) {
+                        const int64_t row = task_.down.at[static_cast<size_t>(a)], column = task_.across.at[static_cast<size_t>(b)];
+                        taps.push_back({a * places + b, (row * width + column) * SIDE});
+                    }
                 const int64_t first = taps.empty() ? 0 : taps[0].at;
                 for (Tap &tap : taps) tap.at -= first;
                 all.push_back({&i, &j, weights_.steps(taps, task_.channels, channel(rows)), static_cast<int64_t>(taps.size()), first});
@@ -186,7 +194,8 @@ template <class T> class Chwn {
                 for (const int64_t p : same.down->positions)
                     for (const int64_t q : same.across->positions) {
                         const int64_t to = ((p - rows.p0) * task_.across.count + q) * SIDE;
-                        const int64_t from = c * channel(rows) / per_float() + ((p * task_.down.step - rows.h0) * width + q * task_.across.step) * SIDE + same.first;
+                        const int64_t place = (p * task_.down.step - rows.h0) * width + q * task_.across.step;
+                        const int64_t from = c / per_float() * channel(rows) + place * SIDE + same.first;
                         for (int64_t b = 0; b < blocks_; b++)
                             for (int64_t sub = 0; sub < SIDE; sub += lanes) add((same.taps ? from : 0) + b * image(rows) + sub, to + b * block + sub);
                     }
@@ -203,8 +212,8 @@ template <class T> class Chwn {
         for (int64_t o = 0; o < outputs; o++)
             for (int64_t b = 0; b < blocks_; b++)
                 for (int64_t p = 0; p < each; p++)
-                    separate(side + ((o * blocks_ + b) * positions + p * Q) * SIDE, run, SIDE, to + b * SIDE * task_.y_sample + o * task_.y_channel + p * task_.y_row,
-                             task_.y_sample, task_.y_column);
+                    separate(side + ((o * blocks_ + b) * positions + p * Q) * SIDE, run, SIDE,
+                             to + b * SIDE * task_.y_sample + o * task_.y_channel + p * task_.y_row, task_.y_sample, task_.y_column);
     }
 
     const Task &task_;
@@ -223,8 +232,8 @@ template <class T> class Chwn {
 
 template <class T> int64_t by_samples(const Task &task, const T *x, const T *w, const std::vector<float> &bias, T *y) {
     if (task.samples < SIDE || task.places() == 1 || task.channels * task.places() < DEEP) return 0;
-    const double all = static_cast<double>(task.positions() * task.places()), padding = all - static_cast<double>(inside(task.down) * inside(task.across));
-    if (task.across.count >= WIDE && padding < SAVED * all) return 0;
+    const int64_t all = task.positions() * task.places(), padding = all - inside(task.down) * inside(task.across);
+    if (task.across.count >= WIDE && static_cast<double>(padding) < SAVED * static_cast<double>(all)) return 0;
     Chwn<T> chwn(task, x, w, bias, y);
     if (chwn.samples()) chwn.run();
     return chwn.samples();

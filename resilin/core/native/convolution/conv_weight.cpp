@@ -69,7 +69,8 @@ template <class T> class Gradient {
     void run() {
         const int64_t wide = s_.O * places() * vectors() * SIDE, room = std::max<int64_t>(1, SUMS_BYTES / 4 / wide);
         const int64_t runs = std::min({SUMS, room, cut_.count()});
-        const int64_t parts = parts_of(runs, panels_.count * s_.G), slots = std::min<int64_t>(num_threads(), runs * parts), size = copy_size() + image_size() + gradient_size();
+        const int64_t parts = parts_of(runs, panels_.count * s_.G), slots = std::min<int64_t>(num_threads(), runs * parts);
+        const int64_t size = copy_size() + image_size() + gradient_size();
         static thread_local Scratch<float> scratch;
         float *sums = scratch.of(runs * wide + slots * size), *own = sums + runs * wide;
         const int64_t all = panels_.count * s_.G;
@@ -145,10 +146,11 @@ template <class T> class Gradient {
         for (int64_t n = 0; n < piece.samples(); n++)
             for (int64_t p = piece.p0; p < piece.p1; p++)
                 for (int64_t q = piece.q0; q < piece.q1; q++) {
-                    const int64_t l = static_cast<int64_t>(at.size());
+                    const int64_t l = static_cast<int64_t>(at.size()), block = static_cast<int64_t>(to.edges.size());
                     at.push_back(images_.place(n, p - piece.p0, q - piece.q0) * SIDE);
-                    if (FLOATS && l == edge(length, blocks(piece), static_cast<int64_t>(to.edges.size()))) to.edges.push_back(static_cast<int64_t>(to.all.size()));
-                    if (FLOATS && (!skips() || (inside(p * s_.sh + down, s_.H) && inside(q * s_.sw + across, s_.W)))) to.all.push_back({l, at.back()});
+                    if (!FLOATS) continue;
+                    if (l == edge(length, blocks(piece), block)) to.edges.push_back(static_cast<int64_t>(to.all.size()));
+                    if (!skips() || (inside(p * s_.sh + down, s_.H) && inside(q * s_.sw + across, s_.W))) to.all.push_back({l, at.back()});
                 }
         for (int64_t first = 0; first < length && !FLOATS; first += GROUP_STEPS)
             for (int64_t chain = 0; chain < 2; chain++)

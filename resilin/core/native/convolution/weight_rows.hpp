@@ -37,8 +37,8 @@ template <class T> class WeightRows {
     // A panel's weights, of which a row is a lane and a column a step. `own` is the thread's memory.
     View<float> panel(int64_t group, int64_t i, float *own) const;
     // Lets a tile read them from a channel on, by such a list of so many taps.
-    void set(Spread<float> &of, const View<float> &panel, int64_t rows, int64_t channel, int64_t channels, const std::vector<Step> &list, int64_t taps,
-             int64_t elements) const;
+    void set(Spread<float> &of, const View<float> &panel, int64_t rows, int64_t channel, int64_t channels,
+             const std::vector<Step> &list, int64_t taps, int64_t elements) const;
 
   private:
     static constexpr bool FLOATS = std::is_same_v<T, float>;

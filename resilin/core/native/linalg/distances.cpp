@@ -69,8 +69,10 @@ template <class T, int64_t BYTES, Norm norm, int64_t R> RESILIN_INLINE void some
         for (int64_t r = 0; r < R; r++) {
             const typename V::type left = V::all(x[r * of.ld + k]);
 #pragma GCC unroll 2
-            for (int64_t e = 0; e < V::EACH; e++)
-                sum[r][e] = joined<norm, typename V::type, typename V::Integer>(sum[r][e], magnitude<typename V::type, typename V::Integer>(left - right[e]));
+            for (int64_t e = 0; e < V::EACH; e++) {
+                const auto size = magnitude<typename V::type, typename V::Integer>(left - right[e]);
+                sum[r][e] = joined<norm, typename V::type, typename V::Integer>(sum[r][e], size);
+            }
         }
     }
 #pragma GCC unroll 4

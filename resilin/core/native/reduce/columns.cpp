@@ -81,7 +81,8 @@ template <class Rule, class E> void fold_columns(E kind, const Columns &of, cons
     std::vector<Computed> found(static_cast<size_t>(of.outer * parts * of.inner));
     parallel_rows(of.outer * parts * tiles, std::max<int64_t>(1, of.n / parts) * width, [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; task++) {
-            const int64_t first = task % tiles * TILE, row = task / tiles, from = of.n * (row % parts) / parts, to = of.n * (row % parts + 1) / parts;
+            const int64_t first = task % tiles * TILE, row = task / tiles;
+            const int64_t from = of.n * (row % parts) / parts, to = of.n * (row % parts + 1) / parts;
             folded(Rule(), kind, x + (row / parts * of.n + from) * of.inner + first, to - from, of.inner, std::min(TILE, of.inner - first),
                    found.data() + row * of.inner + first);
         }
