@@ -105,7 +105,7 @@ def _(xp, g, _y, _a, b):
 
 @divide.vjp(1)
 def _(xp, g, y, _a, b):
-    return -g * xp.conj(y / b)
+    return g * -xp.conj(y / b)
 
 
 step_of_halves("divide", lambda xp, g, _y, _a, b: xp.divide(g, b), None)
@@ -283,7 +283,7 @@ def _(xp, g, _y, _a, _b):
 
 @remainder.vjp(1)
 def _(xp, g, _y, a, b):
-    return -g * xp.floor(a / b)
+    return g * -xp.floor(a / b)
 
 
 @op(loop="fmod", single=True, **_DIVISION)
@@ -300,7 +300,7 @@ def _(xp, g, _y, _a, _b):
 
 @fmod.vjp(1)
 def _(xp, g, _y, a, b):
-    return -g * xp.trunc(a / b)
+    return g * -xp.trunc(a / b)
 
 
 @op(loop="floor_divide", single=True, **_DIVISION, wide_numbers=True)
@@ -348,7 +348,7 @@ def _(xp, g, _y, a, b):
 @arctan2.vjp(1)
 def _(xp, g, _y, a, b):
     radius = _radius(xp, a, b)
-    return -g * (a / radius) / radius
+    return g * -(a / radius) / radius
 
 
 @op(loop="negative", takes="iufc", refuses=True, narrow=True, **_ONE, samples=_any)
@@ -370,7 +370,7 @@ def square(xp, x):
 
 @square.vjp
 def _(xp, g, _y, x):
-    return 2 * g * xp.conj(x)
+    return g * (2 * xp.conj(x))  # g may be one number, stretched, which numpy computes with element by element
 
 
 @op(loop="absolute", narrow=True, **_ONE, samples=lambda r: [(r(3, 4),)])

@@ -163,7 +163,7 @@ def _(xp, g, _y, x, target):
 
 @bce_with_logits.vjp(1)
 def _(xp, g, _y, x, _target):
-    return -g * x
+    return g * -x
 
 
 @op(takes="f", elementwise=True, samples=lambda r: [(r(3, 4, low=0.1, high=0.9), r(3, 4, low=0.0, high=1.0))])

@@ -257,7 +257,7 @@ def _(xp, g, _y, a, x):
 
 @gammaincc.vjp(1)
 def _(xp, g, _y, a, x):
-    return -g * _density(xp, a, x)
+    return g * -_density(xp, a, x)
 
 
 def _density(xp, a, x):
@@ -304,7 +304,7 @@ def _i1e_rule(xp, g, y, x):
 
 
 def _j0_rule(xp, g, _y, x):
-    return -g * xp.bessel_j1(x)
+    return g * -xp.bessel_j1(x)
 
 
 def _j1_rule(xp, g, y, x):
@@ -312,7 +312,7 @@ def _j1_rule(xp, g, y, x):
 
 
 def _y0_rule(xp, g, _y, x):
-    return -g * xp.bessel_y1(x)
+    return g * -xp.bessel_y1(x)
 
 
 def _y1_rule(xp, g, y, x):
@@ -320,11 +320,11 @@ def _y1_rule(xp, g, y, x):
 
 
 def _k0_rule(xp, g, _y, x):
-    return -g * xp.bessel_k1(x)
+    return g * -xp.bessel_k1(x)
 
 
 def _k1_rule(xp, g, y, x):
-    return -g * (xp.bessel_k0(x) + y / x)
+    return g * -(xp.bessel_k0(x) + y / x)
 
 
 def _k0e_rule(xp, g, y, x):

@@ -170,7 +170,7 @@ def rsqrt(xp, x):
 
 @rsqrt.vjp
 def _(xp, g, y, _x):
-    return -0.5 * g * xp.conj(y * y * y)
+    return g * (-0.5 * xp.conj(y * y * y))
 
 
 @op(loop="reciprocal", single=True, **_ONE, floats=True, samples=_positive)
@@ -181,7 +181,7 @@ def reciprocal(xp, x):
 
 @reciprocal.vjp
 def _(xp, g, y, _x):
-    return -g * xp.conj(y * y)
+    return g * -xp.conj(y * y)
 
 
 @op(loop="sin", single=True, **_ONE, floats=True, samples=_any)
@@ -203,7 +203,7 @@ def cos(xp, x):
 
 @cos.vjp
 def _(xp, g, _y, x):
-    return -g * xp.conj(xp.sin(x))
+    return g * -xp.conj(xp.sin(x))
 
 
 @op(loop="tan", single=True, **_ONE, floats=True, samples=_inside)
@@ -236,7 +236,7 @@ def arccos(xp, x):
 
 @arccos.vjp
 def _(xp, g, _y, x):
-    return -g / xp.conj(xp.sqrt(1 - x * x))
+    return g / -xp.conj(xp.sqrt(1 - x * x))
 
 
 @op(loop="arctan", single=True, **_ONE, floats=True, samples=_any)
