@@ -64,16 +64,18 @@ def test_planted_hangs_are_found_with_rank_and_span(number, tmp_path):
     try:
         for rank in ranks:
             assert rank.read_line() == "here", rank.finish()
+        state = {"killed": "killed", "ended": "ended"}.get(kind, "running")
         deadline = Deadline(PATIENCE_S)
-        while True:  # looks at other processes, which cannot tell us that they wait
+        while True:  # looks at other processes, which cannot tell us that they wait, or that the kernel has ended them
             found = hang_causes.find(folder.read([tmp_path / "spans"]).ranks, AFTER_NS)
-            if len({wait.rank for wait in found.waits}) == RANKS - 1 or deadline.passed():
+            all_wait = len({wait.rank for wait in found.waits}) == RANKS - 1
+            if (all_wait and [cause.state for cause in found.causes] == [state]) or deadline.passed():
                 break
             time.sleep(0.1)
         (cause,) = found.causes
         assert (cause.rank, cause.name) == (who, EXPECTED[kind]), found
         assert cause.waiting == tuple(rank for rank in range(RANKS) if rank != who)
-        assert cause.state == {"killed": "killed", "ended": "ended"}.get(kind, "running")
+        assert cause.state == state
         assert cause.name or cause.last == "load"
     finally:
         for rank in ranks:
