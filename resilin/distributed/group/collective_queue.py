@@ -282,10 +282,10 @@ class CollectiveQueue:
     ) -> None:
         group_failure = self._group_failure
         call = Call(kind, self.sequence, limit, background, entry, row)
-        if entry is not None:  # also where the group has failed before: who came is not missing from the call
+        self.sequence += 1  # also where the group has failed before: who came is not missing from the call
+        if entry is not None:
             entry.start(call.sequence)
         group_failure.check()
-        self.sequence += 1
         try:
             if call_phases.heard:
                 call_phases.reached("start", kind.name.lower(), self._owner)
