@@ -210,6 +210,23 @@ def test_places_out_of_range_are_refused_and_nothing_is_written() -> None:
         x.index_fill_(0, resilin.tensor([-7]), 1.0)
 
 
+@pytest.mark.parametrize("shape", [(150_001,), (3, 50_000), (400, 600), (2, 70, 1100)])
+@pytest.mark.parametrize("dtype", [resilin.float32, resilin.bfloat16, resilin.uint8, resilin.complex128])
+def test_many_places_which_repeat_are_filled_by_any_number_of_threads(
+    shape: tuple[int, ...], dtype: Any, count: int
+) -> None:
+    dim = 1 if len(shape) == 3 else len(shape) - 1 if shape[0] < 9 else 0
+    length = shape[dim]
+    k = np.random.default_rng(3).integers(-length, length, 2 * length // 3)
+    x = resilin.tensor(np.arange(np.prod(shape)).reshape(shape) % 100).to(dtype)
+    expected = x.clone()
+    expected[(slice(None),) * dim + (resilin.tensor(np.unique(k % length)),)] = 7
+    assert (expected == 7).sum() > x.numel() // 3
+    assert resilin.equal(x.index_fill(dim, resilin.tensor(k), 7), expected)
+    assert not resilin.equal(x, expected)
+    assert resilin.equal(x.index_fill_(dim, resilin.tensor(k), 7), expected)
+
+
 def test_writes_are_counted_once_and_give_the_tensor_itself() -> None:
     x, k = resilin.zeros(4), resilin.tensor([1, 1])
     for number, call in enumerate(

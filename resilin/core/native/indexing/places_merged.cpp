@@ -67,9 +67,10 @@ template <class E> struct Given {
 // Into `out`, in order. Threads share the outer dimensions, or else the elements of a slice, LINES at least: who merges an
 // element does not change the order of what is merged there.
 constexpr int64_t LINES = 32;
+int64_t parts_of(const Split &to) { return to.outer > 1 ? 1 : std::clamp<int64_t>(to.inner / LINES, 1, num_threads()); }
 template <class E, class Op> void merge(E kind, Op op, const Given<E> &given, const Split &to, typename E::Computed *out) {
     using C = typename E::Computed;
-    const int64_t parts = to.outer > 1 ? 1 : std::clamp<int64_t>(to.inner / LINES, 1, num_threads());
+    const int64_t parts = parts_of(to);
     const int64_t n = given.n, inner = to.inner, length = to.length;
     parallel_rows(to.outer * parts, n * inner / parts, [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; row++) {
@@ -327,6 +328,30 @@ template <bool InPlace> Answer<InPlace> index_put(ExactArray x, ExactArray index
     return slices<InPlace>(x, 0, index, values, Places::both, accumulate ? Merge::add : Merge::put);
 }
 
+// Writes what other threads may write there, too.
+template <class T> void put_whole(T with, T *to) { __atomic_store_n(to, with, __ATOMIC_RELAXED); }
+void put_whole(Bytes16 with, Bytes16 *to) {
+    for (int i = 0; i < 2; i++) put_whole(with.half[i], &to->half[i]);
+}
+
+// A number in the slices at `n` places. Threads share the places, or as merge() what a slice is made of.
+template <class T> void fill_places(T with, const int64_t *at, int64_t n, const Split &to, T *target) {
+    const int64_t inner = to.inner, length = to.length;
+    if (inner == 1)
+        return parallel_rows(n, to.outer, [&](int64_t begin, int64_t end) {
+            for (int64_t o = 0; o < to.outer; o++)
+                for (int64_t i = begin; i < end; i++) put_whole(with, target + o * length + from_front(at[i], length));
+        });
+    const int64_t parts = parts_of(to);
+    parallel_rows(to.outer * parts, n * inner / parts, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
+            const int64_t o = row / parts, first = inner * (row % parts) / parts, last = inner * (row % parts + 1) / parts;
+            for (int64_t i = 0; i < n; i++)
+                std::fill_n(target + (o * length + from_front(at[i], length)) * inner + first, last - first, with);
+        }
+    });
+}
+
 // A number in the slices at a vector of places.
 template <bool InPlace> Answer<InPlace> index_fill(ExactArray x, int64_t dim, ExactArray index, nb::handle value) {
     const int64_t axis = x ? axis_of(x, dim) : -1;
@@ -346,10 +371,7 @@ template <bool InPlace> Answer<InPlace> index_fill(ExactArray x, int64_t dim, Ex
         T *target = out.data<T>();
         WithoutGil free(x.size());
         if (!InPlace) copy_all(x.data<T>(), x.size(), target);
-        for (int64_t o = 0; o < to.outer; o++)
-            for (int64_t i = 0; i < n; i++)
-                if (to.inner == 1) target[o * to.length + from_front(at[i], to.length)] = with;
-                else std::fill_n(target + (o * to.length + from_front(at[i], to.length)) * to.inner, to.inner, with);
+        fill_places(with, at, n, to, target);
     });
     if constexpr (InPlace) return true;
     else return made;
