@@ -43,7 +43,12 @@ template <class T> class WeightRows {
   private:
     static constexpr bool FLOATS = std::is_same_v<T, float>;
     // whether the weights of an output lie in the order of its sum
-    bool together() const { return task_.weights.output == task_.channels * task_.places(); }
+    bool together() const {
+        const Weights &of = task_.weights;
+        for (size_t t = 0; t < of.place.size(); t++)
+            if (of.place[t] != static_cast<int64_t>(t)) return false;
+        return of.channel == task_.places() && of.output == task_.channels * of.channel;
+    }
     int64_t depth() const { return task_.channels * task_.places() / per_float(); } // floats of a row
     void pack(int64_t group, int64_t panel, float *to) const;
 
