@@ -210,6 +210,19 @@ def test_places_out_of_range_are_refused_and_nothing_is_written() -> None:
         x.index_fill_(0, resilin.tensor([-7]), 1.0)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_slices_without_elements_are_taken_and_nothing_beside_them_is_written(dtype: Any) -> None:
+    k = np.repeat(np.arange(15), 2)
+    beside = [np.full(n, 7, np.uint8) for n in (8, 16, 24, 40, 120, 8, 16, 24, 40, 120) for _ in range(40)]
+    x = resilin.zeros(2, 15, 0, dtype=dtype)
+    for _ in range(20):
+        assert x[:, resilin.tensor(k)].shape == (2, 30, 0)
+        assert x.index_select(1, resilin.tensor(k)).shape == (2, 30, 0)
+        assert x.repeat_interleave(2, 1).shape == (2, 30, 0)
+        assert x.index_fill(1, resilin.tensor(k), 1).shape == x.index_add(1, resilin.tensor(k[::2]), x).shape == x.shape
+    assert all((array == 7).all() for array in beside)
+
+
 @pytest.mark.parametrize("shape", [(150_001,), (3, 50_000), (400, 600), (2, 70, 1100)])
 @pytest.mark.parametrize("dtype", [resilin.float32, resilin.bfloat16, resilin.uint8, resilin.complex128])
 def test_many_places_which_repeat_are_filled_by_any_number_of_threads(

@@ -120,6 +120,7 @@ template <class T> void take_runs(const T *x, const Split &from, const std::vect
 }
 
 template <class T> void take(const T *x, const Split &from, const int64_t *index, int64_t n, T *y) {
+    if (!from.inner) return;
     if (from.outer == 1) {
         parallel_rows(n, from.inner, [&](int64_t begin, int64_t end) {
             take_some(x, from, index + begin, end - begin, y + begin * from.inner);
