@@ -33,6 +33,7 @@ CASES = [  # x, w, stride, padding, dilation, groups
     ((2, 8, 6, 6), (8, 8, 3, 3), (1, 1), (5, 5), (1, 1), 1),  # windows of nothing but padding
     ((1, 512, 4, 4), (20, 512, 3, 3), (1, 1), (1, 1), (1, 1), 1),  # weights a page apart
     ((2, 16, 9, 9), (8, 16, 1, 1), (1, 1), (0, 0), (1, 1), 1),
+    ((9, 330, 4, 8), (12, 330, 1, 1), (1, 1), (0, 0), (1, 1), 1),  # more channels than places of the kernel, by far
     ((16, 72, 4, 4), (30, 72, 3, 3), (1, 1), (1, 1), (1, 1), 1),  # samples in lanes
     ((35, 16, 2, 2), (15, 16, 3, 3), (1, 1), (1, 1), (1, 1), 1),  # two vectors of them, and three samples beside
     ((17, 24, 5, 9), (18, 12, 3, 5), (1, 2), (2, 3), (1, 1), 2),

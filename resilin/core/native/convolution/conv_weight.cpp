@@ -43,13 +43,17 @@ RESILIN_SIMD void interleave_pairs(const BFloat *from, int64_t apart, int64_t ch
 template <class T>
 RESILIN_INLINE void finish_row(const float *sums, int64_t apart, int64_t runs, int64_t channels, int64_t places, float *total, T *dw) {
     const int64_t row = ceil_div(channels, SIDE) * SIDE;
+    const auto add = [=](const float *from, float *to) __attribute__((always_inline)) {
+        resilin::Lanes sum = load(from);
+        for (int64_t run = 1; run < runs; run++) sum += load(from + run * apart);
+        std::memcpy(to, &sum, sizeof(sum));
+    };
+    if (places == 1) { // nothing to turn
+        for (int64_t c = 0; c < channels; c += SIDE) add(sums + c, total + c);
+        return put_rows(total, 0, 1, channels, dw, 0, 1);
+    }
     for (int64_t c = 0; c < channels; c += SIDE) {
-        for (int64_t t = 0; t < places; t++) {
-            const float *from = sums + t * row + c;
-            resilin::Lanes sum = load(from);
-            for (int64_t run = 1; run < runs; run++) sum += load(from + run * apart);
-            std::memcpy(total + t * SIDE, &sum, sizeof(sum));
-        }
+        for (int64_t t = 0; t < places; t++) add(sums + t * row + c, total + t * SIDE);
         separate(total, places, std::min(SIDE, channels - c), dw + c * places, places, 1);
     }
 }
@@ -84,7 +88,7 @@ template <class T> class Gradient {
         });
         const int64_t each = places() * vectors() * SIDE;
         parallel_rows(s_.O, each * runs, [&](int64_t begin, int64_t end) {
-            std::vector<float> total(static_cast<size_t>((places() + SIDE) * SIDE)); // more are read
+            std::vector<float> total(static_cast<size_t>((std::max(places(), vectors()) + SIDE) * SIDE)); // more are read
             for (int64_t o = begin; o < end; o++) finish(sums + o * each, wide, runs, s_.channels(), places(), total.data(), dw_ + o * s_.depth());
         });
     }
