@@ -21,6 +21,7 @@ _native_matmul = kernel("matmul")
 
 _native_of_integers = kernel("matmul_of_integers")
 _native_put = kernel("matmul_put")
+_native_wide = kernel("matmul_wide")
 _native_dot = kernel("dot")
 
 
@@ -60,6 +61,15 @@ def matmul_add(a: Array, b: Array, c_N: Array) -> Array:
         y = _of_copies(a, b, c_N)
         return reference_halves(a, b, c_N) if y is None else y
     return np.matmul(a, b) + c_N if y is None else y
+
+
+def matmul_wide(a: Array, b: Array, c_N: Array | None) -> Array:
+    """a @ b of bfloat16 matrices, plus `c_N` of float32: the sums of `matmul_add`, in float32 and not rounded."""
+    y = np.empty((a.shape[0], b.shape[1]), np.float32)
+    if _native_wide(a, b, y, c_N):
+        return y
+    left, right = _widened(a), _widened(b)
+    return matmul(left, right) if c_N is None else matmul_add(left, right, c_N)
 
 
 def _of_vectors(a: Array, b: Array) -> Array | None:

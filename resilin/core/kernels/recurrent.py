@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from resilin.core.kernels import gemm, reduce_rows
+from resilin.core.kernels import gemm, pack, reduce_rows
 from resilin.core.kernels.common import Array, compute_dtype
 from resilin.core.kernels.loader import kernel
 
@@ -64,7 +64,10 @@ def forward(inputs: list[Any], kind: str, sizes: tuple[int, ...], reverse: bool)
     x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr = (_computable(value) for value in inputs)
     N, H = len(x), w_hh.shape[0] // GATES[kind]
     bias, late_bias = _biases(kind, b_ih, b_hh)
-    gates = gemm.matmul(x, w_ih.T) if bias is None else gemm.matmul_add(x, w_ih.T, bias)
+    if dtype == pack.BFLOAT16:  # its tiles are faster, and their sums are not rounded
+        gates = gemm.matmul_wide(inputs[0], inputs[3].T, bias)
+    else:
+        gates = gemm.matmul(x, w_ih.T) if bias is None else gemm.matmul_add(x, w_ih.T, bias)
     y = np.empty((N, h0.shape[1]), gates.dtype)
     second = np.empty((N, H), gates.dtype) if kind in ("lstm", "gru") else None
     cells = np.empty((N, H), gates.dtype) if kind == "lstm" else None
@@ -74,11 +77,15 @@ def forward(inputs: list[Any], kind: str, sizes: tuple[int, ...], reverse: bool)
     state, cell = np.array(h0), None if c0 is None else np.array(c0)
     run_steps(kind, spans(sizes, reverse), saved, y, state, cell, w_hh, w_hr, late_bias)
     results = (y, state) if cell is None else (y, state, cell)
-    return tuple(value.astype(dtype, copy=False) for value in results), saved
+    return tuple(_as(value, dtype) for value in results), saved
 
 
 def _computable(value: Array | None) -> Any:
-    return None if value is None else value.astype(compute_dtype(value.dtype), copy=False)
+    return None if value is None else _as(value, compute_dtype(value.dtype))
+
+
+def _as(value: Array, dtype: Any) -> Array:
+    return value if value.dtype == dtype else pack.astype(value, dtype)
 
 
 def _biases(kind: str, b_ih: Array | None, b_hh: Array | None) -> tuple[Array | None, Array | None]:
@@ -189,8 +196,9 @@ def backward(
 ) -> tuple[Array | None, ...]:
     """Gradients of the eight inputs of `forward`; `grads`: those of its results, None for what nobody used.
 
-    Gradients of weights are one product over all rows, of biases a sum of rows in a fixed order. Complex ones are
-    conjugated before and after, as for every holomorphic function.
+    Gradients of weights are one product over all rows, of biases a sum of rows in a fixed order. Where the inputs are
+    bfloat16, so are the operands of the products that are not of a step. Complex gradients are conjugated before and
+    after, as for every holomorphic function.
     """
     dtype = inputs[0].dtype
     x, h0, c0, w_ih, w_hh, _, _, w_hr = (_computable(value) for value in inputs)
@@ -201,8 +209,10 @@ def backward(
     dh_gates = apart(saved.gates.shape, saved.gates.dtype) if kind == "gru" else dx_gates
     given = np.empty_like(saved.first) if w_hr is not None and needs[7] else None
     run_back(kind, spans(sizes, reverse), saved, gy, dx_gates, dh_gates, given, dh, dc, w_hh, w_hr, needs[1])
-    dx = gemm.matmul(dx_gates, w_ih) if needs[0] else None
-    dw_ih, dw_hh = _of_weights(needs[3], needs[4], dx_gates, dh_gates, x, saved)
+    if dtype == pack.BFLOAT16:
+        dx, dw_ih, dw_hh = _products(needs, *_narrowed(dx_gates, dh_gates, saved), inputs[0], inputs[3])
+    else:
+        dx, dw_ih, dw_hh = _products(needs, dx_gates, dh_gates, saved, x, w_ih)
     db_ih = _sum_rows(dx_gates) if needs[5] else None
     db_hh = None
     if needs[6]:  # both biases of all but a gru have one gradient
@@ -212,7 +222,7 @@ def backward(
         H = w_hh.shape[0] // GATES[kind]
         dw_hr = gemm.matmul(given.T, saved.gates[:, 3 * H :] * saved.second)
     results = (dx, dh if needs[1] else None, dc, dw_ih, dw_hh, db_ih, db_hh, dw_hr)
-    return tuple(None if value is None else _conjugated(value).astype(dtype, copy=False) for value in results)
+    return tuple(None if value is None else _as(_conjugated(value), dtype) for value in results)
 
 
 def _conjugated(value: Any) -> Any:
@@ -231,6 +241,22 @@ def _sum_rows(x: Array) -> Array:
     """Sum of the rows of what `apart` made."""
     rows = x if x.flags.c_contiguous else x.base
     return reduce_rows.sum_rows(rows)[: x.shape[1]]  # type: ignore[arg-type]
+
+
+def _narrowed(dx_gates: Array, dh_gates: Array, saved: Saved) -> tuple[Array, Array, Saved]:
+    """The operands of the weights' gradients, rounded to bfloat16: its tiles are faster."""
+    of_x = pack.astype(dx_gates, pack.BFLOAT16)
+    of_h = of_x if dh_gates is dx_gates else pack.astype(dh_gates, pack.BFLOAT16)
+    joined, F = pack.astype(saved.joined, pack.BFLOAT16), saved.joined.shape[1] - saved.first.shape[1]
+    return of_x, of_h, Saved(saved.gates, joined, F, saved.second, saved.cells)
+
+
+def _products(
+    needs: tuple[bool, ...], dx_gates: Array, dh_gates: Array, saved: Saved, x: Array, w_ih: Array
+) -> tuple[Array | None, Array | None, Array | None]:
+    """Gradients of x and of the weights: one product for both of these where they meet the same gradients."""
+    dx = gemm.matmul(dx_gates, w_ih) if needs[0] else None
+    return (dx, *_of_weights(needs[3], needs[4], dx_gates, dh_gates, x, saved))
 
 
 def _of_weights(

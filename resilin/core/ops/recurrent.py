@@ -199,7 +199,7 @@ def _backward(xp, needs, g, _y, saved, x, h0, c0, w_ih, w_hh, b_ih, b_hh, w_hr, 
     return kernel.backward(needs, list(g), saved, inputs, kind, sizes, reverse)
 
 
-override("recurrent", "cpu", _forward, _backward, residual=True)
+override("recurrent", "cpu", _forward, _backward, residual=True, halves=True)
 
 
 def _is_plain(x, h0, c0, w_hr, kind, sizes):

@@ -351,3 +351,29 @@ def test_many_small_products_have_the_bits_of_each_alone(dtype, extent):
             assert torch.equal((a @ b)[i].view(torch.int16), alone), (m, k, n)
             assert torch.equal((a @ turned)[i].view(torch.int16), alone), (m, k, n)
             assert torch.equal(among[i, :, 1 : n + 1].contiguous().view(torch.int16), alone), (m, k, n)
+
+
+@needs_native
+@pytest.mark.parametrize("K", [1, 31, 64, 3000])
+def test_sums_that_are_not_rounded_are_those_that_a_product_rounds_with_all_tiles(K: int) -> None:
+    for M, N in [(1, 33), (70, 1), (2, 2), (61, 77), (1100, 40)]:
+        a, b, c = drawn(pack.BFLOAT16, M, K), drawn(pack.BFLOAT16, N, K).T, drawn(pack.BFLOAT16, N)
+        native.use_tiles("")
+        plain, added = gemm.matmul_wide(a, b, None), gemm.matmul_wide(a, b, wide(c))
+        assert plain.dtype == added.dtype == np.float32
+        assert bits(pack.to_bfloat16(plain)) == bits(gemm.matmul(a, b))
+        assert bits(pack.to_bfloat16(added)) == bits(gemm.matmul_add(a, b, c))
+        for name in TILES:
+            if native.use_tiles(name):
+                for count in (1, 2, 3):
+                    threads.set_num_threads(count)
+                    assert gemm.matmul_wide(a, b, wide(c)).tobytes() == added.tobytes(), (name, count, M, N)
+
+
+def test_sums_that_are_not_rounded_of_nothing_are_what_is_added() -> None:
+    c = np.array([1.5, -2.0], np.float32)
+    assert (
+        gemm.matmul_wide(np.ones((3, 0), pack.BFLOAT16), np.ones((0, 2), pack.BFLOAT16), c).tolist()
+        == [[1.5, -2.0]] * 3
+    )
+    assert gemm.matmul_wide(np.ones((0, 4), pack.BFLOAT16), np.ones((4, 2), pack.BFLOAT16), c).shape == (0, 2)

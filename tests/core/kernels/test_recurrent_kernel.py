@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from resilin.core.kernels import recurrent
+from resilin.core.kernels import pack, recurrent
 from resilin.core.kernels.loader import native
 from resilin.core.machine import threads
 
@@ -55,6 +55,10 @@ def both_ways(inputs: list[Any], kind: str, sizes: tuple[int, ...], reverse: boo
 
 def wide(inputs: list[Any]) -> list[Any]:
     return [None if value is None else value.astype(np.float64) for value in inputs]
+
+
+def narrowed(inputs: list[Any]) -> list[Any]:
+    return [None if value is None else value.astype(pack.BFLOAT16) for value in inputs]
 
 
 def assert_close(found: list[Any], expected: list[Any]) -> None:
@@ -150,9 +154,25 @@ def test_numpys_steps_compute_half_precision_in_float32(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "sizes", "H", "proj"), KINDS)
-def test_the_number_of_threads_does_not_change_a_bit(kind: str, sizes: tuple[int, ...], H: int, proj: int) -> None:
+def test_bfloat16_is_off_by_what_its_roundings_are(kind: str, sizes: tuple[int, ...], H: int, proj: int) -> None:
+    inputs = narrowed(drawn(kind, sizes, H, proj))
+    for one, other in zip(
+        both_ways(inputs, kind, sizes, True), both_ways(wide(inputs), kind, sizes, True), strict=True
+    ):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert one.dtype == pack.BFLOAT16
+            assert np.linalg.norm(one.astype(np.float64) - other) <= 8e-3 * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize(("kind", "sizes", "H", "proj"), KINDS)
+def test_the_number_of_threads_does_not_change_a_bit(
+    kind: str, sizes: tuple[int, ...], H: int, proj: int, narrow: bool
+) -> None:
     before = threads.get_num_threads()
     inputs = drawn(kind, sizes, H, proj)
+    inputs = narrowed(inputs) if narrow else inputs
     found = []
     try:
         for n in (1, 2, 3, 5):
@@ -165,10 +185,12 @@ def test_the_number_of_threads_does_not_change_a_bit(kind: str, sizes: tuple[int
             np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.parametrize("narrow", [False, True])
 @pytest.mark.parametrize("kind", recurrent.GATES)
-def test_a_sequence_has_the_same_bits_in_any_batch(kind: str) -> None:
+def test_a_sequence_has_the_same_bits_in_any_batch(kind: str, narrow: bool) -> None:
     sizes = (20,) * 12
     inputs = drawn(kind, sizes, 24, 0)
+    inputs = narrowed(inputs) if narrow else inputs
     (all_y, *_), _ = recurrent.forward(inputs, kind, sizes, False)
     alone = [inputs[0].reshape(12, 20, 5)[:, 7:10].reshape(36, 5), *(v if v is None else v[7:10] for v in inputs[1:3])]
     (y, *_), _ = recurrent.forward([*alone, *inputs[3:]], kind, (3,) * 12, False)

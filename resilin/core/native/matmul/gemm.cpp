@@ -143,6 +143,24 @@ nb::object matmul(ExactArray a, ExactArray b, ExactArray out, ExactArray plus) {
     return nb::none();
 }
 
+// out = a @ b + plus of bfloat16 and `plus` and `out` of float32, without rounding; False, and nothing is written, for what
+// has no kernel.
+bool matmul_wide(ExactArray a, ExactArray b, ExactArray out, ExactArray plus) {
+    if (!a || !b || !out || a.ndim() != 2 || b.ndim() != 2 || out.ndim() != 2) return false;
+    const int type = PyArray_TYPE(a.array);
+    const int64_t rows = a.dim(0), depth = a.dim(1), columns = b.dim(1);
+    if (!PyTypeNum_ISUSERDEF(type) || PyArray_ITEMSIZE(a.array) != sizeof(BFloat) || PyArray_TYPE(b.array) != type) return false;
+    if (rows < 1 || columns < 1 || depth < 1 || depth != b.dim(0) || !out.is_writable<float>() || out.dim(0) != rows ||
+        out.dim(1) != columns || !plus.is_or_none<float>() || (plus && (plus.ndim() != 1 || plus.size() != columns)))
+        return false;
+    View<BFloat> va, vb;
+    if (!view_of(a.array, va) || !view_of(b.array, vb)) return false;
+    const Product<float, BFloat> product{rows, columns, depth, va, vb, out.data<float>(), columns, plus.data<float>()};
+    WithoutGil free(product.flops() > 1e5 ? std::numeric_limits<int64_t>::max() : 0);
+    multiply(product, static_cast<BFloat *>(nullptr), 0, true);
+    return true;
+}
+
 template <class T> bool put(PyArrayObject *a, PyArrayObject *b, PyArrayObject *out, double factor, bool fresh) {
     const int64_t rows = PyArray_DIM(a, 0), depth = PyArray_DIM(a, 1), columns = PyArray_DIM(b, 1);
     View<T> va, vb, vo;
@@ -170,6 +188,7 @@ bool matmul_put(ExactArray a, ExactArray b, ExactArray out, double factor, bool 
 void bind_gemm(nb::module_ &m) {
     m.def("matmul", &matmul, nb::arg("a"), nb::arg("b"), nb::arg("out").none(), nb::arg("plus").none());
     m.def("matmul_put", &matmul_put);
+    m.def("matmul_wide", &matmul_wide, nb::arg("a"), nb::arg("b"), nb::arg("out"), nb::arg("plus").none());
     m.def("use_tiles", [](const char *name) { return use_tiles(name); });
 }
 

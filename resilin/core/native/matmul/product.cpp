@@ -61,7 +61,7 @@ template <class T, class From> bool reads_columns(const Product<T, From> &produc
 // cut into pieces of work: each packs its own, a block of the depth at a time, and multiplies it while it is in the cache.
 template <class T, class From> class Chunk {
   public:
-    // blocks [first, last) of the depth, of `blocks` of the whole product's; rounded into `out`, where that is another type
+    // blocks [first, last) of the depth, of `blocks` of the whole product's; rounded into `out`, where there is one
     Chunk(const Product<T, From> &product, const Tiles<T> &tiles, int64_t blocks, int64_t first, int64_t last,
           From *out = nullptr, int64_t ld_out = 0)
         : product_(product), tiles_(tiles), blocks_(blocks), first_(first), last_(last), out_(out), ld_out_(ld_out),
@@ -165,7 +165,7 @@ template <class T, class From> class Chunk {
                                   plus ? plus + row * ld_plus + column : nullptr, ld_plus, product_.scaled, product_.scale});
             }
             if constexpr (!std::is_same_v<T, From>)
-                for (int64_t k = 0; k < height && block == blocks_ - 1; k++)
+                for (int64_t k = 0; k < height && out_ && block == blocks_ - 1; k++)
                     round_row(sums.data + k * sums.ld, columns_.panels.begin(j1) - left_edge, out_ + (row + k) * ld_out_ + left_edge);
         }
         if (tiles_.leave) tiles_.leave();
@@ -177,7 +177,7 @@ template <class T, class From> class Chunk {
         int64_t ld;
     };
     Sums sums_at(int64_t row, int64_t height, int64_t column, int64_t width) const {
-        if (std::is_same_v<T, From> || blocks_ > 1) return {product_.c + row * product_.ldc + column, product_.ldc};
+        if (std::is_same_v<T, From> || !out_ || blocks_ > 1) return {product_.c + row * product_.ldc + column, product_.ldc};
         static thread_local Scratch<T> scratch;
         return {scratch.of(height * width), width};
     }
@@ -363,7 +363,7 @@ template void multiply(const Product<double> &, bool);
 
 template <class From> void multiply(const Product<float, From> &given, From *out, int64_t ld_out, bool threads) {
     Product<float, From> whole = given;
-    if (whole.columns == 1 && whole.rows > 1 && ld_out == 1 && !whole.plus) { // a vector is rather the row than a column of 16
+    if (out && whole.columns == 1 && whole.rows > 1 && ld_out == 1 && !whole.plus) { // a vector is rather the row than a column of 16
         whole = {1, given.rows, given.depth, {given.b.data, given.b.column, given.b.row}, {given.a.data, given.a.column, given.a.row},
                  nullptr, 0};
         ld_out = whole.columns;
@@ -373,13 +373,17 @@ template <class From> void multiply(const Product<float, From> &given, From *out
     const bool matrix = chosen_tiles.layout == Layout::matrix;
     const int64_t blocks = matrix ? ceil_div(whole.depth, MATRIX_DEPTH) : blocks_of<float>(whole.depth);
     const int64_t most = blocks > 1 ? LONGEST : PACKED, packed = matrix ? 2 * PACKED : PACKED, together = matrix ? 1 : BLOCKS;
-    if (const int64_t done = whole.rows == 1 ? multiply_row(whole, blocks, out, threads) : 0) {
+    if (const int64_t done = out && whole.rows == 1 ? multiply_row(whole, blocks, out, threads) : 0) {
         whole.columns -= done;
         whole.b.data += done * whole.b.column;
         whole.plus = whole.plus ? whole.plus + done : nullptr;
         out += done;
     }
     each_chunk(whole, blocks, most, packed, together, [&](Product<float, From> &part, int64_t row, int64_t column, int64_t first, int64_t last) {
+        if (!out) {
+            part.c += row * whole.ldc + column;
+            return Chunk<float, From>(part, chosen_tiles, blocks, first, last).run(threads);
+        }
         part.ldc = part.columns + 16; // so that rows of a whole page do not share sets of the first cache
         part.c = blocks > 1 ? scratch.of(part.rows * part.ldc) : nullptr;
         Chunk<float, From>(part, chosen_tiles, blocks, first, last, out + row * ld_out + column, ld_out).run(threads);

@@ -54,7 +54,8 @@ constexpr double SHARED_FLOPS = 4e6;
 // In the calling thread alone, or on all of this library's threads where that is worth it. float and double.
 template <class T> void multiply(const Product<T> &product, bool threads);
 
-// The same of BFloat or Half, rounded into `out` (rows ld_out apart); `product.c` is not used.
+// The same of BFloat or Half, rounded into `out` (rows ld_out apart), and `product.c` is not used; `out` null: the sums as
+// they are, in `product.c`.
 template <class From> void multiply(const Product<float, From> &product, From *out, int64_t ld_out, bool threads);
 
 // Whether products of this depth may be scaled: it is one block, and the CPU has tiles that do it.
