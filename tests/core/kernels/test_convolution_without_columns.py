@@ -40,6 +40,11 @@ CASES = [  # x, w, stride, padding, dilation, groups
     ((16, 8, 6, 20), (8, 8, 3, 3), (1, 1), (4, 4), (4, 4), 1),
     ((16, 320, 12, 12), (7, 320, 3, 3), (1, 1), (1, 1), (1, 1), 1),  # in parts of rows
     ((16, 16, 3, 3), (8, 16, 2, 2), (1, 1), (3, 3), (1, 1), 1),  # positions that read nothing
+    # as many outputs as strides: what an element's places take of all outputs is as long as an output's whole kernel
+    ((8, 8, 14, 5), (2, 8, 4, 5), (2, 1), (2, 2), (1, 1), 1),
+    ((17, 8, 9, 9), (4, 8, 6, 6), (2, 2), (1, 1), (1, 1), 1),
+    ((9, 48, 11, 11), (6, 16, 5, 4), (1, 2), (1, 2), (1, 1), 3),
+    ((9, 16, 11, 11), (8, 16, 4, 8), (2, 4), (1, 2), (1, 1), 1),
 ]
 
 

@@ -43,7 +43,13 @@ template <class T> class WeightRows {
   private:
     static constexpr bool FLOATS = std::is_same_v<T, float>;
     // whether the weights of an output lie in the order of its sum
-    bool together() const { return task_.weights.output == task_.channels * task_.places(); }
+    bool together() const {
+        const Weights &of = task_.weights;
+        bool together = of.output == task_.channels * task_.places();
+        together &= of.channel == task_.places() || task_.channels == 1;
+        for (int64_t t = 0; t < task_.places(); t++) together &= of.place[static_cast<size_t>(t)] == t;
+        return together;
+    }
     int64_t depth() const { return task_.channels * task_.places() / per_float(); } // floats of a row
     void pack(int64_t group, int64_t panel, float *to) const;
 
