@@ -222,9 +222,9 @@ def var(xp, x, axis=None, correction=1, keepdims=False):
 def _(xp, g, _y, x, axis=None, correction=1, keepdims=False):
     count, x = _count(x.shape, axis) - correction, _wide_in_rule(xp, x)
     g = _spread(xp, g, axis, keepdims)
-    if count > 0:
-        return g * (2 / count) * _centred(xp, x, axis)
-    # as in PyTorch: the quotient by nothing is infinite, but for an element that is the mean
+    if count > 0 or axis is not None:
+        return g * (2 / count if count else float("inf")) * _centred(xp, x, axis)
+    # as in PyTorch: of all elements, the quotient by nothing is infinite, but for an element that is the mean
     flat, one = x == xp.mean(x, axis=axis, keepdims=True), xp.ones_like(x)
     return g * xp.where(flat, one * float("nan"), one * float("inf"))
 

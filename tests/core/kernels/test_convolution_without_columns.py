@@ -43,6 +43,11 @@ CASES = [  # x, w, stride, padding, dilation, groups
     ((16, 16, 3, 3), (8, 16, 2, 2), (1, 1), (3, 3), (1, 1), 1),  # positions that read nothing
     ((33, 10, 12, 13), (5, 10, 5, 3), (2, 2), (1, 1), (1, 1), 1),  # as many weights in a place as outputs by places
     ((3, 16, 8, 18), (4, 16, 4, 4), (2, 2), (1, 1), (1, 1), 1),
+    # as many outputs as strides: what an element's places take of all outputs is as long as an output's whole kernel
+    ((8, 8, 14, 5), (2, 8, 4, 5), (2, 1), (2, 2), (1, 1), 1),
+    ((17, 8, 9, 9), (4, 8, 6, 6), (2, 2), (1, 1), (1, 1), 1),
+    ((9, 48, 11, 11), (6, 16, 5, 4), (1, 2), (1, 2), (1, 1), 3),
+    ((9, 16, 11, 11), (8, 16, 4, 8), (2, 4), (1, 2), (1, 1), 1),
 ]
 
 

@@ -225,3 +225,12 @@ def test_the_median_of_all_is_that_of_the_sorted_elements(n: int, dtype: Any) ->
         x[n // 2] = float("nan")
         assert x.median().isnan()
         assert x.median().dtype == dtype
+
+
+@pytest.mark.parametrize(("correction", "expected"), [(2, [-np.inf, np.inf]), (3, [2.0, -2.0])])
+def test_the_gradient_of_a_variance_over_a_dimension_keeps_its_sign_where_nothing_is_left_to_divide_by(
+    correction, expected
+):
+    x = resilin.tensor([1.0, 3.0], requires_grad=True)
+    resilin.var(x, 0, correction=correction).backward()
+    assert x.grad.tolist() == expected

@@ -156,6 +156,8 @@ def searchsorted(
         )
     lines = sorted_sequence._array
     values = input._array if isinstance(input, Tensor) else np.asarray(input)
+    if not lines.ndim:
+        raise RuntimeError("searchsorted(): boundaries tensor should have positive dimension, but got 0 dimension")
     if sorter is not None:
         if sorter._array.shape != lines.shape:
             raise RuntimeError(f"searchsorted(): sorter {tuple(sorter.shape)} must have the shape {tuple(lines.shape)}")

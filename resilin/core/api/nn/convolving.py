@@ -136,8 +136,14 @@ def _check_operands(where: str, count: int, input: Tensor, weight: Tensor, group
         )
     if groups < 1:
         raise RuntimeError(f"{where}: groups must be at least 1, got {groups}")
+    if w.shape[0] % groups:
+        raise RuntimeError(
+            f"{where}: expected weight to be divisible by groups={groups} at dimension 0, got {tuple(w.shape)}"
+        )
+    if not (w.shape[0] and w.shape[1]):
+        raise RuntimeError(f"{where}: expected weight of at least one input and output channel, got {tuple(w.shape)}")
     channels = w.shape[0] if transposed else w.shape[1] * groups
-    if x.shape[-count - 1] != channels or w.shape[0] % groups:
+    if x.shape[-count - 1] != channels:
         raise RuntimeError(
             f"{where}: weight {tuple(w.shape)} with groups={groups} expects input with {channels} channels, "
             f"got {x.shape[-count - 1]} in {tuple(x.shape)}"
@@ -209,7 +215,7 @@ def _geometry(
     if bias not in (None, w[:1]) or any(len(lengths) != count for lengths in given):
         return None
     strides, paddings, dilations = given
-    if min(w[2:]) < 1 or min(strides) < 1 or min(dilations) < 1 or min(paddings) < 0:
+    if min(w) < 1 or min(strides) < 1 or min(dilations) < 1 or min(paddings) < 0:
         return None
     if any(n + 2 * p < d * (k - 1) + 1 for n, k, p, d in zip(x[2:], w[2:], paddings, dilations, strict=True)):
         return None

@@ -45,9 +45,10 @@ template <class T> class WeightRows {
     // whether the weights of an output lie in the order of its sum
     bool together() const {
         const Weights &of = task_.weights;
-        for (size_t t = 0; t < of.place.size(); t++)
-            if (of.place[t] != static_cast<int64_t>(t)) return false;
-        return of.channel == task_.places() && of.output == task_.channels * of.channel;
+        bool together = of.output == task_.channels * task_.places();
+        together &= of.channel == task_.places() || task_.channels == 1;
+        for (int64_t t = 0; t < task_.places(); t++) together &= of.place[static_cast<size_t>(t)] == t;
+        return together;
     }
     int64_t depth() const { return task_.channels * task_.places() / per_float(); } // floats of a row
     void pack(int64_t group, int64_t panel, float *to) const;
