@@ -139,10 +139,11 @@ def reference_product(x: Array) -> Any:
 
 def _along(x: Array, axis: int) -> Array:
     """Sum over one dimension, which is kept with length 1."""
-    if x.shape[axis] <= FAN:
+    few = x.shape[axis] <= FAN
+    if few and (x.strides[axis] == x.itemsize or x.dtype.char not in "fd" or not x.flags.c_contiguous):
         return np.add.reduce(x, axis, keepdims=True)
     step = abs(x.strides[axis])
-    if all(n == 1 or s == 0 or abs(s) >= step for n, s in zip(x.shape, x.strides, strict=True)):
+    if not few and all(n == 1 or s == 0 or abs(s) >= step for n, s in zip(x.shape, x.strides, strict=True)):
         # as the last dimension: numpy sums pairwise along its inner loop, for which it takes the last of equals
         return np.expand_dims(np.add.reduce(np.moveaxis(x, axis, -1), -1), axis)
     if x.flags.c_contiguous:

@@ -216,6 +216,8 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     """Sums of products over the last dimensions; a product where one is a single number."""
     if input._array.ndim == 0 or other._array.ndim == 0:
         return input * other
+    if input._array.ndim == other._array.ndim == 1 and input._array.size == other._array.size:
+        return products.dot(input, other)
     return tensordot(input, other, ([-1], [-1]))
 
 
