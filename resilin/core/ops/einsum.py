@@ -34,7 +34,9 @@ def einsum_terms(xp, arrays, terms=(), out=""):
     """
     if len(arrays) == 2 and isinstance(arrays[0], np.ndarray) and isinstance(arrays[1], np.ndarray):
         if set(out) == {*terms[0], *terms[1]}:  # nothing is summed
-            return np.ascontiguousarray(xp.multiply(*(_spread(x, term, out) for x, term in zip(arrays, terms, strict=True))))
+            return np.ascontiguousarray(
+                xp.multiply(*(_spread(x, term, out) for x, term in zip(arrays, terms, strict=True)))
+            )
         plan = _plan(*terms, out)
         if plan is not None and (found := _as_matrices(xp, *arrays, plan)) is not None:
             return found

@@ -182,7 +182,12 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
             f"linalg.cross: dimension {dim} must have length 3 in both, got {input.shape[axis]} and {other.shape[axis]}"
         )
     _common("linalg.cross", input, other)
+    same = input._array.dtype == other._array.dtype
+    if same and axis == input._array.ndim - 1:
+        return ops.cross.call(input, other)
     x, y = (value.movedim(axis, -1) for value in (input, other))
+    if same:
+        return ops.cross.call(x, y).movedim(-1, axis)
     product = x.roll(-1, -1) * y.roll(-2, -1) - x.roll(-2, -1) * y.roll(-1, -1)
     return product.movedim(-1, axis)
 

@@ -159,7 +159,7 @@ nb::object sum_stretched(const ExactArray &x, bool keepdims, bool mean) {
     return made;
 }
 
-// A part of an array, whose steps descend, as rows that have one sum; no rows where it is none, or of more dimensions
+// A part of an array, as rows that have one sum; none where they lie along more dimensions
 Rows rows_of_part(const ExactArray &x) {
     Rows rows{static_cast<const char *>(PyArray_DATA(x.array)), 1, 1, 0, PyArray_ITEMSIZE(x.array), true};
     bool split = false; // whether `rows` are counted already, not the elements of one
@@ -171,18 +171,17 @@ Rows rows_of_part(const ExactArray &x) {
         else if (!split) rows.rows = n, rows.row_step = step, split = true;
         else if (step == rows.row_step * rows.rows) rows.rows *= n;
         else return {};
-        if (step <= 0 || (split && rows.row_step < rows.step)) return {};
     }
     return rows;
 }
 
 // Whether a step along a dimension leads beyond all elements of those behind it, as in parts of arrays of more dimensions
 bool descends(const ExactArray &x) {
-    npy_intp least = PyArray_ITEMSIZE(x.array);
+    npy_intp extent = PyArray_ITEMSIZE(x.array);
     for (int i = x.ndim() - 1; i >= 0; i--) {
         if (x.dim(i) == 1) continue;
-        if (PyArray_STRIDE(x.array, i) < least) return false;
-        least = PyArray_STRIDE(x.array, i) * x.dim(i);
+        if (PyArray_STRIDE(x.array, i) < extent) return false;
+        extent += PyArray_STRIDE(x.array, i) * (x.dim(i) - 1);
     }
     return true;
 }
@@ -213,15 +212,16 @@ nb::object sum_strided(const ExactArray &x, nb::handle axis, bool keepdims, bool
     } else if (x.ndim() == 2 && named == 2 && PyArray_STRIDE(x.array, 1) &&
                std::abs(PyArray_STRIDE(x.array, 0)) >= std::abs(PyArray_STRIDE(x.array, 1))) {
         rows = {data, x.dim(0), x.dim(1), PyArray_STRIDE(x.array, 0), PyArray_STRIDE(x.array, 1)};
-    } else if (whole) {
+    } else if (whole && descends(x)) {
         rows = rows_of_part(x);
-        if (!rows.length && descends(x)) {
+        if (!rows.length) {
             const nb::object copy = nb::steal(PyArray_NewCopy(x.array, NPY_CORDER));
             if (!copy.is_valid()) throw nb::python_error();
             return sum_last(ExactArray{reinterpret_cast<PyArrayObject *>(copy.ptr())}, axis, keepdims, mean);
         }
-        if (!rows.length) return sum_stretched(x, keepdims, mean);
-    } else return nb::none();
+    } else {
+        return whole ? sum_stretched(x, keepdims, mean) : nb::none();
+    }
     nb::object made = without_axes(x, named, keepdims);
     sum_rows_apart(rows, PyArray_TYPE(x.array), mean, made);
     return made;
