@@ -30,8 +30,16 @@ def _frequencies(where: str, make: Any, n: int, d: float, dtype: Any, device: An
     dtype = dtype or dtypes.get_default_dtype()
     with np.errstate(all="ignore"):  # a distance of 0 makes infinities and NaN, as in PyTorch
         nothing = np.full(0 if make is np.fft.fftfreq else 1, np.nan)
-        values = np.rint(make(n, 1 / n)) / np.float64(n * d) if n else nothing
+        values = _whole_frequencies(n, make is np.fft.fftfreq) / np.float64(n * d) if n else nothing
     return creation.tensor(values, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def _whole_frequencies(n: int, both: bool) -> np.ndarray[Any, Any]:
+    if not both:
+        return np.arange(n // 2 + 1, dtype=np.float64)
+    found = np.arange(n, dtype=np.float64)
+    found[(n + 1) // 2 :] -= n
+    return found
 
 
 def fftshift(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:

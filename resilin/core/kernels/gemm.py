@@ -9,6 +9,8 @@ of their products in pairwise order (`reduce_rows.py`), of 16-bit floats in floa
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from resilin.core.kernels import pack
@@ -48,6 +50,8 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
         return out
     if y is None and out is None and a.dtype.kind == "i":
         y = _native_of_integers(a, b)
+    if y is None and out is None and b.ndim == 1 and a.ndim > 2 and a.flags.c_contiguous:  # not one call for each batch
+        return np.matmul(a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), b).reshape(a.shape[:-1])
     return np.matmul(a, b, out=out) if y is None else y
 
 

@@ -2,8 +2,8 @@
 
 Order of a sum over one dimension: along the fastest one numpy's pairwise order; along any other in blocks of `FAN`,
 elements ascending inside a block, then blocks of `FAN` of these sums, and so on. Of several dimensions those that are
-stretched go first, then the fastest in memory; neighbours in a contiguous array count as one. Small arrays are summed
-in numpy's order, 16-bit floats in float32.
+stretched go first, then the fastest in memory; neighbours in a contiguous array count as one. The whole of a part of an
+array, a slice, is summed as its copy. Small arrays are summed in numpy's order, 16-bit floats in float32.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def reference_total(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
         if x.strides[i] == 0 and x.shape[i] > 1 and x.dtype.kind in "fc":
             y = total(_along(x, i), tuple(axes), True)
             return y if keepdims else y.squeeze(tuple(axes))
+    if len(axes) == x.ndim and x.dtype.kind == "f" and _is_part(x):
+        return np.add.reduce(np.ascontiguousarray(x), axis, keepdims=keepdims)
     y, places = _joined(x, axes)
     if math.prod([y.shape[i] for i in places]) <= FAN or (places == [y.ndim - 1] and y.flags.c_contiguous):
         return np.add.reduce(x, axis, keepdims=keepdims)
@@ -64,6 +66,18 @@ def reference_total(x: Array, axis: Any = None, keepdims: Any = False) -> Any:
         y = _along(y, place)
     left = [1 if i in axes else n for i, n in enumerate(x.shape) if keepdims or i not in axes]
     return y.reshape(left)
+
+
+def _is_part(x: Array) -> bool:
+    """Whether a step along a dimension leads beyond all elements of those behind it, as in a slice of an array."""
+    extent = x.itemsize
+    for n, step in zip(reversed(x.shape), reversed(x.strides), strict=True):
+        if n == 1:
+            continue
+        if step < extent:
+            return False
+        extent += step * (n - 1)
+    return True
 
 
 def _joined(x: Array, axes: Collection[int]) -> tuple[Array, list[int]]:
@@ -139,10 +153,11 @@ def reference_product(x: Array) -> Any:
 
 def _along(x: Array, axis: int) -> Array:
     """Sum over one dimension, which is kept with length 1."""
-    if x.shape[axis] <= FAN:
+    few = x.shape[axis] <= FAN
+    if few and (x.strides[axis] == x.itemsize or x.dtype.char not in "fd" or not x.flags.c_contiguous):
         return np.add.reduce(x, axis, keepdims=True)
     step = abs(x.strides[axis])
-    if all(n == 1 or s == 0 or abs(s) >= step for n, s in zip(x.shape, x.strides, strict=True)):
+    if not few and all(n == 1 or s == 0 or abs(s) >= step for n, s in zip(x.shape, x.strides, strict=True)):
         # as the last dimension: numpy sums pairwise along its inner loop, for which it takes the last of equals
         return np.expand_dims(np.add.reduce(np.moveaxis(x, axis, -1), -1), axis)
     if x.flags.c_contiguous:

@@ -33,11 +33,21 @@ def einsum_terms(xp, arrays, terms=(), out=""):
     its sums. Others in numpy's order.
     """
     if len(arrays) == 2 and isinstance(arrays[0], np.ndarray) and isinstance(arrays[1], np.ndarray):
+        if set(out) == {*terms[0], *terms[1]}:  # nothing is summed
+            return np.ascontiguousarray(
+                xp.multiply(*(_spread(x, term, out) for x, term in zip(arrays, terms, strict=True)))
+            )
         plan = _plan(*terms, out)
         if plan is not None and (found := _as_matrices(xp, *arrays, plan)) is not None:
             return found
     product = xp.einsum(f"{','.join(terms)}->{out}", *arrays, optimize=len(arrays) > 1)
     return product.copy() if len(arrays) == 1 else product  # numpy gives a view of a single operand
+
+
+def _spread(x, term, out):
+    """x with its dimensions in the order of `out`, and of length 1 for letters that it has not."""
+    turned = x.transpose([term.index(letter) for letter in out if letter in term])
+    return turned[tuple([slice(None) if letter in term else None for letter in out])]
 
 
 class _Plan(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from resilin.core.kernels import factorize
+from resilin.core.kernels.loader import kernel
 from resilin.core.ops.registry import is_complex, op
 
 
@@ -33,6 +34,31 @@ def _square(r: Any) -> list[tuple[Any, ...]]:
 
 def _systems(r: Any) -> list[tuple[Any, ...]]:
     return [(r(3, 3), r(3, 2)), (r(2, 3, 3), r(3, 2)), (r(3, 3), r(2, 3, 1))]
+
+
+_native_cross = kernel("cross")
+
+
+@op(complex=True, takes="iufc", kernel=_native_cross, samples=lambda r: [(r(4, 3), r(4, 3)), (r(3), r(2, 3))])
+def cross(xp, a, b):
+    """The cross products of vectors along the last dimension, of length 3; others broadcast."""
+    if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
+        return xp.roll(a, -1, -1) * xp.roll(b, -2, -1) - xp.roll(a, -2, -1) * xp.roll(b, -1, -1)
+    found = np.empty(np.broadcast_shapes(a.shape, b.shape), a.dtype)
+    a, b = ([x[..., i] for i in (0, 1, 2)] for x in (a, b))
+    for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        np.subtract(a[j] * b[k], a[k] * b[j], out=found[..., i])
+    return found
+
+
+@cross.vjp(0)
+def _(xp, g, _y, _a, b):
+    return xp.cross(xp.conj(b), g)
+
+
+@cross.vjp(1)
+def _(xp, g, _y, a, _b):
+    return xp.cross(g, xp.conj(a))
 
 
 @op(dtypes="full", complex=True, samples=_square)

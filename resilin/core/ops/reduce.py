@@ -333,6 +333,8 @@ def _(xp, g, y, x, axis=0):
     if not g.ndim:
         return g
     zero = x == 0
+    if isinstance(zero, np.ndarray) and not zero.any():  # most calls
+        return _from_here_on(xp, g * xp.conj(y), axis) / xp.conj(x)
     seen = xp.cumsum(xp.astype(zero, x.dtype), axis)
     first, second = (xp.logical_and(zero, seen == n) for n in (1, 2))
     one, nothing = xp.ones_like(x), xp.zeros_like(x)

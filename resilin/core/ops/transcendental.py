@@ -104,12 +104,19 @@ def _(xp, g, _y, x):
     return g / xp.conj(1 + x)
 
 
+_native_logit = kernel("logit_forward")
+
+
 @op(elementwise=True, floats=True, samples=_between)
 def logit(xp, x, eps=None):
     """log(x / (1 - x)), of x limited to [eps, 1 - eps] if eps is given."""
     if eps is not None:  # one limit after the other, as in PyTorch: they cross where eps is above 1/2
         low = x.dtype.type(eps)
         high = 1 - low
+        if low <= high and isinstance(x, np.ndarray):
+            x = xp.minimum(xp.maximum(x, low), high)
+            found = _native_logit(x, None) if x.dtype.char in "fd" else None
+            return xp.log(x / (1 - x)) if found is None else found
         x = xp.where(x < low, low, xp.where(x > high, high, x))
     return xp.log(x / (1 - x))
 
@@ -123,7 +130,7 @@ def _(xp, g, _y, x, eps=None):
     return xp.where(outside, xp.full_like(slope, float("nan") if eps is None else 0.0), slope)
 
 
-accelerate("logit", kernel("logit_forward"), kernel("logit_backward"))
+accelerate("logit", _native_logit, kernel("logit_backward"))
 
 
 @op(loop="log2", single=True, **_ONE, floats=True, samples=_positive)

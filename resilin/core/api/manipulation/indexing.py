@@ -21,7 +21,7 @@ from resilin.core.batching.active import BATCHED
 from resilin.core.device import CPU, different_devices
 from resilin.core.kernels import index_range, places, sort
 from resilin.core.kernels.common import array_namespace, is_array
-from resilin.core.kernels.loader import guarded, short
+from resilin.core.kernels.loader import guarded, kernel, short
 from resilin.core.ops import creation
 from resilin.core.ops import index as ops
 from resilin.core.ops import shape as shape_ops
@@ -510,9 +510,15 @@ def argwhere(input: Tensor) -> Tensor:
     return nonzero(input)
 
 
+_native_triangle = kernel("triangle")
+
+
 def _triangle(lower: bool, row: int, col: int, offset: int, dtype: Any, device: Any) -> Tensor:
     if row < 0 or col < 0:
         raise RuntimeError(f"tril_indices, triu_indices: row and col must be non-negative, got {row} and {col}")
+    known = _native_triangle(lower, row, col, offset)
+    if known is not None:
+        return creation.tensor(known, dtype=dtypes.int64 if dtype is None else dtype, device=device)
     rows = np.arange(row)
     edges = np.clip(rows + offset + lower, 0, col)  # where the triangle ends in each row, or begins
     counts = edges if lower else col - edges

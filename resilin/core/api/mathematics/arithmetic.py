@@ -214,8 +214,12 @@ def angle(input: Tensor) -> Tensor:
     """The argument of each element."""
     if input.is_complex():
         return atan2(shape_ops.imag.call(input), shape_ops.real.call(input))
-    x = floats(input.detach()) + 0  # -0.0 lies on the positive side
-    found = atan2(wrap(x._dev.xp.zeros((), x._array.dtype), x._dev), x)
+    x = floats(input.detach())
+    if type(x._array) is np.ndarray and not (x._array != x._array).any():
+        found = shape_ops.astype.call(lt(x, 0), x._array.dtype) * np.pi
+    else:
+        x = x + 0  # -0.0 lies on the positive side
+        found = atan2(wrap(x._dev.xp.zeros((), x._array.dtype), x._dev), x)
     return found + 0 * sign(input) if input.requires_grad else found  # its gradient is 0
 
 

@@ -182,7 +182,12 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
             f"linalg.cross: dimension {dim} must have length 3 in both, got {input.shape[axis]} and {other.shape[axis]}"
         )
     _common("linalg.cross", input, other)
+    same = input._array.dtype == other._array.dtype
+    if same and axis == input._array.ndim - 1:
+        return ops.cross.call(input, other)
     x, y = (value.movedim(axis, -1) for value in (input, other))
+    if same:
+        return ops.cross.call(x, y).movedim(-1, axis)
     product = x.roll(-1, -1) * y.roll(-2, -1) - x.roll(-2, -1) * y.roll(-1, -1)
     return product.movedim(-1, axis)
 
@@ -216,6 +221,8 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     """Sums of products over the last dimensions; a product where one is a single number."""
     if input._array.ndim == 0 or other._array.ndim == 0:
         return input * other
+    if input._array.ndim == other._array.ndim == 1 and input._array.size == other._array.size:
+        return products.dot(input, other)
     return tensordot(input, other, ([-1], [-1]))
 
 

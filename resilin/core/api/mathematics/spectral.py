@@ -177,8 +177,7 @@ def stft(
         raise RuntimeError(f"stft: expected 0 < n_fft <= {length}, but got n_fft={n_fft}")
     hop, win_length = _lengths("stft", n_fft, hop_length, win_length)
     seen = _full_window("stft", window, win_length, n_fft, signal)
-    places = _frames(1 + (length - n_fft) // hop, n_fft, hop)
-    frames_BNS = indexing.getitem(signal, (slice(None), places)) * seen
+    frames_BNS = indexing.unfold(signal, 1, n_fft, hop) * seen
     norm = "ortho" if normalized else "backward"
     half = not is_complex and onesided is not False
     if half:

@@ -73,6 +73,12 @@ bool clamp(const Given &given) {
     return fuse_into(Fused::limit, given.arrays[0], given.arrays, 1, limit_of(low, -INF), limit_of(high, INF));
 }
 
+bool clamp_max(const Given &given) {
+    Given turned = given;
+    turned.numbers[0] = nullptr, turned.numbers[1] = given.numbers[0];
+    return clamp(turned);
+}
+
 bool is_plain(PyArrayObject *array) {
     return PyArray_ISCARRAY(array) && PyArray_ISNOTSWAPPED(array) && !PyDataType_REFCHK(PyArray_DESCR(array));
 }
@@ -128,6 +134,8 @@ const Form FORMS[] = {
     {"addcdiv_", 3, 1, {"value"}, false, addcdiv},
     {"lerp_", 2, 1, {"weight"}, true, lerp},
     {"clamp_", 1, 2, {"min", "max"}, true, clamp},
+    {"clamp_min_", 1, 1, {"min"}, true, clamp},
+    {"clamp_max_", 1, 1, {"max"}, true, clamp_max},
     {"clip_", 1, 2, {"min", "max"}, true, clamp},
     {"copy_", 2, 1, {"non_blocking"}, true, copy},
     {"fill_", 1, 1, {"value"}, true, fill},

@@ -5,6 +5,7 @@
 #include "memory/parallel.hpp"
 #include "simd.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -57,13 +58,17 @@ RESILIN_SIMD void narrow_lse(const Task<float> &t, int64_t begin, int64_t end, f
 
 template <class T>
 RESILIN_INLINE void forward_of(const Task<T> &t, T w_sum, int64_t begin, int64_t end, bool narrow, T *loss, T *lse, T *scratch) {
+    const int64_t few = exponentials_abreast(t.C);
     for (int64_t n = begin; n < end; n++) {
         const T *row = t.z + n * t.C;
-        if (!narrow) {
-            const T highest = top_of(row, t.C);
-            for (int64_t c = 0; c < t.C; c++) scratch[c] = exponential(row[c] - highest);
-            lse[2 * n] = highest;
-            lse[2 * n + 1] = std::log(row_sum(scratch, t.C));
+        if (!narrow && (n - begin) % few == 0) {
+            const int64_t rows = std::min(few, end - n);
+            for (int64_t r = 0; r < rows; r++) {
+                const T highest = lse[2 * (n + r)] = top_of(row + r * t.C, t.C);
+                for (int64_t c = r * t.C; c < (r + 1) * t.C; c++) scratch[c] = row[c] - highest;
+            }
+            for (int64_t i = 0; i < rows * t.C; i++) scratch[i] = exponential(scratch[i]);
+            for (int64_t r = 0; r < rows; r++) lse[2 * (n + r) + 1] = std::log(row_sum(scratch + r * t.C, t.C));
         }
         const T top = lse[2 * n], rest = lse[2 * n + 1];
         const int64_t hit = t.target[n];
@@ -84,9 +89,18 @@ RESILIN_INLINE void forward_of(const Task<T> &t, T w_sum, int64_t begin, int64_t
 template <class T>
 RESILIN_INLINE void backward_of(const Task<T> &t, T w_sum, const T *g, const T *lse, int64_t begin, int64_t end, T *dz) {
     const T share = t.smoothing / static_cast<T>(t.C);
+    const int64_t few = exponentials_abreast(t.C);
     for (int64_t n = begin; n < end; n++) {
-        const T *row = t.z + n * t.C;
         T *out = dz + n * t.C;
+        if ((n - begin) % few == 0) {
+            const int64_t rows = std::min(few, end - n);
+            for (int64_t r = 0; r < rows; r++) {
+                const T *row = t.z + (n + r) * t.C;
+                const T top = lse[2 * (n + r)], rest = lse[2 * (n + r) + 1];
+                for (int64_t c = 0; c < t.C; c++) out[r * t.C + c] = row[c] - top - rest;
+            }
+            for (int64_t i = 0; i < rows * t.C; i++) out[i] = exponential(out[i]);
+        }
         const int64_t hit = t.target[n];
         if (hit == t.ignore) {
             std::memset(out, 0, static_cast<size_t>(t.C) * sizeof(T));
@@ -94,8 +108,7 @@ RESILIN_INLINE void backward_of(const Task<T> &t, T w_sum, const T *g, const T *
         }
         const T on_hit = g[n] * (T(1) - t.smoothing) * (t.w ? t.w[hit] : T(1));
         const T on_all = g[n] * share, total = on_hit + on_all * w_sum;
-        const T top = lse[2 * n], rest = lse[2 * n + 1];
-        for (int64_t c = 0; c < t.C; c++) out[c] = exponential(row[c] - top - rest) * total;
+        for (int64_t c = 0; c < t.C; c++) out[c] *= total;
         out[hit] -= on_hit;
         if (t.smoothing != T(0))
             for (int64_t c = 0; c < t.C; c++) out[c] -= on_all * (t.w ? t.w[c] : T(1));
@@ -144,7 +157,7 @@ nb::object forward_in(const Array &z, const Array &target, const Array &w, int64
         WithoutGil free(z.size());
         const T w_sum = weight_sum(t);
         parallel_rows(N, t.C, [&](int64_t begin, int64_t end) {
-            std::vector<T> scratch(static_cast<size_t>(t.C));
+            std::vector<T> scratch(static_cast<size_t>(exponentials_abreast(t.C) * t.C));
             forward_rows(t, w_sum, begin, end, loss.data, lse.data, scratch.data());
         });
     }

@@ -113,6 +113,10 @@ template <class T> RESILIN_INLINE T top_of(const T *row, int64_t D) {
 RESILIN_INLINE float exponential(float x) { return exp_low(x); } // of x <= 0
 RESILIN_INLINE double exponential(double x) { return exp_(x); }
 
+// Rows whose exponentials are made at once: what is left of each beside whole vectors would be made one by one.
+constexpr int64_t ABREAST = 8;
+inline int64_t exponentials_abreast(int64_t D) { return D % LANES && D <= 1024 ? ABREAST : 1; }
+
 } // namespace resilin
 
 namespace nanobind::detail {

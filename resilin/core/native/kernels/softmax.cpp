@@ -14,14 +14,19 @@ namespace resilin {
 namespace {
 
 // Several rows step by step: a row's steps wait for one another
-constexpr int64_t ABREAST = 8;
 template <bool OfLog, class T> RESILIN_INLINE void forward_rows_of(const T *x, int64_t D, int64_t rows, T *y) {
     T top[ABREAST], sum[ABREAST];
     for (int64_t first = 0; first < rows; first += ABREAST) {
         const int64_t count = std::min(rows - first, D <= 1024 ? ABREAST : 1), from = first * D;
         for (int64_t r = 0; r < count; r++) top[r] = top_of(x + from + r * D, D);
-        for (int64_t r = 0; r < count; r++)
-            for (int64_t i = from + r * D; i < from + (r + 1) * D; i++) y[i] = exponential(x[i] - top[r]);
+        if (exponentials_abreast(D) > 1) {
+            for (int64_t r = 0; r < count; r++)
+                for (int64_t i = from + r * D; i < from + (r + 1) * D; i++) y[i] = x[i] - top[r];
+            for (int64_t i = from; i < from + count * D; i++) y[i] = exponential(y[i]);
+        } else {
+            for (int64_t r = 0; r < count; r++)
+                for (int64_t i = from + r * D; i < from + (r + 1) * D; i++) y[i] = exponential(x[i] - top[r]);
+        }
         for (int64_t r = 0; r < count; r++) sum[r] = row_sum(y + from + r * D, D);
         for (int64_t r = 0; r < count; r++) sum[r] = OfLog ? std::log(sum[r]) : T(1) / sum[r];
         for (int64_t r = 0; r < count; r++)
@@ -31,10 +36,16 @@ template <bool OfLog, class T> RESILIN_INLINE void forward_rows_of(const T *x, i
 }
 template <bool OfLog, class T>
 RESILIN_INLINE void backward_rows_of(const T *g, const T *y, int64_t D, int64_t rows, T *dx) {
+    const int64_t few = OfLog ? exponentials_abreast(D) : 1;
     for (int64_t n = 0; n < rows; n++) {
         const T *gr = g + n * D, *yr = y + n * D;
         T *out = dx + n * D;
-        if (OfLog) {
+        if (OfLog && few > 1) {
+            if (n % few == 0)
+                for (int64_t i = 0; i < std::min(few, rows - n) * D; i++) out[i] = exponential(yr[i]);
+            const T sum = row_sum(gr, D);
+            for (int64_t i = 0; i < D; i++) out[i] = gr[i] - out[i] * sum;
+        } else if (OfLog) {
             const T sum = row_sum(gr, D);
             for (int64_t i = 0; i < D; i++) out[i] = gr[i] - exponential(yr[i]) * sum;
         } else {

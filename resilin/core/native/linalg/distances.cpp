@@ -141,6 +141,40 @@ nb::object row_distances(Array a, Array b, double p) {
 
 } // namespace
 
-void bind_distances(nb::module_ &m) { m.def("row_distances", &row_distances); }
+namespace {
+
+#define RESILIN_CROSS(T)                                                                                               \
+    RESILIN_SIMD void cross_rows(const T *a, const T *b, int64_t begin, int64_t end, T *y) {                           \
+        for (int64_t i = 3 * begin; i < 3 * end; i += 3) {                                                             \
+            y[i] = a[i + 1] * b[i + 2] - a[i + 2] * b[i + 1];                                                          \
+            y[i + 1] = a[i + 2] * b[i] - a[i] * b[i + 2];                                                              \
+            y[i + 2] = a[i] * b[i + 1] - a[i + 1] * b[i];                                                              \
+        }                                                                                                              \
+    }
+RESILIN_CROSS(float)
+RESILIN_CROSS(double)
+
+template <class T> nb::object cross_of(const ExactArray &a, const ExactArray &b) {
+    NewArray<T> y(a);
+    WithoutGil free(a.size());
+    parallel_rows(a.size() / 3, 3, [&](int64_t begin, int64_t end) {
+        cross_rows(a.data<T>(), b.data<T>(), begin, end, y.data);
+    });
+    return y.object;
+}
+
+// The cross products of the rows of contiguous arrays of one shape, whose last dimension has three elements
+nb::object cross(ExactArray a, ExactArray b) {
+    if (!a || !b || !a.size() || !a.ndim() || a.dim(a.ndim() - 1) != 3 || !a.same_shape(b)) return nb::none();
+    if (a.is<float>() && b.is<float>()) return cross_of<float>(a, b);
+    return a.is<double>() && b.is<double>() ? cross_of<double>(a, b) : nb::none();
+}
+
+} // namespace
+
+void bind_distances(nb::module_ &m) {
+    m.def("row_distances", &row_distances);
+    m.def("cross", &cross);
+}
 
 } // namespace resilin

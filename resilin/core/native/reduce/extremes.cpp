@@ -17,8 +17,20 @@ template <class T> using Limits = std::numeric_limits<T>;
 template <class T> constexpr T END = Limits<T>::has_infinity ? Limits<T>::infinity() : Limits<T>::max();
 template <class T> constexpr T LOW_END = Limits<T>::has_infinity ? -END<T> : Limits<T>::lowest();
 
+constexpr int64_t FEW = 8; // elements of a row that are not worth a vector
+
 // of n >= 1 elements
+template <class T, class Better> RESILIN_INLINE T best_of_few(const T *x, int64_t n, const Better &better) {
+    T best = x[0];
+    bool unordered = best != best;
+    for (int64_t i = 1; i < n; i++) {
+        best = better(x[i], best) ? x[i] : best;
+        unordered |= x[i] != x[i];
+    }
+    return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
+}
 template <class T> RESILIN_INLINE T largest_of(const T *x, int64_t n) {
+    if (n <= FEW) return best_of_few(x, n, [](T a, T b) { return a > b; });
     T best = LOW_END<T>;
     int unordered = 0;
 #pragma omp simd reduction(max : best) reduction(| : unordered)
@@ -29,6 +41,7 @@ template <class T> RESILIN_INLINE T largest_of(const T *x, int64_t n) {
     return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
 }
 template <class T> RESILIN_INLINE T smallest_of(const T *x, int64_t n) {
+    if (n <= FEW) return best_of_few(x, n, [](T a, T b) { return a < b; });
     T best = END<T>;
     int unordered = 0;
 #pragma omp simd reduction(min : best) reduction(| : unordered)

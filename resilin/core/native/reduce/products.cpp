@@ -28,7 +28,21 @@ RESILIN_INLINE const typename E::Computed *opened(E, const typename E::Stored *x
     }
 }
 
+// A short row: the same tree, of which the rest is ones
+template <int64_t Width, class T> RESILIN_INLINE double multiply_few(const T *x, int64_t n) {
+    double all[Width];
+    for (int64_t k = 0; k < Width; k++) all[k] = k < n ? static_cast<double>(x[k]) : 1.0;
+    for (int64_t width = Width / 2; width > 0; width /= 2)
+        for (int64_t k = 0; k < width; k++) all[k] *= all[k + width];
+    return all[0];
+}
+
 template <class E> RESILIN_INLINE double multiply_all(E kind, const typename E::Stored *x, int64_t n) {
+    if (n <= 8) {
+        float few[8];
+        const auto *at = opened(kind, x, n, few);
+        return n <= 2 ? multiply_few<2>(at, n) : n <= 4 ? multiply_few<4>(at, n) : multiply_few<8>(at, n);
+    }
     constexpr DoubleFour ONES = {1.0, 1.0, 1.0, 1.0};
     DoubleEight a{ONES, ONES}, b = a, c = a, d = a;
     const int64_t whole = n / PRODUCTS * PRODUCTS;

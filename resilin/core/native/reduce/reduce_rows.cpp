@@ -89,6 +89,14 @@ template <class T> void sum_matrices_of(const T *x, int64_t matrices, int64_t N,
     sum_matrices<T>(add, matrices, N, D, TILE, y);
 }
 
+// The same of one matrix whose rows of D elements begin `step` elements apart
+template <class T> void sum_matrix_part(const T *x, int64_t N, int64_t D, int64_t step, T *y) {
+    const auto add = [&](int64_t at, int64_t width, int64_t rows, T *sums) {
+        add_block(x + at / D * step + at % D, step, width, rows, sums);
+    };
+    sum_matrices<T>(add, 1, N, D, TILE, y);
+}
+
 template <class T> nb::object sum_rows_of(const Array &x) {
     std::vector<npy_intp> dims(PyArray_DIMS(x.array), PyArray_DIMS(x.array) + x.ndim() - 2);
     int64_t matrices = 1;
@@ -177,10 +185,34 @@ nb::object sum_over(const ExactArray &x, nb::handle axis, bool keepdims, bool me
     return made;
 }
 
+// The sum, or mean, over the rows of a matrix that is a part of another, in the order of its copy
+template <class T> nb::object sum_part_of(const ExactArray &x, bool keepdims, bool mean) {
+    nb::object made = without_axes(x, 1, keepdims);
+    T *y = static_cast<T *>(PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr())));
+    WithoutGil free(x.size());
+    sum_matrix_part(static_cast<const T *>(PyArray_DATA(x.array)), x.dim(0), x.dim(1),
+                    PyArray_STRIDE(x.array, 0) / static_cast<npy_intp>(sizeof(T)), y);
+    for (int64_t i = 0; mean && i < x.dim(1); i++) y[i] /= static_cast<T>(x.dim(0));
+    return made;
+}
+nb::object sum_part(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
+    uint64_t named = 0;
+    if (!x || x.ndim() != 2 || !named_axes(axis, 2, named) || named != 1) return nb::none();
+    const npy_intp item = PyArray_ITEMSIZE(x.array), step = PyArray_STRIDE(x.array, 0);
+    if (x.size() <= SMALL || x.dim(1) < 2 || PyArray_STRIDE(x.array, 1) != item || step < item * x.dim(1) || step % item ||
+        !PyArray_ISALIGNED(x.array) || !PyArray_ISNOTSWAPPED(x.array))
+        return nb::none();
+    const int type = PyArray_TYPE(x.array);
+    if (type == NPY_FLOAT) return sum_part_of<float>(x, keepdims, mean);
+    if (type == NPY_DOUBLE) return sum_part_of<double>(x, keepdims, mean);
+    return type == NPY_INT64 && !mean ? sum_part_of<uint64_t>(x, keepdims, mean) : nb::none();
+}
+
 template <bool mean> nb::object sum_axes(ExactArray x, nb::handle axis, bool keepdims) {
     return as_it_lies(x, axis, keepdims, [](const ExactArray &of, nb::handle over, bool keep) {
         nb::object found = sum_last(of, over, keep, mean);
-        return found.is_none() ? sum_over(of, over, keep, mean) : found;
+        if (found.is_none()) found = sum_over(of, over, keep, mean);
+        return found.is_none() ? sum_part(of, over, keep, mean) : found;
     });
 }
 

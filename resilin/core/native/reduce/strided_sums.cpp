@@ -24,11 +24,16 @@ namespace {
 RESILIN_REPEATED(float)
 RESILIN_REPEATED(double)
 
-// Rows of `length` elements that are `step` bytes apart; the rows lie `row_step` bytes apart.
+// Rows of `length` elements that are `step` bytes apart; the rows lie `row_step` bytes apart. Each has a sum of its own,
+// or all together have one.
 struct Rows {
-    const char *data;
-    int64_t rows, length;
-    npy_intp row_step, step;
+    const char *data = nullptr;
+    int64_t rows = 0, length = 0;
+    npy_intp row_step = 0, step = 0;
+    bool together = false;
+
+    int64_t sums() const { return together ? 1 : rows; }
+    int64_t terms() const { return together ? rows * length : length; }
 };
 
 // Elements begin to end, one after the other
@@ -48,7 +53,7 @@ template <class S> const S *gathered_rows(const Rows &x, int64_t begin, int64_t 
 
 template <class T> void sum_gathered(const Rows &x, T *y) {
     const auto read = [&](int64_t begin, int64_t end, T *scratch) { return gathered_rows(x, begin, end, scratch); };
-    pairwise_rows(read, x.rows, x.length, 1, Summed::elements, y);
+    pairwise_rows(read, x.sums(), x.terms(), 1, Summed::elements, y);
 }
 void sum_gathered_halves(const Rows &x, bool float16, float *y) {
     const auto read = [&](int64_t begin, int64_t end, float *scratch) -> const float * {
@@ -56,14 +61,15 @@ void sum_gathered_halves(const Rows &x, bool float16, float *y) {
         (float16 ? unpack_half : unpack_bfloat)(gathered_rows(x, begin, end, block), 0, end - begin, scratch);
         return scratch;
     };
-    pairwise_rows(read, x.rows, x.length, 1, Summed::elements, y);
+    pairwise_rows(read, x.sums(), x.terms(), 1, Summed::elements, y);
 }
 void sum_gathered_integers(const Rows &x, int64_t *y) {
+    uint64_t sum = 0;
     for (int64_t row = 0; row < x.rows; row++) {
-        uint64_t sum = 0;
         const char *at = x.data + row * x.row_step;
         for (int64_t i = 0; i < x.length; i++, at += x.step) sum += *reinterpret_cast<const uint64_t *>(at);
-        y[row] = static_cast<int64_t>(sum);
+        y[x.together ? 0 : row] = static_cast<int64_t>(sum);
+        if (!x.together) sum = 0;
     }
 }
 
@@ -72,17 +78,17 @@ void sum_rows_apart(const Rows &x, int type, bool mean, nb::object &made) {
     void *y = PyArray_DATA(reinterpret_cast<PyArrayObject *>(made.ptr()));
     WithoutGil free(x.rows * x.length);
     const auto divide = [&](auto *sums) {
-        for (int64_t row = 0; mean && row < x.rows; row++)
-            sums[row] /= static_cast<std::remove_reference_t<decltype(*sums)>>(x.length);
+        for (int64_t row = 0; mean && row < x.sums(); row++)
+            sums[row] /= static_cast<std::remove_reference_t<decltype(*sums)>>(x.terms());
     };
     if (type == NPY_FLOAT) sum_gathered(x, static_cast<float *>(y)), divide(static_cast<float *>(y));
     else if (type == NPY_DOUBLE) sum_gathered(x, static_cast<double *>(y)), divide(static_cast<double *>(y));
     else if (type == NPY_INT64) sum_gathered_integers(x, static_cast<int64_t *>(y));
     else {
-        std::vector<float> sums(static_cast<size_t>(x.rows));
+        std::vector<float> sums(static_cast<size_t>(x.sums()));
         sum_gathered_halves(x, type == NPY_HALF, sums.data());
         divide(sums.data());
-        (type == NPY_HALF ? pack_half : pack_bfloat)(sums.data(), 0, x.rows, static_cast<uint16_t *>(y));
+        (type == NPY_HALF ? pack_half : pack_bfloat)(sums.data(), 0, x.sums(), static_cast<uint16_t *>(y));
     }
 }
 
@@ -153,6 +159,33 @@ nb::object sum_stretched(const ExactArray &x, bool keepdims, bool mean) {
     return made;
 }
 
+// A part of an array, as rows that have one sum; none where they lie along more dimensions
+Rows rows_of_part(const ExactArray &x) {
+    Rows rows{static_cast<const char *>(PyArray_DATA(x.array)), 1, 1, 0, PyArray_ITEMSIZE(x.array), true};
+    bool split = false; // whether `rows` are counted already, not the elements of one
+    for (int i = x.ndim() - 1; i >= 0; i--) {
+        const npy_intp n = x.dim(i), step = PyArray_STRIDE(x.array, i);
+        if (n == 1) continue;
+        if (rows.length == 1) rows.length = n, rows.step = step;
+        else if (!split && step == rows.step * rows.length) rows.length *= n;
+        else if (!split) rows.rows = n, rows.row_step = step, split = true;
+        else if (step == rows.row_step * rows.rows) rows.rows *= n;
+        else return {};
+    }
+    return rows;
+}
+
+// Whether a step along a dimension leads beyond all elements of those behind it, as in parts of arrays of more dimensions
+bool descends(const ExactArray &x) {
+    npy_intp extent = PyArray_ITEMSIZE(x.array);
+    for (int i = x.ndim() - 1; i >= 0; i--) {
+        if (x.dim(i) == 1) continue;
+        if (PyArray_STRIDE(x.array, i) < extent) return false;
+        extent += PyArray_STRIDE(x.array, i) * (x.dim(i) - 1);
+    }
+    return true;
+}
+
 // The sum of a matrix's diagonal
 nb::object sum_diagonal(ExactArray x) {
     if (!x || x.ndim() != 2 || !x.size() || !is_summed(x, false)) return nb::none();
@@ -166,7 +199,7 @@ nb::object sum_diagonal(ExactArray x) {
 } // namespace
 
 // The sum, or mean: of a vector; over the last dimension of a matrix, where that has the smaller steps; of a whole array
-// whose first dimension is stretched. None of others.
+// that is a part of another, or whose first dimension is stretched. None of others.
 nb::object sum_strided(const ExactArray &x, nb::handle axis, bool keepdims, bool mean) {
     uint64_t named = 0;
     if (!is_summed(x, mean) || !named_axes(axis, x.ndim(), named)) return nb::none();
@@ -179,6 +212,13 @@ nb::object sum_strided(const ExactArray &x, nb::handle axis, bool keepdims, bool
     } else if (x.ndim() == 2 && named == 2 && PyArray_STRIDE(x.array, 1) &&
                std::abs(PyArray_STRIDE(x.array, 0)) >= std::abs(PyArray_STRIDE(x.array, 1))) {
         rows = {data, x.dim(0), x.dim(1), PyArray_STRIDE(x.array, 0), PyArray_STRIDE(x.array, 1)};
+    } else if (whole && descends(x)) {
+        rows = rows_of_part(x);
+        if (!rows.length) {
+            const nb::object copy = nb::steal(PyArray_NewCopy(x.array, NPY_CORDER));
+            if (!copy.is_valid()) throw nb::python_error();
+            return sum_last(ExactArray{reinterpret_cast<PyArrayObject *>(copy.ptr())}, axis, keepdims, mean);
+        }
     } else {
         return whole ? sum_stretched(x, keepdims, mean) : nb::none();
     }

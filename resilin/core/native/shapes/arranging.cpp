@@ -304,6 +304,21 @@ nb::object pad(ExactArray x, nb::handle given, nb::handle mode, nb::handle value
     return padded(x, widths, how, value);
 }
 
+// The rows and columns of places in the lower (or upper) triangle of a matrix, as the two rows of one array.
+nb::object triangle(bool lower, int64_t rows, int64_t columns, int64_t offset) {
+    if (rows < 0 || columns < 0 || rows >= 1 << 20 || columns >= 1 << 20 || far(offset)) return nb::none();
+    const auto edge = [=](int64_t row) { return std::clamp<int64_t>(row + offset + lower, 0, columns); };
+    int64_t count = 0;
+    for (int64_t row = 0; row < rows; row++) count += lower ? edge(row) : columns - edge(row);
+    NewArray<int64_t> y({2, static_cast<npy_intp>(count)});
+    int64_t *to = y.data;
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t first = lower ? 0 : edge(row), last = lower ? edge(row) : columns;
+        for (int64_t column = first; column < last; column++, to++) to[0] = row, to[count] = column;
+    }
+    return y.object;
+}
+
 // A matrix with a vector as one of its diagonals.
 nb::object diag(ExactArray x, int64_t diagonal) {
     if (!x || x.ndim() != 1 || !has_runs(x.array) || far(diagonal)) return nb::none();
@@ -332,6 +347,7 @@ void bind_shapes(nb::module_ &m) {
     m.def("tile", &tile);
     m.def("pad_constant", &pad_constant, nb::arg(), nb::arg(), nb::arg().none());
     m.def("pad", &pad, nb::arg(), nb::arg(), nb::arg() = "constant", nb::arg() = nb::none());
+    m.def("triangle", &triangle);
     m.def("diag", &diag, nb::arg(), nb::arg() = 0);
     bind_joining(m);
     bind_parts(m);
