@@ -34,10 +34,10 @@ def _near_ndtr(x: Any) -> Any:
 
 
 # numpy's function of the same name takes the same arguments
-_NUMPY = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh broadcast_to ceil conj cos cosh diagonal
-    divide equal exp exp2 expand_dims expm1 flip floor floor_divide fmod greater greater_equal hypot imag isfinite isinf
-    isnan less less_equal log log10 log1p log2 logical_and logical_not logical_or logical_xor matmul maximum
-    minimum moveaxis multiply negative not_equal power real reciprocal remainder rint roll signbit sin sinc
+_NUMPY = """absolute add arccos arccosh arcsin arcsinh arctan arctan2 arctanh broadcast_to ceil conj cos cosh cross
+    diagonal divide equal exp exp2 expand_dims expm1 flip floor floor_divide fmod greater greater_equal hypot imag
+    isfinite isinf isnan less less_equal log log10 log1p log2 logical_and logical_not logical_or logical_xor matmul
+    maximum minimum moveaxis multiply negative not_equal power real reciprocal remainder rint roll signbit sin sinc
     sinh sqrt square squeeze subtract swapaxes take_along_axis tan tanh tile tril triu trunc reshape"""
 
 
