@@ -39,7 +39,13 @@ def _systems(r: Any) -> list[tuple[Any, ...]]:
 _native_cross = kernel("cross")
 
 
-@op(complex=True, takes="iufc", kernel=_native_cross, samples=lambda r: [(r(4, 3), r(4, 3)), (r(3), r(2, 3))])
+@op(
+    complex=True,
+    takes="iufc",
+    kernel=_native_cross,
+    reference=np.cross,
+    samples=lambda r: [(r(4, 3), r(4, 3)), (r(3), r(2, 3))],
+)
 def cross(xp, a, b):
     """The cross products of vectors along the last dimension, of length 3; others broadcast."""
     if not isinstance(a, np.ndarray) or not isinstance(b, np.ndarray):
