@@ -51,8 +51,7 @@ def matmul(a: Array, b: Array, out: Array | None = None) -> Array:
     if y is None and out is None and a.dtype.kind == "i":
         y = _native_of_integers(a, b)
     if y is None and out is None and b.ndim == 1 and a.ndim > 2 and a.flags.c_contiguous:  # not one call for each batch
-        rows: Array = np.matmul(a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), b)
-        return rows.reshape(a.shape[:-1])
+        y = np.matmul(a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), b).reshape(a.shape[:-1])
     return np.matmul(a, b, out=out) if y is None else y
 
 

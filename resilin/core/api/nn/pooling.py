@@ -285,6 +285,13 @@ def _max_pool_volumes(x: Tensor, window: list[Lengths], ceil: bool, indices: boo
     return out.reshape(shape), wrap(flat.reshape(shape), x._dev)
 
 
+@functools.lru_cache(128)
+def _each_alone(count: int) -> Any:
+    """Windows of one element each; the same array for all that ask for them."""
+    each = np.arange(count)
+    return np.stack([each, each + 1, np.ones_like(each)], 1)
+
+
 @rounded_once
 def _average(x: Tensor, windows: list[Any]) -> Tensor:
     """Means over windows along each spatial dimension, as `kernels/pool.py` describes them."""
@@ -296,9 +303,7 @@ def _average(x: Tensor, windows: list[Any]) -> Tensor:
     N, C, D, H, W = x._array.shape
     planes = conv.avg_pool2d.call(x.reshape(N, C * D, H, W), *windows[1:])
     P, Q = planes._array.shape[2:]
-    each = np.arange(P * Q)
-    alone = np.stack([each, each + 1, np.ones_like(each)], 1)
-    out = conv.avg_pool2d.call(planes.reshape(N, C, D, P * Q), windows[0], alone)
+    out = conv.avg_pool2d.call(planes.reshape(N, C, D, P * Q), windows[0], _each_alone(P * Q))
     return out.reshape(N, C, len(windows[0]), P, Q)
 
 

@@ -338,6 +338,53 @@ template <class T> int32_t solve_one(const T *a, const T *b, int64_t n, int64_t 
     return 0;
 }
 
+// The same of a small matrix and few columns, with as many steps in the same order: a row is a vector, of which some is
+// never looked at. False where a pivot is zero.
+constexpr int64_t FEW = 8;
+template <class T> RESILIN_INLINE bool solve_small_of(const T *a, const T *b, int64_t n, int64_t columns, T *x) {
+    alignas(64) T u[FEW][FEW] = {}, l[FEW][FEW], y[FEW][FEW] = {};
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t c = 0; c < n; c++) u[i][c] = a[i * n + c];
+        for (int64_t c = 0; c < columns; c++) y[i][c] = b ? b[i * columns + c] : T(i == c);
+    }
+    for (int64_t k = 0; k < n; k++) {
+        int64_t best = k;
+        for (int64_t r = k; r < n; r++) {
+            if (u[r][k] != u[r][k]) {
+                best = r;
+                break;
+            }
+            if (std::fabs(u[r][k]) > std::fabs(u[best][k])) best = r;
+        }
+        if (u[best][k] == 0) return false;
+        if (best != k) {
+            for (int64_t c = 0; c < FEW; c++) std::swap(u[k][c], u[best][c]), std::swap(y[k][c], y[best][c]);
+            for (int64_t c = 0; c < k; c++) std::swap(l[k][c], l[best][c]);
+        }
+        for (int64_t r = k + 1; r < n; r++) {
+            const T factor = l[r][k] = u[r][k] / u[k][k];
+            for (int64_t c = 0; c < FEW; c++) u[r][c] = fma(-u[k][c], factor, u[r][c]);
+        }
+    }
+    for (int64_t i = 1; i < n; i++)
+        for (int64_t k = 0; k < i; k++)
+            for (int64_t c = 0; c < FEW; c++) y[i][c] = fma(-l[i][k], y[k][c], y[i][c]);
+    for (int64_t i = n - 1; i >= 0; i--) {
+        for (int64_t k = n - 1; k > i; k--)
+            for (int64_t c = 0; c < FEW; c++) y[i][c] = fma(-u[i][k], y[k][c], y[i][c]);
+        for (int64_t c = 0; c < FEW; c++) y[i][c] /= u[i][i];
+    }
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < columns; c++) x[i * columns + c] = y[i][c];
+    return true;
+}
+#define RESILIN_SOLVES_SMALL(T)                                                                                        \
+    RESILIN_SIMD bool solve_small(const T *a, const T *b, int64_t n, int64_t columns, T *x) {                          \
+        return solve_small_of(a, b, n, columns, x);                                                                    \
+    }
+RESILIN_SOLVES_SMALL(float)
+RESILIN_SOLVES_SMALL(double)
+
 template <class T> nb::object solved(const Array &a, const Array &b) {
     const int64_t n = a.last(), columns = b ? b.last() : n, count = count_of(a);
     NewArray<T> x(b ? b : a);
@@ -346,7 +393,10 @@ template <class T> nb::object solved(const Array &a, const Array &b) {
         WithoutGil free(n * n * count * 8);
         each_matrix(count, n * n * (n + columns) / 4, [&](int64_t i, bool threads) {
             const T *right = b ? b.data<T>() + i * n * columns : nullptr;
-            info.data[i] = solve_one(a.data<T>() + i * n * n, right, n, columns, x.data + i * n * columns, threads);
+            const T *left = a.data<T>() + i * n * n;
+            T *to = x.data + i * n * columns;
+            if (n <= FEW && columns <= FEW) info.data[i] = !solve_small(left, right, n, columns, to);
+            else info.data[i] = solve_one(left, right, n, columns, to, threads);
         });
     }
     for (int64_t i = 0; i < count; i++)

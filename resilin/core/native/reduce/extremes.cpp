@@ -17,7 +17,7 @@ template <class T> using Limits = std::numeric_limits<T>;
 template <class T> constexpr T END = Limits<T>::has_infinity ? Limits<T>::infinity() : Limits<T>::max();
 template <class T> constexpr T LOW_END = Limits<T>::has_infinity ? -END<T> : Limits<T>::lowest();
 
-constexpr int64_t FEW = 8; // elements of a row that are not worth a vector
+constexpr int64_t FEW = 15; // elements of a row that are not worth a vector
 
 // of n >= 1 elements
 template <class T, class Better> RESILIN_INLINE T best_of_few(const T *x, int64_t n, const Better &better) {
@@ -33,8 +33,16 @@ template <class T> RESILIN_INLINE T largest_of(const T *x, int64_t n) {
     if (n <= FEW) return best_of_few(x, n, [](T a, T b) { return a > b; });
     T best = LOW_END<T>;
     int unordered = 0;
+    const int64_t whole = n < LANES ? n : n - n % LANES;
 #pragma omp simd reduction(max : best) reduction(| : unordered)
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < whole; i++) {
+        best = x[i] > best ? x[i] : best;
+        unordered |= x[i] != x[i];
+    }
+    if (whole == n) return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
+    x += n - LANES; // the last ones, some again
+#pragma omp simd reduction(max : best) reduction(| : unordered)
+    for (int64_t i = 0; i < LANES; i++) {
         best = x[i] > best ? x[i] : best;
         unordered |= x[i] != x[i];
     }
@@ -44,8 +52,16 @@ template <class T> RESILIN_INLINE T smallest_of(const T *x, int64_t n) {
     if (n <= FEW) return best_of_few(x, n, [](T a, T b) { return a < b; });
     T best = END<T>;
     int unordered = 0;
+    const int64_t whole = n < LANES ? n : n - n % LANES;
 #pragma omp simd reduction(min : best) reduction(| : unordered)
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < whole; i++) {
+        best = x[i] < best ? x[i] : best;
+        unordered |= x[i] != x[i];
+    }
+    if (whole == n) return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
+    x += n - LANES; // the last ones, some again
+#pragma omp simd reduction(min : best) reduction(| : unordered)
+    for (int64_t i = 0; i < LANES; i++) {
         best = x[i] < best ? x[i] : best;
         unordered |= x[i] != x[i];
     }

@@ -38,10 +38,10 @@ template <int64_t Width, class T> RESILIN_INLINE double multiply_few(const T *x,
 }
 
 template <class E> RESILIN_INLINE double multiply_all(E kind, const typename E::Stored *x, int64_t n) {
-    if (n <= 8) {
-        float few[8];
+    if (n <= 16) {
+        float few[16];
         const auto *at = opened(kind, x, n, few);
-        return n <= 2 ? multiply_few<2>(at, n) : n <= 4 ? multiply_few<4>(at, n) : multiply_few<8>(at, n);
+        return n <= 2 ? multiply_few<2>(at, n) : n <= 4 ? multiply_few<4>(at, n) : n <= 8 ? multiply_few<8>(at, n) : multiply_few<16>(at, n);
     }
     constexpr DoubleFour ONES = {1.0, 1.0, 1.0, 1.0};
     DoubleEight a{ONES, ONES}, b = a, c = a, d = a;
