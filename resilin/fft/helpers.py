@@ -16,30 +16,24 @@ from resilin.core.tensor import Tensor
 
 def fftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The frequencies of an n-point `fft` of samples `d` apart: 0, 1, ..., negative ones last, over n * d."""
-    return _frequencies("fft.fftfreq", np.fft.fftfreq, n, d, dtype, device, requires_grad)
+    return _frequencies("fft.fftfreq", True, n, d, dtype, device, requires_grad)
 
 
 def rfftfreq(n: int, d: float = 1.0, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """The n // 2 + 1 frequencies of `rfft`."""
-    return _frequencies("fft.rfftfreq", np.fft.rfftfreq, n, d, dtype, device, requires_grad)
+    return _frequencies("fft.rfftfreq", False, n, d, dtype, device, requires_grad)
 
 
-def _frequencies(where: str, make: Any, n: int, d: float, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+def _frequencies(where: str, signed: bool, n: int, d: float, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
     if n < 0:
         raise RuntimeError(f"{where}: expected a number of points, got n = {n}")
     dtype = dtype or dtypes.get_default_dtype()
+    whole = np.arange(n if signed else n // 2 + 1, dtype=np.float64)
+    if signed:
+        whole[(n + 1) // 2 :] -= n
     with np.errstate(all="ignore"):  # a distance of 0 makes infinities and NaN, as in PyTorch
-        nothing = np.full(0 if make is np.fft.fftfreq else 1, np.nan)
-        values = _whole_frequencies(n, make is np.fft.fftfreq) / np.float64(n * d) if n else nothing
+        values = whole / np.float64(n * d)
     return creation.tensor(values, dtype=dtype, device=device, requires_grad=requires_grad)
-
-
-def _whole_frequencies(n: int, both: bool) -> np.ndarray[Any, Any]:
-    if not both:
-        return np.arange(n // 2 + 1, dtype=np.float64)
-    found = np.arange(n, dtype=np.float64)
-    found[(n + 1) // 2 :] -= n
-    return found
 
 
 def fftshift(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:

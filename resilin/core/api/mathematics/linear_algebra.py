@@ -182,14 +182,11 @@ def linalg_cross(input: Tensor, other: Tensor, *, dim: int = -1) -> Tensor:
             f"linalg.cross: dimension {dim} must have length 3 in both, got {input.shape[axis]} and {other.shape[axis]}"
         )
     _common("linalg.cross", input, other)
-    same = input._array.dtype == other._array.dtype
-    if same and axis == input._array.ndim - 1:
-        return ops.cross.call(input, other)
-    x, y = (value.movedim(axis, -1) for value in (input, other))
-    if same:
-        return ops.cross.call(x, y).movedim(-1, axis)
-    product = x.roll(-1, -1) * y.roll(-2, -1) - x.roll(-2, -1) * y.roll(-1, -1)
-    return product.movedim(-1, axis)
+    kind = dtypes.promote_np(input._array.dtype, other._array.dtype)
+    x, y = (v if v._array.dtype == kind else shape_ops.astype.call(v, kind) for v in (input, other))
+    if axis == input._array.ndim - 1:
+        return ops.cross.call(x, y)
+    return ops.cross.call(x.movedim(axis, -1), y.movedim(axis, -1)).movedim(-1, axis)
 
 
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:

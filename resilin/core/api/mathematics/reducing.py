@@ -59,10 +59,8 @@ def sum(input: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = N
         dim, keepdim = _numpy_names(dim, keepdim, numpy_names)
     array = input._array
     wanted = _summed(array.dtype) if dtype is None else dtypes.to_numpy(dtype)
-    if array.dtype.char == "?" and wanted.kind in "iu":  # counted, and then as that dtype holds the number
-        total = ops.sum.call(input, axes(dim, array.ndim, keepdim), keepdim)
-        return shape_ops.astype.call(total, wanted) if total._array.dtype != wanted else total
-    if array.dtype is not wanted and (array.dtype.char != "?" or wanted is not _INT64 or type(array) is not np.ndarray):
+    counted = array.dtype.char == "?" and wanted.kind in "iu" and type(array) is np.ndarray
+    if array.dtype is not wanted and not counted:
         input = shape_ops.astype.call(input, wanted)
     total = ops.sum.call(
         input, None if dim is None and type(keepdim) is bool else axes(dim, array.ndim, keepdim), keepdim

@@ -17,7 +17,7 @@ template <class T> using Limits = std::numeric_limits<T>;
 template <class T> constexpr T END = Limits<T>::has_infinity ? Limits<T>::infinity() : Limits<T>::max();
 template <class T> constexpr T LOW_END = Limits<T>::has_infinity ? -END<T> : Limits<T>::lowest();
 
-constexpr int64_t FEW = 15; // elements of a row that are not worth a vector
+constexpr int64_t FEW = LANES - 1; // elements of a row that are not worth a vector
 
 // of n >= 1 elements
 template <class T, class Better> RESILIN_INLINE T best_of_few(const T *x, int64_t n, const Better &better) {
@@ -29,43 +29,39 @@ template <class T, class Better> RESILIN_INLINE T best_of_few(const T *x, int64_
     }
     return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
 }
+template <class T> RESILIN_INLINE T larger(T best, const T *x, int64_t n, bool &nan) {
+    int unordered = nan;
+#pragma omp simd reduction(max : best) reduction(| : unordered)
+    for (int64_t i = 0; i < n; i++) {
+        best = x[i] > best ? x[i] : best;
+        unordered |= x[i] != x[i];
+    }
+    nan = unordered;
+    return best;
+}
 template <class T> RESILIN_INLINE T largest_of(const T *x, int64_t n) {
     if (n <= FEW) return best_of_few(x, n, [](T a, T b) { return a > b; });
-    T best = LOW_END<T>;
-    int unordered = 0;
-    const int64_t whole = n < LANES ? n : n - n % LANES;
-#pragma omp simd reduction(max : best) reduction(| : unordered)
-    for (int64_t i = 0; i < whole; i++) {
-        best = x[i] > best ? x[i] : best;
+    bool nan = false;
+    T best = larger(LOW_END<T>, x, n - n % LANES, nan);
+    if (n % LANES) best = larger(best, x + n - LANES, LANES, nan); // the last ones, some again
+    return nan ? std::numeric_limits<T>::quiet_NaN() : best;
+}
+template <class T> RESILIN_INLINE T smaller(T best, const T *x, int64_t n, bool &nan) {
+    int unordered = nan;
+#pragma omp simd reduction(min : best) reduction(| : unordered)
+    for (int64_t i = 0; i < n; i++) {
+        best = x[i] < best ? x[i] : best;
         unordered |= x[i] != x[i];
     }
-    if (whole == n) return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
-    x += n - LANES; // the last ones, some again
-#pragma omp simd reduction(max : best) reduction(| : unordered)
-    for (int64_t i = 0; i < LANES; i++) {
-        best = x[i] > best ? x[i] : best;
-        unordered |= x[i] != x[i];
-    }
-    return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
+    nan = unordered;
+    return best;
 }
 template <class T> RESILIN_INLINE T smallest_of(const T *x, int64_t n) {
     if (n <= FEW) return best_of_few(x, n, [](T a, T b) { return a < b; });
-    T best = END<T>;
-    int unordered = 0;
-    const int64_t whole = n < LANES ? n : n - n % LANES;
-#pragma omp simd reduction(min : best) reduction(| : unordered)
-    for (int64_t i = 0; i < whole; i++) {
-        best = x[i] < best ? x[i] : best;
-        unordered |= x[i] != x[i];
-    }
-    if (whole == n) return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
-    x += n - LANES; // the last ones, some again
-#pragma omp simd reduction(min : best) reduction(| : unordered)
-    for (int64_t i = 0; i < LANES; i++) {
-        best = x[i] < best ? x[i] : best;
-        unordered |= x[i] != x[i];
-    }
-    return unordered ? std::numeric_limits<T>::quiet_NaN() : best;
+    bool nan = false;
+    T best = smaller(END<T>, x, n - n % LANES, nan);
+    if (n % LANES) best = smaller(best, x + n - LANES, LANES, nan); // the last ones, some again
+    return nan ? std::numeric_limits<T>::quiet_NaN() : best;
 }
 
 // Numbers that are ordered as 16-bit floats are, -0 as 0, and back
